@@ -1,0 +1,1 @@
+"""Intracortical recordings of attempted speech, decoded into text."""

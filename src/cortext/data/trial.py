@@ -1,0 +1,59 @@
+"""One attempted sentence, and the day it was recorded on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+BIN_MS = 20
+SPLITS = ("train", "val", "test")
+MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a session file
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """One attempted sentence.
+
+    features_TC: float32 [T, C], z-scored neural features in 20 ms bins
+    phoneme_ids: int64 [U], tokens 1..40 in the release's order; None where labels are withheld (test)
+    sentence:    the prompt as written; None where labels are withheld
+    corpus:      the text corpus of the block (`50-Word`, `Switchboard`, `handwritten` ...) where it is known
+    """
+
+    features_TC: np.ndarray
+    session: str
+    block: int
+    trial: int
+    sentence: str | None = None
+    phoneme_ids: np.ndarray | None = None
+    corpus: str | None = None
+
+    @property
+    def n_bins(self) -> int:
+        return int(self.features_TC.shape[0])
+
+    @property
+    def name(self) -> str:
+        """How messages and result files name the trial."""
+        return f"{self.session}/block {self.block}/trial {self.trial}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One recording day: its name (`t15.2023.08.11`) and the session files it has, by split."""
+
+    name: str
+    files: dict[str, Path]
+
+    @property
+    def date(self) -> date | None:
+        """The recording day that the name states, or None for a name without one."""
+        parts = self.name.split(".")[-3:]
+        try:
+            year, month, day = (int(part) for part in parts)
+            return date(year, month, day)
+        except ValueError:
+            return None

@@ -1,0 +1,130 @@
+"""Settings of the word search and the types of its results. Scores are natural logarithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from cortext.errors import DecodingError, nearest
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """Settings of the word search.
+
+    score = acoustic_scale * acoustic + lm_weight * ngram + word_score * words + sil
+    """
+
+    acoustic_scale: float = 1.0
+    """Factor on the acoustic log-probability."""
+    lm_weight: float = 1.0
+    """Factor on the n-gram log-probability."""
+    word_score: float = 0.0
+    """Added once per word; positive favours more words."""
+    sil_cost: float = 0.0
+    """Subtracted for every word boundary that is crossed without a SIL token. Zero makes silence free and optional."""
+    unk_score: float = -10.0
+    """Natural-log score added to a word that the n-gram does not know."""
+    blank_penalty: float = 1.0
+    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame."""
+    blank_skip: float = 1.0
+    """Frames whose blank probability is at least this are passed over (1 passes over none)."""
+    beam: float = 18.0
+    """Hypotheses worse than the best by more than this (scaled score) are dropped."""
+    max_active: int = 500
+    """At most this many hypotheses live after a frame."""
+    min_active: int = 10
+    """At least this many hypotheses live after a frame, where that many exist, whatever the beam."""
+    lattice_beam: float = 8.0
+    """Alternatives worse than the best by more than this (scaled score) are not kept for the n-best list."""
+    max_arcs: int = 100_000
+    """Upper bound on the alternatives kept for one sentence."""
+    nbest: int = 10
+    """Length of the list of sentences returned."""
+    recombine: str = "logadd"
+    """How paths that read the same are joined: `logadd` (sum of probabilities) or `max` (the best path)."""
+    history_words: int = 0
+    """Words of history that keep hypotheses apart beyond what the n-gram needs."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "recombine":
+                if value not in ("logadd", "max"):
+                    raise DecodingError(f"recombine is {value!r}; use 'logadd' or 'max'")
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or (field.type == "int" and int(value) != value):
+                raise DecodingError(f"{field.name} is {value!r}; a finite {field.type} is needed")
+        lower = dict(acoustic_scale=0, blank_penalty=1, beam=0, lattice_beam=0, max_active=1, min_active=1, nbest=1)
+        lower |= dict(max_arcs=1, history_words=0, blank_skip=0)
+        for name, bound in lower.items():
+            if getattr(self, name) < bound:
+                raise DecodingError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
+
+    @classmethod
+    def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
+        """Options from themselves, from a mapping of field names, or the defaults; unknown names are refused."""
+        if isinstance(options, cls):
+            return options
+        return cls().changed(options or {})
+
+    def changed(self, changes: Mapping[str, Any]) -> DecoderOptions:
+        """These options with some fields changed; unknown names are refused with the nearest one."""
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A decoded word with its time in the trial and, where the engine can tell, its posterior probability."""
+
+    word: str
+    start_ms: float
+    end_ms: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One candidate sentence. `acoustic_score` and `lm_score` are unscaled natural logs; `score` joins them."""
+
+    text: str
+    score: float
+    acoustic_score: float
+    lm_score: float
+    words: tuple[Word, ...] = ()
+    llm_score: float | None = None
+
+
+@dataclass(frozen=True)
+class NBest(Sequence[Hypothesis]):
+    """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text)."""
+
+    hypotheses: tuple[Hypothesis, ...]
+
+    def __getitem__(self, index: int) -> Hypothesis:  # type: ignore[override]
+        return self.hypotheses[index]
+
+    def __len__(self) -> int:
+        return len(self.hypotheses)
+
+    def __iter__(self) -> Iterator[Hypothesis]:
+        return iter(self.hypotheses)
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a session knows in mid-sentence: words that will not change any more, and the current guess after them."""
+
+    stable: str
+    tail: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.stable} {self.tail}".strip()

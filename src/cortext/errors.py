@@ -1,0 +1,52 @@
+"""Errors that a user can cause. One line each: what is wrong, where, what was found and expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class CortextError(Exception):
+    """Base of every error that a user can cause; `str(error)` is one line.
+
+    what:  what is wrong, with the value found and the value expected
+    where: the file, trial or field it concerns
+    fix:   what the user can do about it
+    """
+
+    def __init__(self, what: str, *, where: str | Path | None = None, fix: str | None = None) -> None:
+        self.what, self.where, self.fix = what, where, fix
+        line = f"{where}: {what}" if where is not None else what
+        super().__init__(" ".join(f"{line}; {fix}".split()) if fix else " ".join(line.split()))
+
+
+class ConfigError(CortextError):
+    """A configuration key or value that cannot be right."""
+
+
+class DataError(CortextError):
+    """A recording, trial or packed dataset that cannot be used."""
+
+
+class TextError(CortextError):
+    """Text, a pronunciation or a lexicon that cannot be used."""
+
+
+class LanguageModelError(CortextError):
+    """A language-model directory or file that cannot be used."""
+
+
+class DecodingError(CortextError):
+    """Log-probabilities or decoder options that cannot be decoded with."""
+
+
+class RunError(CortextError):
+    """A run directory or checkpoint that cannot be used."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'gru'?` for the known name nearest to `name`, else the list of known names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

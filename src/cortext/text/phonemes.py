@@ -1,0 +1,77 @@
+"""Token inventories: which number stands for which phoneme.
+
+The data release of participant T15 and the published language models number the same 41 tokens differently. Both
+orders are instances of `Inventory`; a checkpoint stores the one it was trained with, and arrays are reordered only
+by `Inventory.order_from`, never by guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cortext.errors import TextError, nearest
+
+BLANK = "BLANK"
+SIL = "SIL"
+ARPABET: tuple[str, ...] = tuple(
+    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W Y Z ZH".split()
+)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """An ordered set of CTC tokens: the blank, 39 ARPAbet phonemes without stress, and the silence between words."""
+
+    name: str
+    symbols: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Token number by symbol."""
+        return {symbol: number for number, symbol in enumerate(self.symbols)}
+
+    @property
+    def blank(self) -> int:
+        return self.index[BLANK]
+
+    @property
+    def sil(self) -> int:
+        return self.index[SIL]
+
+    def ids(self, symbols: Iterable[str]) -> np.ndarray:
+        """Token numbers [U] int64 of phoneme symbols; raises TextError for a symbol that is not in the inventory."""
+        try:
+            return np.array([self.index[symbol] for symbol in symbols], dtype=np.int64)
+        except KeyError as error:
+            raise TextError(f"unknown phoneme {error.args[0]!r}; {nearest(error.args[0], self.symbols)}") from None
+
+    def names(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+        """Phoneme symbols of token numbers [U]."""
+        return [self.symbols[int(number)] for number in ids]
+
+    def order_from(self, other: Inventory) -> np.ndarray:
+        """Columns [V] such that `array_in_other_order[..., columns]` is in this inventory's order."""
+        if set(self.symbols) != set(other.symbols):
+            raise TextError(f"inventories {self.name!r} and {other.name!r} do not hold the same tokens")
+        return np.array([other.index[symbol] for symbol in self.symbols], dtype=np.int64)
+
+
+RELEASE = Inventory("release", (BLANK, *ARPABET, SIL))
+LM = Inventory("lm", (BLANK, SIL, *ARPABET))
+INVENTORIES = {inventory.name: inventory for inventory in (RELEASE, LM)}
+
+
+def get_inventory(inventory: Inventory | str) -> Inventory:
+    """The inventory itself, or the one of that name (`"release"` or `"lm"`)."""
+    if isinstance(inventory, Inventory):
+        return inventory
+    if inventory not in INVENTORIES:
+        raise TextError(f"unknown inventory {inventory!r}; {nearest(inventory, INVENTORIES)}")
+    return INVENTORIES[inventory]
