@@ -118,8 +118,8 @@ def _convert(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
             except ConfigError:
                 continue
         return _convert(value, choices[-1], key, where)
-    if dataclasses.is_dataclass(hint):
-        return from_mapping(hint, value, where, prefix=f"{key}.")  # type: ignore[type-var]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return from_mapping(hint, value, where, prefix=f"{key}.")
     if origin is typing.Literal:
         if value in arguments:
             return value

@@ -33,6 +33,7 @@ class Trial:
 
     @property
     def n_bins(self) -> int:
+        """Length of the trial in 20 ms bins."""
         return int(self.features_TC.shape[0])
 
     @property

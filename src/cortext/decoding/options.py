@@ -67,7 +67,7 @@ class DecoderOptions:
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
         """Options from themselves, from a mapping of field names, or the defaults; unknown names are refused."""
-        if isinstance(options, cls):
+        if isinstance(options, DecoderOptions):
             return options
         return cls().changed(options or {})
 
@@ -127,4 +127,5 @@ class Partial:
 
     @property
     def text(self) -> str:
+        """The whole current guess."""
         return f"{self.stable} {self.tail}".strip()

@@ -39,10 +39,12 @@ class Inventory:
 
     @property
     def blank(self) -> int:
+        """Token number of the CTC blank."""
         return self.index[BLANK]
 
     @property
     def sil(self) -> int:
+        """Token number of the silence between words."""
         return self.index[SIL]
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
