@@ -1,1 +1,51 @@
 """Intracortical recordings of attempted speech, decoded into text."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cortext.data.hdf5 import open_dataset
+    from cortext.data.simulate import simulate
+    from cortext.decoding import Decoder
+    from cortext.decoding.ngram import LanguageModel
+    from cortext.errors import CortextError
+    from cortext.evaluation import evaluate
+    from cortext.models import load_model
+    from cortext.training import train
+
+__version__ = version("cortext")
+__all__ = [
+    "CortextError",
+    "Decoder",
+    "LanguageModel",
+    "evaluate",
+    "load_model",
+    "open_dataset",
+    "simulate",
+    "train",
+]
+
+_HOMES = {
+    "CortextError": "cortext.errors",
+    "Decoder": "cortext.decoding",
+    "LanguageModel": "cortext.decoding.ngram",
+    "evaluate": "cortext.evaluation",
+    "load_model": "cortext.models",
+    "open_dataset": "cortext.data.hdf5",
+    "simulate": "cortext.data.simulate",
+    "train": "cortext.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use, so that `import cortext` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cortext' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,5 +1,75 @@
-"""Command line."""
+"""The command line: thin verbs that parse, call one function and print.
+
+Every verb returns 0 on success and 2 on a user's error, which is one line on stderr without a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import typer
+
+from cortext import __version__
+from cortext.cli import data, demo, lm, model
+from cortext.errors import CortextError
+
+app = typer.Typer(
+    name="cortext",
+    help="Intracortical recordings of attempted speech, decoded into text.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
-def main() -> None:
-    """Entry point."""
+# Typer carries click inside; of its exceptions only BadParameter is public, and all that a user can cause share its base.
+_ClickError = typer.BadParameter.__mro__[2]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cortext {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+for module in (demo, data, model, lm):
+    module.add_verbs(app)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        status = app(arguments or sys.argv[1:] or ["--help"], prog_name="cortext", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except CortextError as error:
+        return _complain(str(error), 2)
+    except _ClickError as error:
+        context = getattr(error, "ctx", None)
+        verb = context.command_path if context else "cortext"
+        return _complain(f"{error.format_message().rstrip('.')}; see `{verb} --help`", 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", 130)
+    except BrokenPipeError:  # the reader of a pipe (head, less) has left; there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EPERM):
+            raise
+        return _complain(f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2)
+
+
+def _complain(line: str, status: int) -> int:
+    typer.echo(f"cortext: {' '.join(line.split())}", err=True)
+    return status

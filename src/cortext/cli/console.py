@@ -1,0 +1,63 @@
+"""What the verbs share: tables, progress bars and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+JSON = typer.Option(False, "--json", help="Print one JSON object instead of tables.")
+OVERRIDES = typer.Option([], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times.")
+DEVICE = typer.Option("cpu", "--device", help="Where the model runs: cpu, cuda or cuda:N.")
+SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1) -> None:
+    """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number >= right_from else "left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console()
+    # A pipe has no width of its own: give the table what it needs instead of folding it to 80 columns.
+    width = console.width if console.is_terminal else max(console.measure(table).maximum, 80)
+    Console(width=width).print(table)
+
+
+def print_json(mapping: dict[str, Any]) -> None:
+    """Print one JSON object; NaN and infinities, which JSON lacks, become null."""
+    typer.echo(json.dumps(_finite(mapping), indent=2, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def percent(rate: float | None, low: float | None = None, high: float | None = None) -> str:
+    """`12.3 %`, or `12.3 % (11.0-13.9)` with an interval; a dash where there is no rate."""
+    if rate is None:
+        return "-"
+    interval = "" if low is None or high is None else f" ({100 * low:.1f}-{100 * high:.1f})"
+    return f"{100 * rate:.1f} %{interval}"
+
+
+@contextmanager
+def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr, drawn only on a terminal; yields `report(done, total)`."""
+    console = Console(stderr=True)
+    columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        number = bar.add_task(task, total=None)
+        yield lambda done, total: bar.update(number, completed=done, total=total)

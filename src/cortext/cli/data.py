@@ -1,0 +1,108 @@
+"""Verbs about recordings: simulate, fetch, inspect, pack."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from cortext.cli.console import JSON, OVERRIDES, SKIP_BAD, print_json, print_table, progress_bar
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    for verb in (simulate, fetch, inspect, pack):
+        app.command()(verb)
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
+    preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",
+    seed: Annotated[Optional[int], typer.Option(help="Seed of everything random.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes; the result is the same with any number.")] = os.cpu_count()
+    or 1,
+    text: Annotated[Optional[Path], typer.Option(help="Your own sentences, one per line.")] = None,
+    truth: Annotated[bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")] = False,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Write simulated session files of an attempted-speech experiment, and the texts that go with them.
+
+    Example: cortext simulate runs/sim --preset tiny --seed 3
+    """
+    from cortext.data import simulate as simulator
+
+    with progress_bar("simulating") as progress:
+        dataset = simulator.simulate(
+            out, preset, seed=seed, workers=workers, text=text, truth=truth, overrides=overrides, progress=progress
+        )
+    if as_json:
+        print_json({"out": str(out), "preset": preset, "sessions": [session.name for session in dataset.sessions]})
+    else:
+        typer.echo(f"{out}: {len(dataset.sessions)} sessions; look at them with `cortext inspect {out}`")
+
+
+def fetch(
+    dataset: Annotated[str, typer.Argument(help="What to fetch: t15, the public recordings of participant T15.")],
+    out: Annotated[Path, typer.Argument(help="Directory to fetch into.")],
+    part: Annotated[Optional[str], typer.Option(help="Only neural, baseline or figures.")] = None,
+    from_dir: Annotated[Optional[Path], typer.Option("--from", help="Take files that you downloaded by hand.")] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Download a public data set, resuming where an earlier try broke off, check it, and unpack it.
+
+    Example: cortext fetch t15 data/t15 --part neural
+    """
+    from cortext.data import fetch as fetcher
+
+    with progress_bar("fetching") as progress:
+        files = fetcher.fetch(dataset, out, part=part, from_dir=from_dir, progress=progress)
+    if as_json:
+        print_json({"out": str(out), "files": [str(file) for file in files]})
+    else:
+        for file in files:
+            typer.echo(file)
+
+
+def inspect(
+    data: Annotated[Path, typer.Argument(help="Directory of session files, or a packed one.")],
+    as_json: bool = JSON,
+) -> None:
+    """Show sessions, splits, trials, minutes and labels of a data set, and every problem found in it.
+
+    Example: cortext inspect runs/sim
+    """
+    from cortext.data.inspect import inspect as examine
+
+    with progress_bar("reading") as progress:
+        report = examine(data, progress=progress)
+    if as_json:
+        print_json(dataclasses.asdict(report))
+        return
+    typer.echo(report)
+
+
+def pack(
+    data: Annotated[Path, typer.Argument(help="Directory of session files.")],
+    out: Annotated[Path, typer.Option(help="Directory to write.")],
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Pack session files into one float16 memory map per split, which training reads many times faster.
+
+    Example: cortext pack runs/sim --out runs/packed
+    """
+    from cortext.data.packed import pack as pack_data
+
+    with progress_bar("packing") as progress:
+        packed = pack_data(data, out, skip_bad=skip_bad, progress=progress)
+    counts = {name: len(packed.split(name)) for name in packed.splits}
+    if as_json:
+        print_json({"out": str(out), "trials": counts, "skipped": [str(problem) for problem in packed.bad_trials]})
+        return
+    print_table("", ["split", "trials"], list(counts.items()))
+    for problem in packed.bad_trials:
+        typer.echo(f"left out: {problem}")

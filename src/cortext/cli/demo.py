@@ -1,0 +1,47 @@
+"""The verb that shows everything: demo."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from cortext.cli.console import JSON, OVERRIDES, percent, print_json, print_table, progress_bar
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    app.command()(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory to write; an earlier demo there is replaced.")] = Path(
+        "runs/demo"
+    ),
+    preset: Annotated[str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")] = "demo",
+    seed: Annotated[Optional[int], typer.Option(help="Seed of the simulation.")] = None,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Simulate recordings, train a decoder on them, decode held-out sentences, and write a report.
+
+    Example: cortext demo --preset tiny --out runs/tiny
+    """
+    from cortext.demo import run_demo
+
+    with ExitStack() as bars:
+
+        def stage(name: str) -> Callable[[int, int], None]:
+            bars.close()
+            typer.echo(f"{name} ...", err=True)
+            return bars.enter_context(progress_bar(name))
+
+        result = run_demo(out, preset, seed=seed, workers=os.cpu_count() or 1, overrides=overrides, stage=stage)
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return

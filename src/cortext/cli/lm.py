@@ -1,0 +1,69 @@
+"""Verbs about language models: lm build, lm info, lm score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cortext.cli.console import JSON, print_json, print_table
+
+lm = typer.Typer(help="Build, describe and use n-gram language models.", rich_markup_mode=None)
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    for verb in (build, info, score):
+        lm.command()(verb)
+    app.add_typer(lm, name="lm")
+
+
+def build(
+    texts: Annotated[list[Path], typer.Argument(help="Text files, one sentence per line.")],
+    out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
+    order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 5.")] = 4,
+    as_json: bool = JSON,
+) -> None:
+    """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.
+
+    Example: cortext lm build runs/sim/text/lm.txt --order 4 --out runs/lm
+    """
+    from cortext.decoding.ngram import LanguageModel
+
+    model = LanguageModel.build(texts, order, out)
+    _print_facts(out, model.info(), as_json)
+
+
+def info(
+    directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
+    as_json: bool = JSON,
+) -> None:
+    """Describe a language model: order, n-grams, vocabulary, sources.
+
+    Example: cortext lm info runs/lm
+    """
+    from cortext.decoding.ngram import LanguageModel
+
+    _print_facts(directory, LanguageModel.open(directory).info(), as_json)
+
+
+def score(
+    directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
+    text: Annotated[Path, typer.Argument(help="Text file, one sentence per line.")],
+    as_json: bool = JSON,
+) -> None:
+    """Perplexity and rate of unknown words of a text.
+
+    Example: cortext lm score runs/lm runs/sim/text/val.txt
+    """
+    from cortext.decoding.ngram import LanguageModel
+
+    _print_facts(text, LanguageModel.open(directory).evaluate(text), as_json)
+
+
+def _print_facts(title: Path, facts: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(str(title), ["", ""], list(facts.items()), right_from=2)

@@ -1,0 +1,134 @@
+"""Verbs about acoustic models: train, evaluate, decode."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, SKIP_BAD, percent, print_json, print_table, progress_bar
+
+Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
+Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
+Options = Annotated[Optional[Path], typer.Option("--options", help="YAML file of decoder options.")]
+Engine = Annotated[str, typer.Option(help="Search engine: reference.")]
+Workers = Annotated[Optional[int], typer.Option(help="Processes for the search; all cores without it.")]
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    for verb in (train, evaluate, decode):
+        app.command()(verb)
+
+
+def train(
+    config: Annotated[str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, demo, tiny.")],
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    lm: Annotated[
+        Optional[Path], typer.Option(help="Language-model directory; without it WER is not reported.")
+    ] = None,
+    init_from: Annotated[Optional[Path], typer.Option(help="Run directory whose weights to start from.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    device: str = DEVICE,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Train a phoneme decoder.
+
+    Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
+    """
+    from cortext.training import train as train_model
+
+    summary = train_model(
+        config, data, out, lm=lm, resume=resume, device=device, init_from=init_from, overrides=overrides
+    )
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+        return
+    typer.echo(summary)
+
+
+def evaluate(
+    run: Run,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    lm: Annotated[
+        Optional[Path], typer.Option(help="Language-model directory; without it only PER is reported.")
+    ] = None,
+    options: Options = None,
+    engine: Engine = "reference",
+    description: Annotated[Optional[Path], typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
+    workers: Workers = None,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    as_json: bool = JSON,
+) -> None:
+    """Decode a split, measure PER, WER and CER, and write predictions, n-best lists and a report.
+
+    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --out runs/eval
+    """
+    from cortext import evaluation
+
+    with progress_bar("evaluating") as progress:
+        metrics = evaluation.evaluate(
+            run,
+            data,
+            split,
+            lm,
+            out,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skip_bad,
+            description=description,
+            workers=workers,
+            progress=progress,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(metrics))
+        return
+    print_table("", ["", "rate", "trials"], [("PER", percent(metrics.per), metrics.n_trials)])
+    typer.echo(out / "report.html")
+
+
+def decode(
+    run: Run,
+    data: Data,
+    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    out: Annotated[Path, typer.Option(help="CSV file to write.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    options: Options = None,
+    engine: Engine = "reference",
+    workers: Workers = None,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    as_json: bool = JSON,
+) -> None:
+    """Decode a split into `id,text` rows, numbered as the Brain-to-Text competition numbers them.
+
+    Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out predictions.csv
+    """
+    from cortext import evaluation
+
+    with progress_bar("decoding") as progress:
+        texts = evaluation.decode(
+            run,
+            data,
+            split,
+            lm,
+            out,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skip_bad,
+            workers=workers,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"out": str(out), "n_trials": len(texts)})
+    else:
+        typer.echo(f"{out}: {len(texts)} sentences")

@@ -1,0 +1,99 @@
+"""The whole path with one call: simulate, pack, build a language model, train, evaluate."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cortext.errors import CortextError
+
+if TYPE_CHECKING:
+    from cortext.evaluation import Metrics
+
+MARK = "demo.json"
+"""The file that marks a directory as a demo's, which a later demo may replace."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo reached, how long each stage took, and where the report is."""
+
+    metrics: Metrics
+    seconds: dict[str, float]
+    peak_memory_gb: float
+    report: Path
+
+
+def run_demo(
+    out: str | Path,
+    preset: str = "demo",
+    *,
+    seed: int | None = None,
+    workers: int = 1,
+    overrides: Sequence[str] = (),
+    stage: Callable[[str], Progress | None] = lambda name: None,
+) -> DemoResult:
+    """Simulate recordings, train on them and decode the held-out sentences, in `out/{data,packed,lm,run,eval}`.
+
+    preset:    a simulator preset that has a training recipe of the same name (`tiny`, `demo`)
+    seed:      of the simulation; the preset's own when None
+    workers:   processes for simulation and search; results do not depend on it
+    overrides: `key=value` changes to the training recipe
+    stage:     called with the name of each stage as it begins; returns the stage's progress callback or None
+    Raises CortextError when `out` holds something else than an earlier demo.
+    """
+    from cortext.data.packed import pack
+    from cortext.data.simulate import simulate
+    from cortext.decoding.ngram import LanguageModel
+    from cortext.evaluation import evaluate
+    from cortext.training import train
+
+    out = _fresh_directory(Path(out))
+    data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[Progress | None], object]) -> object:
+        started = time.perf_counter()
+        result = work(stage(name))
+        seconds[name] = round(time.perf_counter() - started, 1)
+        return result
+
+    timed("simulate", lambda bar: simulate(data, preset, seed=seed, workers=workers, progress=bar))
+    timed("pack", lambda bar: pack(data, packed, progress=bar))
+    timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
+    timed("train", lambda bar: train(preset, packed, run, lm=lm, overrides=overrides))
+    metrics = timed(
+        "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", workers=workers, progress=bar)
+    )
+    result = DemoResult(metrics, seconds, _peak_memory_gb(), out / "eval" / "report.html")  # type: ignore[arg-type]
+    (out / MARK).write_text(json.dumps({"preset": preset, "seed": seed, "seconds": seconds}, indent=2) + "\n")
+    return result
+
+
+def _fresh_directory(out: Path) -> Path:
+    """An empty directory with the demo's mark; an earlier demo is removed, anything else is left alone."""
+    if out.exists() and not out.is_dir():
+        raise CortextError("is a file; a directory is needed", where=out)
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / MARK).is_file():
+            raise CortextError("is not empty and not an earlier demo", where=out, fix="choose another --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).write_text("{}\n")
+    return out
+
+
+def _peak_memory_gb() -> float:
+    """The largest resident memory that this process or one of its workers had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    usages = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(usages) * unit / 1e9
