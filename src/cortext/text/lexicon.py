@@ -1,0 +1,148 @@
+"""Pronunciation lexicons: the shipped CMU Pronouncing Dictionary and the lab's `lexicon.txt`.
+
+A pronunciation is a tuple of ARPAbet phonemes without stress and without the silence that closes a word. In memory each
+phoneme is one ASCII character, so that the 126,000 words of the dictionary load in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from cortext.errors import TextError, nearest
+from cortext.text.phonemes import ARPABET, SIL
+
+CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
+"""One line a word, `word<TAB>CODE CODE ...`, xz-compressed; `tools/build_lexicon.py` writes it, NOTICE credits it."""
+
+Pronunciation = tuple[str, ...]
+
+CODE_OF = {phoneme: chr(ord("A") + number) for number, phoneme in enumerate(ARPABET)}
+_PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
+
+
+def encode(pronunciation: Sequence[str]) -> str:
+    """One ASCII character per phoneme; raises TextError for an empty pronunciation or an unknown phoneme."""
+    if not pronunciation:
+        raise TextError("empty pronunciation; at least one phoneme is needed")
+    try:
+        return "".join([CODE_OF[phoneme] for phoneme in pronunciation])
+    except KeyError as error:
+        raise TextError(f"unknown phoneme {error.args[0]!r}; {nearest(str(error.args[0]), ARPABET)}") from None
+
+
+def decode(code: str) -> Pronunciation:
+    """The phonemes that `encode` made `code` of."""
+    return tuple([_PHONEME_OF[character] for character in code])
+
+
+class Lexicon:
+    """Words with one or more pronunciations each, the most usual first."""
+
+    def __init__(self, pronunciations: Mapping[str, Iterable[Sequence[str]]] | None = None) -> None:
+        self._codes: dict[str, str] = {}  # blank-separated codes by word
+        self._weights: dict[tuple[str, str], float] = {}
+        for word, variants in (pronunciations or {}).items():
+            for variant in variants:
+                self.add(word, variant)
+
+    @staticmethod
+    @cache
+    def cmu() -> Lexicon:
+        """The shipped CMU Pronouncing Dictionary: stress stripped, all variants; loaded once, not to be changed."""
+        lexicon = Lexicon()
+        lines = lzma.decompress(CMUDICT.read_bytes()).decode("ascii").splitlines()
+        lexicon._codes = dict([line.split("\t") for line in lines])  # type: ignore[misc]  # two fields a line
+        return lexicon
+
+    def add(self, word: str, pronunciation: Sequence[str], weight: float = 1.0) -> None:
+        """Append a pronunciation (a known one is kept where it is, with the new weight)."""
+        code = encode(pronunciation)
+        known = self._codes.get(word)
+        if known is None:
+            self._codes[word] = code
+        elif code not in known.split(" "):
+            self._codes[word] = f"{known} {code}"
+        if weight != 1.0:
+            self._weights[word, code] = weight
+
+    def pronunciations(self, word: str) -> tuple[Pronunciation, ...]:
+        """All pronunciations of `word`, the most usual first; `()` if the lexicon lacks it."""
+        codes = self._codes.get(word)
+        return () if codes is None else tuple([decode(code) for code in codes.split(" ")])
+
+    def weights(self, word: str) -> tuple[float, ...]:
+        """The weight of each pronunciation of `word` (1.0 where none was given)."""
+        return tuple([self._weights.get((word, code), 1.0) for code in self._codes.get(word, "").split()])
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._codes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._codes)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Lexicon:
+        """A `lexicon.txt`: lines `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, one a pronunciation.
+
+        Raises TextError naming the file and line for a word without phonemes, a missing closing SIL, an unknown
+        phoneme or a weight that is not positive; and for a file that is missing, empty or not UTF-8.
+        """
+        path, lexicon = Path(path), cls()
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(f"cannot read the lexicon: {error}", where=path, fix="give a UTF-8 lexicon.txt") from None
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    lexicon.add(*_parse_line(line))
+                except TextError as error:
+                    raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+        if not len(lexicon):
+            raise TextError("no pronunciations in the lexicon", where=path, fix="one line a word: WORD P1 P2 ... SIL")
+        return lexicon
+
+    def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
+        """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, at once or not at all.
+
+        Raises TextError for a word that the lexicon lacks; `cortext.text.lexicon_for(words)` has them all.
+        """
+        path, lines = Path(path), []
+        for word in dict.fromkeys(self if words is None else words):
+            if word not in self._codes:
+                raise TextError(
+                    f"no pronunciation for {word!r}", where=path, fix="make the lexicon with text.lexicon_for(words)"
+                )
+            for variant, weight in zip(self.pronunciations(word), self.weights(word), strict=True):
+                mark = "" if weight == 1.0 else f"\t{weight!r}"
+                lines.append(f"{word}{mark} {' '.join(variant)} {SIL}\n")
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text("".join(lines), encoding="utf-8")
+        partial.replace(path)
+
+
+def _parse_line(line: str) -> tuple[str, list[str], float]:
+    """Word, phonemes and weight of a line of `lexicon.txt`."""
+    word, *rest = line.split()
+    weight = 1.0
+    after_tab = line.strip().partition("\t")[2].split()
+    if after_tab and after_tab == rest:
+        try:
+            weight = float(after_tab[0])
+            rest = after_tab[1:]
+        except ValueError:
+            pass  # a tab between the word and its phonemes
+    if not (math.isfinite(weight) and weight > 0):
+        raise TextError(f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it")
+    if not rest or rest[-1] != SIL:
+        raise TextError(f"the pronunciation of {word!r} does not end with {SIL}", fix=f"close every line with {SIL}")
+    if len(rest) == 1:
+        raise TextError(f"{word!r} has no phonemes before {SIL}", fix="add its phonemes or remove the line")
+    return word, rest[:-1], weight

@@ -1,0 +1,163 @@
+"""Error rates by edit distance: words, characters and phonemes, pooled over trials, with bootstrap intervals.
+
+The rates are those of the benchmark: substitutions, insertions and deletions of all trials over the length of all
+references (not the mean of each trial's rate). Counts agree with jiwer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from cortext.errors import TextError
+from cortext.text.normalize import normalize
+
+Unit = Literal["word", "char", "phoneme"]
+_DRAWS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class EditCounts:
+    """How many edits turn the reference into the hypothesis, along one shortest path."""
+
+    substitutions: int = 0
+    insertions: int = 0
+    deletions: int = 0
+    reference_length: int = 0
+
+    @property
+    def errors(self) -> int:
+        """All edits together."""
+        return self.substitutions + self.insertions + self.deletions
+
+    def __add__(self, other: EditCounts) -> EditCounts:
+        return EditCounts(
+            self.substitutions + other.substitutions,
+            self.insertions + other.insertions,
+            self.deletions + other.deletions,
+            self.reference_length + other.reference_length,
+        )
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """A corpus-level error rate with its bootstrap interval.
+
+    `rate` is errors per unit of reference, so 0.1 is 10 % and more than 1 is possible. Rate and interval are None where
+    there is nothing to count: no trials, or references without a single unit.
+    """
+
+    rate: float | None
+    low: float | None
+    high: float | None
+    counts: EditCounts
+    n_trials: int
+
+
+def edit_counts(reference: Sequence[Hashable] | np.ndarray, hypothesis: Sequence[Hashable] | np.ndarray) -> EditCounts:
+    """Edits between two sequences: strings are compared by character, anything else element by element."""
+    tags = [edit.tag for edit in Levenshtein.editops(_plain(reference), _plain(hypothesis))]
+    return EditCounts(tags.count("replace"), tags.count("insert"), tags.count("delete"), len(reference))
+
+
+def align(
+    reference: Sequence[Any] | np.ndarray, hypothesis: Sequence[Any] | np.ndarray
+) -> list[tuple[Any | None, Any | None]]:
+    """Pairs `(reference unit, hypothesis unit)` along a shortest edit path; None stands for a missing partner."""
+    source, target = _plain(reference), _plain(hypothesis)
+    pairs: list[tuple[Any | None, Any | None]] = []
+    for op in Levenshtein.opcodes(source, target):
+        left, right = source[op.src_start : op.src_end], target[op.dest_start : op.dest_end]
+        if op.tag == "delete":
+            pairs += [(unit, None) for unit in left]
+        elif op.tag == "insert":
+            pairs += [(None, unit) for unit in right]
+        else:
+            pairs += zip(left, right, strict=True)
+    return pairs
+
+
+def confusion(
+    references: Sequence[Sequence[int] | np.ndarray], hypotheses: Sequence[Sequence[int] | np.ndarray], size: int
+) -> np.ndarray:
+    """Aligned pairs of token numbers counted: int64 [V+1, V+1], row = reference, column = hypothesis, V = `size`.
+
+    The last row counts insertions and the last column deletions. Raises TextError for unequal numbers of trials.
+    """
+    _check_paired(references, hypotheses)
+    counts = np.zeros((size + 1, size + 1), dtype=np.int64)
+    for reference, hypothesis in zip(references, hypotheses, strict=True):
+        for true, found in align(reference, hypothesis):
+            counts[size if true is None else true, size if found is None else found] += 1
+    return counts
+
+
+def error_rate(
+    references: Sequence[Any],
+    hypotheses: Sequence[Any],
+    unit: Unit = "word",
+    n_boot: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> ErrorRate:
+    """Corpus-level error rate of one hypothesis per trial.
+
+    references, hypotheses: for unit "word" (WER) and "char" (CER, blanks count) one sentence per trial, normalised here
+        as the benchmark does; for "phoneme" (PER) one sequence per trial of token numbers or symbols, without blanks.
+    n_boot: resamplings of whole trials, with replacement, for the percentile interval; 0 leaves it out (None).
+
+    Raises TextError if the numbers of references and hypotheses differ or the unit is unknown.
+    """
+    _check_paired(references, hypotheses)
+    trials = [
+        edit_counts(_units(reference, unit), _units(hypothesis, unit))
+        for reference, hypothesis in zip(references, hypotheses, strict=True)
+    ]
+    total = sum(trials, EditCounts())
+    rate = total.errors / total.reference_length if total.reference_length else None
+    errors_B = np.array([trial.errors for trial in trials], dtype=np.int64)
+    length_B = np.array([trial.reference_length for trial in trials], dtype=np.int64)
+    low, high = _bootstrap(errors_B, length_B, n_boot, seed, confidence) if rate is not None else (None, None)
+    return ErrorRate(rate, low, high, total, len(trials))
+
+
+def _bootstrap(
+    errors_B: np.ndarray, length_B: np.ndarray, n_boot: int, seed: int, confidence: float
+) -> tuple[float | None, float | None]:
+    """Percentile interval of the pooled rate over resampled trials; resamples without any reference are left out."""
+    generator, n_trials = np.random.default_rng(seed), len(errors_B)
+    per_chunk = max(1, _DRAWS_AT_ONCE // n_trials)
+    rates: list[np.ndarray] = []
+    for start in range(0, n_boot, per_chunk):
+        drawn = generator.integers(0, n_trials, (min(per_chunk, n_boot - start), n_trials))
+        length = length_B[drawn].sum(axis=1)
+        rates.append(errors_B[drawn].sum(axis=1)[length > 0] / length[length > 0])
+    pooled = np.concatenate(rates) if rates else np.empty(0)
+    if not pooled.size:
+        return None, None
+    low, high = np.quantile(pooled, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def _units(trial: Any, unit: Unit) -> Any:
+    if unit == "word":
+        return normalize(trial).split()
+    if unit == "char":
+        return normalize(trial)
+    if unit == "phoneme":
+        return trial
+    raise TextError(f"unknown unit {unit!r}; use 'word', 'char' or 'phoneme'")
+
+
+def _plain(sequence: Any) -> Any:
+    """Strings as they are, arrays as lists of Python numbers: rapidfuzz compares by hash."""
+    return sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
+
+
+def _check_paired(references: Sequence[Any], hypotheses: Sequence[Any]) -> None:
+    if len(references) != len(hypotheses):
+        raise TextError(f"{len(references)} references but {len(hypotheses)} hypotheses; give one of each per trial")

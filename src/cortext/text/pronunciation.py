@@ -1,0 +1,88 @@
+"""Words and sentences to phonemes: dictionary first, then endings and parts, then the trained model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import islice, product
+
+from cortext.errors import TextError
+from cortext.text import g2p
+from cortext.text.lexicon import Lexicon, Pronunciation
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import SIL
+
+_WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
+_CONTRACTION = re.compile(r"(.*[a-z])(n't|'(?:s|ll|re|ve|d|m))")
+_MAX_VARIANTS = 16
+_VOICELESS = frozenset("P T K F TH".split())
+_SIBILANT = frozenset("S Z SH ZH CH JH".split())
+
+
+def pronounce(word: str) -> tuple[Pronunciation, ...]:
+    """All pronunciations of one word (letters, hyphen, apostrophe; case is ignored), the most usual first.
+
+    The CMU Pronouncing Dictionary decides. Words that it lacks are built from parts (`zork's`, `zork-like`), spelt
+    letter by letter if they hold no vowel (`btw`), and otherwise predicted by `cortext.text.g2p`. There is always at
+    least one pronunciation; raises TextError for a word without a letter or with any other character.
+    """
+    lower = word.lower()
+    if not _WORD.fullmatch(lower):
+        raise TextError(
+            f"no pronunciation for {word!r}: a word is made of the letters a-z, hyphens and apostrophes",
+            fix="normalize the text first (cortext.text.normalize)",
+        )
+    return _pronounce(lower)
+
+
+def to_phonemes(sentence: str) -> list[str]:
+    """Phonemes of a normalised sentence, each word in its most usual pronunciation and closed by SIL.
+
+    Pieces without a letter (a hyphen that stands alone) are passed over. Raises TextError for a sentence without words.
+    """
+    words = [word for word in normalize(sentence).split() if _WORD.fullmatch(word)]
+    if not words:
+        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter a-z")
+    return [phoneme for word in words for phoneme in (*_pronounce(word)[0], SIL)]
+
+
+def lexicon_for(words: Iterable[str]) -> Lexicon:
+    """A lexicon of exactly these words, predicted where the dictionary lacks them; raises TextError as `pronounce`."""
+    return Lexicon({word: pronounce(word) for word in words})
+
+
+@lru_cache(maxsize=1 << 16)
+def _pronounce(word: str) -> tuple[Pronunciation, ...]:
+    known = Lexicon.cmu().pronunciations(word)
+    if known:
+        return known
+    contraction = _CONTRACTION.fullmatch(word)
+    if contraction:
+        stem, ending = contraction.groups()
+        return tuple(variant + _ending(ending, variant[-1]) for variant in _pronounce(stem))
+    parts = [part for part in re.split(r"[-']", word) if part]
+    if parts != [word]:
+        combined = islice(product(*[_pronounce(part) for part in parts]), _MAX_VARIANTS)
+        return tuple(dict.fromkeys(sum(variants, ()) for variants in combined))
+    if not re.search("[aeiouy]", word):
+        return (spell(word),)
+    return (g2p.predict(word) or spell(word),)
+
+
+def spell(word: str) -> Pronunciation:
+    """The names of the letters of `word`, one after another."""
+    dictionary = Lexicon.cmu()
+    letters = [("EY",) if letter == "a" else dictionary.pronunciations(letter)[0] for letter in word]
+    return tuple(phoneme for letter in letters for phoneme in letter)
+
+
+def _ending(ending: str, last: str) -> Pronunciation:
+    """How a contraction or possessive sounds after the phoneme `last`."""
+    if ending == "'s":
+        if last in _SIBILANT:
+            return ("IH", "Z")
+        return ("S",) if last in _VOICELESS else ("Z",)
+    if ending == "'d":
+        return ("IH", "D") if last in ("T", "D") else ("D",)
+    return {"'ll": ("AH", "L"), "'re": ("ER",), "'ve": ("AH", "V"), "'m": ("M",), "n't": ("AH", "N", "T")}[ending]
