@@ -1,0 +1,132 @@
+"""What can be wrong with a recording, and how it is said.
+
+A fault found in a trial becomes a `Problem`: either raised as a DataError of one line (`Problem.error()`), or collected
+where bad trials are left out (`skip_bad`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import MAX_LABEL
+from cortext.errors import DataError
+from cortext.text.phonemes import RELEASE
+
+FLOAT16_MAX = 65504.0
+SKIP_HINT = "or leave it out with --skip-bad"
+
+
+@dataclass(frozen=True, slots=True)
+class PatchGeometry:
+    """How a model cuts bins into patches, which bounds the length of a label. Defaults: the published baseline's."""
+
+    size: int = 14
+    stride: int = 4
+
+    def n_patches(self, n_bins: int) -> int:
+        """Patches (CTC frames) of a trial of `n_bins` bins."""
+        return max(0, (n_bins - self.size) // self.stride + 1)
+
+
+PATCH = PatchGeometry()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a trial, or (`trial` is None) a whole file, cannot be used.
+
+    file:    path of the session file
+    trial:   name of the trial's group (`trial_0003`)
+    field:   the dataset or attribute concerned
+    message: what was found and expected, and what to do
+    """
+
+    file: str
+    trial: str | None
+    field: str | None
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.trial, self.field, self.message) if part)
+
+    def error(self) -> DataError:
+        """The problem as a DataError whose text is the problem's one line."""
+        where = ": ".join(part for part in (self.file, self.trial, self.field) if part)
+        return DataError(self.message, where=where)
+
+    def to_json(self) -> dict[str, Any]:
+        """The four fields."""
+        return asdict(self)
+
+
+OnBad = Callable[[Problem], None]
+
+
+class FaultError(Exception):
+    """A fault in one field of a trial; the reader adds the file and the trial. Never leaves the data package."""
+
+    def __init__(self, field: str | None, found: str, fix: str) -> None:
+        super().__init__(found)
+        self.field, self.message = field, f"{found}; {fix}"
+
+    def problem(self, file: object, trial: str | None) -> Problem:
+        """The fault with its place; a trial's line also says how to go on without the trial."""
+        message = f"{self.message}, {SKIP_HINT}" if trial else self.message
+        return Problem(str(file), trial, self.field, " ".join(message.split()))
+
+
+def frames_needed(labels_U: np.ndarray) -> int:
+    """CTC frames that a label needs at least: one per token, and a blank between equal neighbours."""
+    return len(labels_U) + int(np.count_nonzero(labels_U[1:] == labels_U[:-1]))
+
+
+def check_features(
+    features_TC: np.ndarray,
+    n_features: int | None = None,
+    *,
+    max_abs: float | None = None,
+    patch: PatchGeometry = PATCH,
+) -> None:
+    """Raise FaultError unless [T, C] holds `n_features` finite features of at least one patch.
+
+    max_abs: largest magnitude allowed (float16 ends at 65,504)
+    """
+    field = "input_features"
+    n_bins, found = features_TC.shape
+    if n_features is not None and found != n_features:
+        fix = "give every trial of a dataset the same features"
+        raise FaultError(field, f"{found} features found, {n_features} expected as in the dataset's other trials", fix)
+    if n_bins < patch.size:
+        fix = "record longer trials"
+        raise FaultError(field, f"{n_bins} bins found, at least {patch.size} (one patch) expected", fix)
+    low, high = float(features_TC.min()), float(features_TC.max())  # NaN wins both; much faster than isfinite
+    if not np.isfinite(low + high):
+        bad = np.argwhere(~np.isfinite(features_TC))
+        bin_, feature = bad[0]
+        found = f"{len(bad)} NaN or Inf found, the first at bin {bin_} of feature {feature}; finite values expected"
+        raise FaultError(field, found, "replace them before writing the file")
+    if max_abs is not None and max(-low, high) > max_abs:
+        found = f"a magnitude of {max(-low, high):g} found, at most {max_abs:g} (the end of float16) expected"
+        raise FaultError(field, found, "z-score the features")
+
+
+def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
+    """Raise FaultError unless tokens [U] are 1..40, fit in a session file, and CTC can align them to the bins."""
+    field, last = "seq_class_ids", len(RELEASE) - 1
+    if not 0 < len(labels_U) <= MAX_LABEL:
+        raise FaultError("seq_len", f"{len(labels_U)} found, 1 to {MAX_LABEL} expected", "shorten the sentence")
+    outside = np.flatnonzero((labels_U < 1) | (labels_U > last))
+    if outside.size:
+        at = int(outside[0])
+        fix = "use the release's phoneme numbers (0 is the CTC blank, which no label holds)"
+        raise FaultError(field, f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected", fix)
+    needed, patches = frames_needed(labels_U), patch.n_patches(n_bins)
+    if patches < needed:
+        found = f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} phonemes needs at least {needed}"
+        raise FaultError(
+            "n_time_steps", found, "the trial is too short for its label (CTC cannot align it): fix either"
+        )

@@ -1,0 +1,38 @@
+"""The release's table of blocks: which corpus was read in which block, and how long after implantation."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from cortext.errors import DataError
+
+DESCRIPTION = "t15_copyTaskData_description.csv"
+
+
+@dataclass(frozen=True)
+class BlockDescription:
+    """One row of the release's table of blocks; `split` may be `Val/Test` for a block divided between the two."""
+
+    date: str
+    post_implant_day: int
+    block: int
+    n_sentences: int
+    corpus: str
+    split: str
+
+
+def read_description(path: str | Path) -> list[BlockDescription]:
+    """The rows of `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
+    path = Path(path)
+    try:
+        with path.open(newline="") as file:
+            return [
+                BlockDescription(date, int(day), int(block), int(sentences), corpus, split)
+                for date, day, block, sentences, corpus, split in list(csv.reader(file))[1:]
+            ]
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise DataError(
+            f"not the table of blocks ({error})", where=path, fix="take the release's, or remove it"
+        ) from None

@@ -1,0 +1,401 @@
+"""Session files of the T15 release: `<root>/<session>/data_{train,val,test}.hdf5`, one group per trial.
+
+Layout (Card et al. 2024, release code `model_training/dataset.py` and `evaluate_model_helpers.py`): groups `trial_0000`
+... with `input_features [T, C] float32`, `seq_class_ids [500] int32` (zero-padded), `transcription [500] int32`
+(character codes, zero-ended), and the attributes `n_time_steps, seq_len, sentence_label, session, block_num,
+trial_num`; in `test` the labels are absent. `corpus` is an attribute of ours, written where it is known; for the
+release's own files it comes from `t15_copyTaskData_description.csv` in the root or beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from cortext.data.checks import PATCH, FaultError, OnBad, PatchGeometry, Problem, check_features, check_labels
+from cortext.data.description import DESCRIPTION, BlockDescription, read_description
+from cortext.data.disk import disk_error, sync
+from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial
+from cortext.errors import DataError, nearest
+
+_TRIAL = re.compile(r"trial_\d+")
+_LABELS = ("seq_class_ids", "transcription")
+_LABEL_ATTRIBUTES = ("seq_len", "sentence_label")
+
+
+def read_trials(
+    path: str | Path,
+    *,
+    labels_required: bool,
+    on_bad: OnBad | None = None,
+    session: str | None = None,
+    n_features: int | None = None,
+    max_abs: float | None = None,
+    patch: PatchGeometry = PATCH,
+    corpora: Mapping[int, str] | None = None,
+) -> Iterator[Trial]:
+    """The trials of one session file, one in memory at a time, in the order of their group names.
+
+    labels_required: trials without labels are bad (train and val); otherwise labels are read where they are
+    on_bad:          gets each Problem, and reading goes on; without it the first one is raised as DataError
+    session:         the session that every trial must state
+    n_features:      the number of features that every trial must have (default: most trials' in this file)
+    max_abs:         the largest magnitude that a feature may have
+    corpora:         the corpus by block number, for files that do not state it themselves
+    """
+    path = Path(path)
+
+    def bad(fault: FaultError, group: str | None) -> None:
+        problem = fault.problem(path, group)
+        if on_bad is None:
+            raise problem.error() from None
+        on_bad(problem)
+
+    try:
+        with _opened(path) as file:
+            names = _trial_names(file)
+            expected = n_features or _usual_features(file, names)
+            seen: dict[tuple[str, int, int], str] = {}
+            for name in names:
+                try:
+                    trial = _read(file[name], labels_required, session)
+                    check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
+                    if trial.phoneme_ids is not None:
+                        check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
+                    _check_unique(trial, name, seen)
+                except FaultError as fault:
+                    bad(fault, name)
+                    continue
+                if corpora and trial.corpus is None:
+                    object.__setattr__(trial, "corpus", corpora.get(trial.block))  # nobody else has the trial yet
+                yield trial
+    except FaultError as fault:
+        bad(fault, None)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """The file, or a FaultError that tells a missing, foreign and truncated file apart."""
+    again = "copy or download the file again"
+    try:
+        file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise FaultError(None, "no such file", "check the path") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise FaultError(None, f"cannot be read: {os.strerror(error.errno)}", "check the path") from None
+        if "truncated" in str(error):
+            raise FaultError(None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", again) from None
+        raise FaultError(None, "not an HDF5 file, or a damaged one", again) from None
+    with file:
+        yield file
+
+
+def _trial_names(file: h5py.File) -> list[str]:
+    names = sorted((name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name))
+    if not names:
+        raise FaultError(None, "no group trial_0000 found", "write trials with cortext.data.write_session")
+    return names
+
+
+def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
+    """The number of features that most trials have, so that one odd trial does not condemn the others."""
+    shapes = (tuple(getattr(file[name].get("input_features"), "shape", ())) for name in names)
+    counts: Counter[int] = Counter(shape[1] for shape in shapes if len(shape) == 2)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _read(group: Any, labels_required: bool, session: str | None) -> Trial:
+    attributes = dict(group.attrs)
+    n_bins = _number(attributes, "n_time_steps")
+    dataset = _dataset(group, "input_features", 2)
+    if not 0 < n_bins <= dataset.shape[0]:
+        found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
+        raise FaultError("n_time_steps", found, "write the number of recorded bins")
+    try:
+        features_TC = dataset[:n_bins].astype(np.float32, copy=False)
+    except OSError:
+        raise FaultError("input_features", "cannot be read (damaged file)", "copy or download the file again") from None
+    name = _text(attributes, "session")
+    if session is not None and name != session:
+        raise FaultError("session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder")
+    sentence, phoneme_ids = None, None
+    if labels_required or any(label in group for label in _LABELS) or any(a in attributes for a in _LABEL_ATTRIBUTES):
+        sentence, phoneme_ids = _labels(group, attributes)
+    block, trial = _number(attributes, "block_num"), _number(attributes, "trial_num")
+    corpus = _text(attributes, "corpus") if "corpus" in attributes else None
+    return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
+
+
+def _labels(group: Any, attributes: Mapping[str, Any]) -> tuple[str, np.ndarray]:
+    n_labels, ids = _number(attributes, "seq_len"), _dataset(group, "seq_class_ids", 1)
+    _dataset(group, "transcription", 1)
+    bound = min(MAX_LABEL, ids.shape[0])
+    if not 0 < n_labels <= bound:
+        raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
+    return _text(attributes, "sentence_label"), ids[:n_labels].astype(np.int64)
+
+
+def _dataset(group: Any, name: str, n_dims: int) -> Any:
+    dataset = group.get(name)
+    if not isinstance(dataset, h5py.Dataset):
+        raise FaultError(name, "dataset missing, expected in every trial", "write the trial with write_session")
+    if len(dataset.shape) != n_dims or dataset.dtype.kind not in "fiu":
+        found = f"{dataset.dtype} of shape {dataset.shape} found, numbers in {n_dims} dimension(s) expected"
+        raise FaultError(name, found, "write the trial with write_session")
+    return dataset
+
+
+def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
+    if name not in attributes:
+        raise FaultError(name, "attribute missing, expected in every trial", "write the trial with write_session")
+    return attributes[name]
+
+
+def _number(attributes: Mapping[str, Any], name: str) -> int:
+    value = _attribute(attributes, name)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or number != value:
+        raise FaultError(name, f"{value!r} found, a whole number expected", "write the trial with write_session")
+    return number
+
+
+def _text(attributes: Mapping[str, Any], name: str) -> str:
+    value = _attribute(attributes, name)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(())[()]
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            value = value.decode()
+    if not isinstance(value, str):
+        raise FaultError(name, f"{value!r} found, a text expected", "write the trial with write_session")
+    return value
+
+
+def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str]) -> None:
+    first = seen.setdefault((trial.session, trial.block, trial.trial), group)
+    if first != group:
+        found = f"{trial.name} found again, already in {first}; one trial expected for each number"
+        raise FaultError("trial_num", found, "number the trials of a block differently")
+
+
+def make_trial(
+    features_TC: np.ndarray,
+    session: str,
+    block: int,
+    trial: int,
+    sentence: str | None = None,
+    *,
+    phoneme_ids: Iterable[int] | np.ndarray | None = None,
+    corpus: str | None = None,
+) -> Trial:
+    """A Trial from what a lab has: neural features [T, C] in 20 ms bins and the prompted sentence.
+
+    Phonemes are looked up (`cortext.text.to_phonemes`) where they are not given; without a sentence there are none.
+    """
+    if phoneme_ids is None and sentence is not None:
+        from cortext.text import to_phonemes
+        from cortext.text.phonemes import RELEASE
+
+        phoneme_ids = RELEASE.ids(to_phonemes(sentence))
+    ids = None if phoneme_ids is None else np.asarray(phoneme_ids, dtype=np.int64)
+    return Trial(np.asarray(features_TC, dtype=np.float32), session, block, trial, sentence, ids, corpus)
+
+
+def write_session(path: str | Path, trials: Iterable[Trial], *, patch: PatchGeometry = PATCH) -> None:
+    """Write one session file; every trial is checked as it will be when read.
+
+    path:   `<root>/<session>/data_{train,val,test}.hdf5`; folders are made
+    trials: may be a generator; one trial is in memory at a time
+
+    Arrays are contiguous and uncompressed: z-scored neural data shrink by only about a tenth under gzip, and reading
+    and writing get some ten times slower. The file is written under a temporary name in the same folder, flushed to
+    disk, then renamed, so a reader never meets half a file. Raises DataError for a bad trial or a full disk.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(temporary, "w") as file:
+            _write_trials(file, path, trials, patch)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    except (OSError, RuntimeError) as error:
+        raise disk_error(error, path) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry) -> None:
+    n_features: int | None = None
+    seen: dict[tuple[str, int, int], str] = {}
+    for number, trial in enumerate(trials):
+        name = f"trial_{number:04d}"
+        try:
+            if trial.features_TC.ndim != 2:
+                found = f"shape {trial.features_TC.shape} found, [bins, features] expected"
+                raise FaultError("input_features", found, "give one row per 20 ms bin")
+            check_features(trial.features_TC, n_features, patch=patch)
+            _check_unique(trial, name, seen)
+            _write(file.create_group(name), trial, patch)
+        except FaultError as fault:
+            raise Problem(str(path), name, fault.field, fault.message).error() from None
+        n_features = trial.features_TC.shape[1]
+    if n_features is None:
+        raise DataError("no trials to write", where=path, fix="give at least one")
+
+
+def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
+    group.create_dataset("input_features", data=np.ascontiguousarray(trial.features_TC, dtype=np.float32))
+    attributes: dict[str, Any] = {"n_time_steps": trial.n_bins, "session": trial.session}
+    attributes |= {"block_num": trial.block, "trial_num": trial.trial}
+    if (trial.sentence is None) != (trial.phoneme_ids is None):
+        found = "a sentence without phonemes, or phonemes without a sentence; both or neither expected"
+        raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
+    if trial.sentence is not None and trial.phoneme_ids is not None:
+        check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
+        codes = [ord(character) for character in trial.sentence]
+        if len(codes) >= MAX_LABEL:
+            raise FaultError(
+                "transcription", f"{len(codes)} characters found, under {MAX_LABEL} expected", "shorten it"
+            )
+        group.create_dataset("seq_class_ids", data=_padded(trial.phoneme_ids))
+        group.create_dataset("transcription", data=_padded(codes))
+        attributes |= {"seq_len": len(trial.phoneme_ids), "sentence_label": trial.sentence}
+    if trial.corpus is not None:
+        attributes["corpus"] = trial.corpus
+    for name, value in attributes.items():
+        group.attrs[name] = value
+
+
+def _padded(values: Iterable[int] | np.ndarray) -> np.ndarray:
+    values = np.asarray(values, dtype=np.int32)
+    padded = np.zeros(MAX_LABEL, dtype=np.int32)
+    padded[: len(values)] = values
+    return padded
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A directory of session files; nothing but names is in memory.
+
+    sessions: by name, which for `t15.YYYY.MM.DD` is by day
+    description: the release's table of blocks where the directory has it
+    """
+
+    root: Path
+    sessions: tuple[Session, ...]
+    description: tuple[BlockDescription, ...] = field(default=(), repr=False)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that at least one session has."""
+        return tuple(split for split in SPLITS if any(split in session.files for session in self.sessions))
+
+    @cached_property
+    def n_features(self) -> int:
+        """Features of the dataset's first readable session file (most of its trials'); all others must agree."""
+        problem: Problem | None = None
+        for session in self.sessions:
+            for path in session.files.values():
+                try:
+                    with _opened(path) as file:
+                        found = _usual_features(file, _trial_names(file))
+                    if found:
+                        return found
+                except FaultError as fault:
+                    problem = problem or fault.problem(path, None)
+        raise problem.error() if problem else DataError("no trial with input_features", where=self.root)
+
+    def n_trials(self, split: str) -> int:
+        """Trials of a split, bad ones included; unreadable files count as none."""
+        total = 0
+        for session in self.sessions:
+            if split in session.files:
+                with suppress(FaultError), _opened(session.files[split]) as file:
+                    total += len(_trial_names(file))
+        return total
+
+    def trials(
+        self,
+        split: str,
+        sessions: Iterable[str] | None = None,
+        skip_bad: list[Problem] | bool | None = None,
+        *,
+        max_abs: float | None = None,
+        patch: PatchGeometry = PATCH,
+    ) -> Iterator[Trial]:
+        """The trials of a split, one in memory at a time, in the order of sessions and trials.
+
+        sessions: names to read, all by default
+        skip_bad: True leaves bad trials and files out; a list also collects why. Otherwise the first is a DataError
+        """
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+        for session in self._chosen(sessions):
+            if split in session.files:
+                problems = skip_bad if isinstance(skip_bad, list) else []
+                yield from read_trials(
+                    session.files[split],
+                    labels_required=split != "test",
+                    on_bad=None if skip_bad is None or skip_bad is False else problems.append,
+                    session=session.name,
+                    n_features=self.n_features,
+                    max_abs=max_abs,
+                    patch=patch,
+                    corpora=self.corpora(session),
+                )
+
+    def corpora(self, session: Session) -> dict[int, str]:
+        """Corpus by block number of a session, as far as the table of blocks tells."""
+        day = str(session.date)
+        return {row.block: row.corpus for row in self.description if row.date == day}
+
+    def post_implant_days(self) -> dict[str, int]:
+        """Days since implantation by session name, as far as the table of blocks tells."""
+        days = {row.date: row.post_implant_day for row in self.description}
+        return {s.name: days[str(s.date)] for s in self.sessions if str(s.date) in days}
+
+    def _chosen(self, names: Iterable[str] | None) -> list[Session]:
+        known = {session.name: session for session in self.sessions}
+        if names is None:
+            return list(known.values())
+        chosen = list(names)
+        for name in chosen:
+            if name not in known:
+                raise DataError(f"unknown session {name!r}; {nearest(name, known)}", where=self.root)
+        return [known[name] for name in chosen]
+
+
+def open_dataset(root: str | Path) -> Dataset:
+    """The sessions and splits of a directory of session files. Raises DataError where there are none."""
+    root = Path(root)
+    if not root.is_dir():
+        found = "is a file; a directory of session files is needed" if root.exists() else "no such directory"
+        raise DataError(found, where=root, fix="give the directory that holds <session>/data_train.hdf5")
+    sessions = []
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
+        files = {split: path for split, path in files.items() if path.is_file()}
+        if files:
+            sessions.append(Session(folder.name, files))
+    if not sessions:
+        inner = next(iter(sorted(root.glob("*/*/data_*.hdf5"))), None)
+        fix = f"give {inner.parents[1]}" if inner else "give the directory that holds <session>/data_train.hdf5"
+        raise DataError("no session files found; <session>/data_{train,val,test}.hdf5 expected", where=root, fix=fix)
+    table = next((path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None)
+    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else ())

@@ -1,0 +1,162 @@
+"""Making packed data from session files, and deciding when to do so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.checks import FLOAT16_MAX, Problem
+from cortext.data.disk import disk_error, replace_directory, sync
+from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.store import (
+    FORMAT,
+    FORMAT_VERSION,
+    Batch,
+    PackedDataset,
+    PackedSplit,
+    Progress,
+    digest,
+    dump,
+    is_packed,
+    open_packed,
+    source_files,
+)
+from cortext.errors import DataError
+
+__all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
+
+
+def pack(
+    data: Dataset | str | Path, out: str | Path, *, skip_bad: bool = False, progress: Progress | None = None
+) -> PackedDataset:
+    """Pack session files into directory `out`, one trial in memory at a time; an older packed directory is replaced.
+
+    skip_bad: leave bad trials out and record why in `bad_trials`; otherwise the first one is raised as DataError
+    progress: called with trials done and in all
+    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises DataError.
+    """
+    dataset, out = data if isinstance(data, Dataset) else open_dataset(data), Path(out)
+    if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
+        raise DataError("exists and is not a packed directory", where=out, fix="choose another name or remove it")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        _write(dataset, temporary, skip_bad, progress)
+        replace_directory(temporary, out)
+    except OSError as error:
+        raise disk_error(error, out) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return open_packed(out)
+
+
+def _write(dataset: Dataset, folder: Path, skip_bad: bool, progress: Progress | None) -> None:
+    files = source_files(dataset.root)  # before reading: a file that changes meanwhile makes the result stale
+    problems: list[Problem] = []
+    arrays: dict[str, np.ndarray] = {}
+    splits: dict[str, Any] = {}
+    total, done = sum(map(dataset.n_trials, dataset.splits)), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress(min(done + len(problems), total), total)
+
+    for name in dataset.splits:
+        entry, split_arrays = _write_split(dataset, name, folder, problems if skip_bad else None, advance)
+        if len(split_arrays["n_bins"]):
+            splits[name] = entry
+            arrays |= {f"{name}/{array}": values for array, values in split_arrays.items()}
+        else:
+            (folder / f"{name}.f16").unlink()
+    if not splits:
+        raise DataError(f"every trial is bad; the first: {problems[0]}", where=dataset.root)
+    np.savez(folder / "index.npz", allow_pickle=False, **arrays)
+    index = {
+        "n_features": dataset.n_features,
+        "sessions": [session.name for session in dataset.sessions],
+        "post_implant_day": dataset.post_implant_days(),
+        "bad_trials": [problem.to_json() for problem in problems],
+        "source": str(dataset.root.resolve()),
+        "source_files": files,
+        "arrays": digest((folder / "index.npz").read_bytes()),
+        "splits": splits,
+    }
+    outer = {"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": digest(dump(index).encode())}
+    (folder / "index.json").write_text(dump(outer | {"index": index}), encoding="utf-8")
+    for path in folder.iterdir():
+        sync(path)
+
+
+def _write_split(
+    dataset: Dataset, name: str, folder: Path, problems: list[Problem] | None, advance: Any
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    days = {session.name: day for day, session in enumerate(dataset.sessions)}
+    numbers: list[tuple[int, ...]] = []
+    labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
+    sentences, corpora, checksum = [], [], 0
+    with (folder / f"{name}.f16").open("wb") as file:
+        for trial in dataset.trials(name, skip_bad=problems, max_abs=FLOAT16_MAX):
+            rows = trial.features_TC.astype(np.float16)
+            file.write(rows.data)
+            checksum = zlib.crc32(rows.data, checksum)
+            ids = np.empty(0) if trial.phoneme_ids is None else trial.phoneme_ids
+            labels.append(ids.astype(np.int16))
+            numbers.append((trial.n_bins, days[trial.session], trial.block, trial.trial, len(ids)))
+            sentences.append(trial.sentence)
+            corpora.append(trial.corpus)
+            advance()
+    columns = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
+    arrays = dict(zip(("n_bins", "day", "block", "trial", "n_labels"), columns, strict=True))
+    arrays["labels"] = np.concatenate(labels)
+    return {"crc32": checksum, "sentences": sentences, "corpora": corpora}, arrays
+
+
+def open_data(
+    path: str | Path,
+    packed_cache: str | Path | None = None,
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> PackedDataset:
+    """DATA of every verb: a packed directory, or session files, which are packed once and then used again.
+
+    packed_cache: where session files are packed to (default: `.packed` inside `path`); made again when a session file
+                  was added, removed or changed
+    skip_bad:     leave bad trials out; without it a cache made with it is refused as the session files would be
+    Raises DataError, also for a packed directory whose session files are at hand and have changed.
+    """
+    path = Path(path)
+    if is_packed(path):
+        packed = open_packed(path)
+        if packed.stale():
+            fix = f"run cortext pack {packed.source} --out {path} again"
+            raise DataError(
+                f"the session files in {packed.source} have changed since it was packed", where=path, fix=fix
+            )
+        return packed
+    dataset = open_dataset(path)
+    cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
+    cached = _usable(cache, dataset)
+    if cached is None:
+        return pack(dataset, cache, skip_bad=skip_bad, progress=progress)
+    if cached.bad_trials and not skip_bad:
+        raise cached.bad_trials[0].error()
+    return cached
+
+
+def _usable(cache: Path, dataset: Dataset) -> PackedDataset | None:
+    if not is_packed(cache):
+        return None
+    try:
+        packed = open_packed(cache)
+    except DataError:
+        return None
+    same = packed.source == dataset.root.resolve() and packed.source_files == source_files(dataset.root)
+    return packed if same else None

@@ -1,0 +1,351 @@
+"""Packed data: one float16 memory map per split and an index, made once from session files.
+
+A packed directory holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16);
+`index.npz` (numbers per trial, labels) and `index.json` (sessions, sentences, sources, what was left out, checksums).
+Half precision keeps three significant digits of z-scored features, well below their noise, and halves memory and disk.
+
+Opening checks the index by checksum and the maps by size, which finds the usual accidents (a copy cut short, a changed
+file) in milliseconds; `PackedDataset.verify` reads every byte, which for the full release means 10 GB.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.buffers import BufferPool
+from cortext.data.checks import Problem
+from cortext.data.hdf5 import open_dataset
+from cortext.data.trial import SPLITS, Trial
+from cortext.errors import ConfigError, DataError, nearest
+
+FORMAT, FORMAT_VERSION = "cortext-packed", 1
+Progress = Callable[[int, int], None]
+BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
+_AGAIN = "pack the session files again"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Trials side by side, padded with zeros to the longest (or to `pad_to`) bins and to the longest label.
+
+    The features live in memory that is used again for a later batch once nothing refers to this one any more.
+    """
+
+    features_BTC: np.ndarray
+    """float16 [B, T, C]"""
+    n_bins_B: np.ndarray
+    """int64 [B]"""
+    labels_BU: np.ndarray
+    """int64 [B, U]; 0 (the blank) is padding"""
+    n_labels_B: np.ndarray
+    """int64 [B]; 0 where labels are withheld"""
+    day_B: np.ndarray
+    """int64 [B], positions in the dataset's `sessions`"""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSplit:
+    """The trials of one split, readable in any order. Arrays have one entry per trial (`_N`), all int64.
+
+    Indices into a split count the trials it shows: `select` gives a split that shows fewer of them, or fewer features.
+    """
+
+    name: str
+    path: Path
+    shape: tuple[int, int]
+    """Bins and features in the file."""
+    sessions: tuple[str, ...]
+    n_bins_N: np.ndarray
+    day_N: np.ndarray
+    """Position of the trial's session in `sessions`."""
+    block_N: np.ndarray
+    trial_N: np.ndarray
+    n_labels_N: np.ndarray
+    """Phonemes in the label; 0 where labels are withheld."""
+    first_bin_N: np.ndarray
+    first_label_N: np.ndarray
+    label_tokens: np.ndarray = field(repr=False)
+    """Labels of all trials one after another, int16."""
+    sentences: tuple[str | None, ...] = field(repr=False)
+    corpora: tuple[str | None, ...] = field(repr=False)
+    columns: np.ndarray | None = None
+    """Features shown, as columns of the file; all by default."""
+
+    def __len__(self) -> int:
+        return len(self.n_bins_N)
+
+    @property
+    def n_features(self) -> int:
+        """Features shown."""
+        return self.shape[1] if self.columns is None else len(self.columns)
+
+    @cached_property
+    def _bins(self) -> np.ndarray:
+        return np.asarray(np.memmap(self.path, dtype=np.float16, mode="r", shape=self.shape))
+
+    @cached_property
+    def _columns(self) -> slice | np.ndarray:
+        if self.columns is None:
+            return slice(None)
+        first = int(self.columns[0])
+        contiguous = np.array_equal(self.columns, np.arange(first, first + len(self.columns)))
+        return slice(first, first + len(self.columns)) if contiguous else self.columns
+
+    @cached_property
+    def _pool(self) -> BufferPool:
+        return BufferPool(np.float16)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes: they map the file themselves."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_bins", "_pool")}
+
+    def features(self, i: int) -> np.ndarray:
+        """float16 [T, C] of trial `i`: a read-only view of the map (a copy where scattered features are selected)."""
+        first = int(self.first_bin_N[i])
+        return self._bins[first : first + int(self.n_bins_N[i]), self._columns]
+
+    def labels(self, i: int) -> np.ndarray | None:
+        """int64 [U] phonemes of trial `i` in the release's order; None where labels are withheld."""
+        first, n_labels = int(self.first_label_N[i]), int(self.n_labels_N[i])
+        return self.label_tokens[first : first + n_labels].astype(np.int64) if n_labels else None
+
+    def sentence(self, i: int) -> str | None:
+        """The prompt of trial `i`; None where it is withheld."""
+        return self.sentences[i]
+
+    def session(self, i: int) -> str:
+        """The name of the session of trial `i`."""
+        return self.sessions[int(self.day_N[i])]
+
+    def trial(self, i: int) -> Trial:
+        """Trial `i` with float32 features in memory of its own."""
+        features_TC = np.array(self.features(i), dtype=np.float32)
+        block, trial = int(self.block_N[i]), int(self.trial_N[i])
+        return Trial(features_TC, self.session(i), block, trial, self.sentences[i], self.labels(i), self.corpora[i])
+
+    def batch(self, indices: Sequence[int] | np.ndarray, pad_to: int | None = None) -> Batch:
+        """The trials of `indices` [B] side by side; `pad_to` bins long where given (no trial may be longer)."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        n_bins_B, n_labels_B = self.n_bins_N[chosen], self.n_labels_N[chosen]
+        longest = int(n_bins_B.max(initial=0))
+        n_bins = longest if pad_to is None else pad_to
+        if n_bins < longest:
+            raise DataError(f"pad_to is {pad_to}; the longest trial of the batch has {longest} bins", where=self.name)
+        features_BTC = self._pool.array((len(chosen), n_bins, self.n_features))
+        bins, columns = self._bins, self._columns
+        firsts, lengths = self.first_bin_N[chosen].tolist(), n_bins_B.tolist()
+        for features_TC, first, length in zip(features_BTC, firsts, lengths, strict=True):
+            features_TC[:length] = bins[first : first + length, columns]
+            features_TC[length:] = 0
+        return Batch(features_BTC, n_bins_B, self._padded_labels(chosen), n_labels_B, self.day_N[chosen])
+
+    def _padded_labels(self, chosen: np.ndarray) -> np.ndarray:
+        n_labels_B = self.n_labels_N[chosen]
+        labels_BU = np.zeros((len(chosen), int(n_labels_B.max(initial=0))), dtype=np.int64)
+        firsts = self.first_label_N[chosen].tolist()
+        for labels_U, first, length in zip(labels_BU, firsts, n_labels_B.tolist(), strict=True):
+            labels_U[:length] = self.label_tokens[first : first + length]
+        return labels_BU
+
+    def select(
+        self,
+        *,
+        sessions: Iterable[str] | None = None,
+        bad_trials: BadTrials | None = None,
+        feature_subset: Sequence[int] | None = None,
+    ) -> PackedSplit:
+        """This split with only some trials or features; nothing is copied on disk and days keep their numbers.
+
+        sessions:       names to keep
+        bad_trials:     trials to leave out, `{session: {block: [trial, ...]}}` as the release's configuration has them
+        feature_subset: features to keep, in this order, counted among those that this split shows
+        Raises DataError for an unknown session, ConfigError for a feature that is not there.
+        """
+        keep = np.ones(len(self), dtype=bool)
+        if sessions is not None:
+            names = list(sessions)
+            for name in names:
+                if name not in self.sessions:
+                    raise DataError(f"unknown session {name!r}; {nearest(name, self.sessions)}", where=self.path.parent)
+            keep &= np.isin(self.day_N, [self.sessions.index(name) for name in names])
+        for session, blocks in (bad_trials or {}).items():
+            day = self.sessions.index(session) if session in self.sessions else -1
+            for block, trials in blocks.items():
+                keep &= ~((self.day_N == day) & (self.block_N == int(block)) & np.isin(self.trial_N, list(trials)))
+        return self._showing(np.flatnonzero(keep), feature_columns(self, feature_subset))
+
+    def _showing(self, chosen: np.ndarray, columns: np.ndarray | None) -> PackedSplit:
+        per_trial = ("n_bins_N", "day_N", "block_N", "trial_N", "n_labels_N", "first_bin_N", "first_label_N")
+        changes: dict[str, Any] = {name: getattr(self, name)[chosen] for name in per_trial}
+        changes |= {name: tuple(getattr(self, name)[i] for i in chosen) for name in ("sentences", "corpora")}
+        return replace(self, columns=columns, **changes)
+
+
+def feature_columns(split: PackedSplit, feature_subset: Sequence[int] | None) -> np.ndarray | None:
+    """Columns of the file that `feature_subset` of a split stands for."""
+    if feature_subset is None:
+        return split.columns
+    subset = np.asarray(feature_subset, dtype=np.int64)
+    if not subset.size or len(np.unique(subset)) != subset.size:
+        raise ConfigError("feature_subset is empty or names a feature twice; give distinct feature numbers")
+    outside = subset[(subset < 0) | (subset >= split.n_features)]
+    if outside.size:
+        raise ConfigError(f"feature_subset names feature {outside[0]}; the data has 0 to {split.n_features - 1}")
+    return subset if split.columns is None else split.columns[subset]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedDataset:
+    """A packed directory.
+
+    sessions:           names; `day_N` of the splits are positions in it
+    bad_trials:         what was left out when it was packed, and why
+    post_implant_day:   by session, where the release's table of blocks told
+    source:             the directory of session files, with the size and time of change (ns) of each
+    """
+
+    path: Path
+    sessions: tuple[str, ...]
+    n_features: int
+    bad_trials: tuple[Problem, ...]
+    post_implant_day: dict[str, int]
+    source: Path
+    source_files: dict[str, tuple[int, int]] = field(repr=False)
+    checksums: dict[str, int] = field(repr=False)
+    """crc32 of each split's map."""
+    _splits: dict[str, PackedSplit] = field(repr=False)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Splits that have trials."""
+        return tuple(self._splits)
+
+    def split(self, name: str) -> PackedSplit:
+        """The split of that name. Raises DataError where there is none."""
+        if name not in self._splits:
+            raise DataError(f"no split {name!r}; {nearest(name, self._splits)}", where=self.path)
+        return self._splits[name]
+
+    def select(
+        self, *, bad_trials: BadTrials | None = None, feature_subset: Sequence[int] | None = None
+    ) -> PackedDataset:
+        """The dataset with `PackedSplit.select` applied to every split."""
+        splits = {
+            name: split.select(bad_trials=bad_trials, feature_subset=feature_subset)
+            for name, split in self._splits.items()
+        }
+        return replace(self, _splits=splits, n_features=next(iter(splits.values())).n_features)
+
+    def stale(self) -> bool:
+        """Whether a session file was added, removed or changed since; False where the source is gone altogether."""
+        return self.source.is_dir() and source_files(self.source) != self.source_files
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Read every byte and compare with the checksums. Raises DataError for a difference."""
+        total = sum(split.path.stat().st_size for split in self._splits.values())
+        done = 0
+        for name, split in self._splits.items():
+            checksum = 0
+            with split.path.open("rb") as file:
+                while chunk := file.read(1 << 24):
+                    checksum = zlib.crc32(chunk, checksum)
+                    done += len(chunk)
+                    if progress:
+                        progress(done, total)
+            if checksum != self.checksums[name]:
+                found = f"checksum {checksum:08x} found, {self.checksums[name]:08x} expected"
+                raise DataError(found, where=split.path, fix=_AGAIN)
+
+
+def source_files(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change (ns) of every session file under `root`, by relative path."""
+    files = [path for session in open_dataset(root).sessions for path in session.files.values()]
+    return {str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+def is_packed(path: Path) -> bool:
+    """Whether `path` is a packed directory."""
+    return (path / "index.json").is_file()
+
+
+def digest(content: bytes) -> str:
+    """Checksum of the small index files."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def open_packed(path: str | Path) -> PackedDataset:
+    """Open a packed directory; sizes and the index are checked. Raises DataError for anything else or a damaged one."""
+    path = Path(path)
+    index, arrays = _read_index(path)
+    named = {name: index["splits"][name] for name in SPLITS if name in index["splits"]}
+    return PackedDataset(
+        path,
+        tuple(index["sessions"]),
+        int(index["n_features"]),
+        tuple(Problem(**problem) for problem in index["bad_trials"]),
+        index["post_implant_day"],
+        Path(index["source"]),
+        {name: (size, changed) for name, (size, changed) in index["source_files"].items()},
+        {name: int(entry["crc32"]) for name, entry in named.items()},
+        {name: _open_split(path, name, index, arrays) for name in named},
+    )
+
+
+def _open_split(path: Path, name: str, index: dict[str, Any], arrays: dict[str, np.ndarray]) -> PackedSplit:
+    entry = index["splits"][name]
+    n_bins_N, n_labels_N = arrays[f"{name}/n_bins"], arrays[f"{name}/n_labels"]
+    map_path, shape = path / f"{name}.f16", (int(n_bins_N.sum()), int(index["n_features"]))
+    expected = shape[0] * shape[1] * np.dtype(np.float16).itemsize
+    found = map_path.stat().st_size if map_path.is_file() else 0
+    if found != expected:
+        raise DataError(f"{found} bytes found, {expected} expected", where=map_path, fix=_AGAIN)
+    return PackedSplit(
+        name=name,
+        path=map_path,
+        shape=shape,
+        sessions=tuple(index["sessions"]),
+        n_bins_N=n_bins_N,
+        day_N=arrays[f"{name}/day"],
+        block_N=arrays[f"{name}/block"],
+        trial_N=arrays[f"{name}/trial"],
+        n_labels_N=n_labels_N,
+        first_bin_N=np.cumsum(n_bins_N) - n_bins_N,
+        first_label_N=np.cumsum(n_labels_N) - n_labels_N,
+        label_tokens=arrays[f"{name}/labels"],
+        sentences=tuple(entry["sentences"]),
+        corpora=tuple(entry["corpora"]),
+    )
+
+
+def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if not is_packed(path):
+        found = "not a packed directory (no index.json)" if path.is_dir() else "no such directory"
+        raise DataError(found, where=path, fix="make one with cortext pack")
+    try:
+        outer = json.loads((path / "index.json").read_text(encoding="utf-8"))
+        if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
+            found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
+            raise DataError(f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=_AGAIN)
+        index: dict[str, Any] = outer["index"]
+        whole = digest(dump(index).encode()) == outer["checksum"]
+        whole = whole and digest((path / "index.npz").read_bytes()) == index["arrays"]
+        if whole:
+            with np.load(path / "index.npz", allow_pickle=False) as arrays:
+                return index, dict(arrays)
+    except (OSError, ValueError, KeyError, AttributeError):
+        pass
+    raise DataError("the index is damaged", where=path, fix=_AGAIN)
+
+
+def dump(index: Mapping[str, Any]) -> str:
+    """The index as text, always the same for the same content, so that it has a checksum."""
+    return json.dumps(index, ensure_ascii=False, sort_keys=True)
