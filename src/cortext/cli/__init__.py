@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 
-# Typer carries click inside; of its exceptions only BadParameter is public, and all that a user can cause share its base.
+# Typer carries click inside; of its exceptions only BadParameter is public, and what a user can cause shares its base.
 _ClickError = typer.BadParameter.__mro__[2]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -21,10 +21,10 @@ def add_verbs(app: typer.Typer) -> None:
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
     preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",
-    seed: Annotated[Optional[int], typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     workers: Annotated[int, typer.Option(help="Processes; the result is the same with any number.")] = os.cpu_count()
     or 1,
-    text: Annotated[Optional[Path], typer.Option(help="Your own sentences, one per line.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Your own sentences, one per line.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")] = False,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
@@ -48,8 +48,8 @@ def simulate(
 def fetch(
     dataset: Annotated[str, typer.Argument(help="What to fetch: t15, the public recordings of participant T15.")],
     out: Annotated[Path, typer.Argument(help="Directory to fetch into.")],
-    part: Annotated[Optional[str], typer.Option(help="Only neural, baseline or figures.")] = None,
-    from_dir: Annotated[Optional[Path], typer.Option("--from", help="Take files that you downloaded by hand.")] = None,
+    part: Annotated[str | None, typer.Option(help="Only neural, baseline or figures.")] = None,
+    from_dir: Annotated[Path | None, typer.Option("--from", help="Take files that you downloaded by hand.")] = None,
     as_json: bool = JSON,
 ) -> None:
     """Download a public data set, resuming where an earlier try broke off, check it, and unpack it.

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, percent, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, OVERRIDES, print_json, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def demo(
         "runs/demo"
     ),
     preset: Annotated[str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")] = "demo",
-    seed: Annotated[Optional[int], typer.Option(help="Seed of the simulation.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,9 @@ from cortext.cli.console import DEVICE, JSON, OVERRIDES, SKIP_BAD, percent, prin
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
-Options = Annotated[Optional[Path], typer.Option("--options", help="YAML file of decoder options.")]
+Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
 Engine = Annotated[str, typer.Option(help="Search engine: reference.")]
-Workers = Annotated[Optional[int], typer.Option(help="Processes for the search; all cores without it.")]
+Workers = Annotated[int | None, typer.Option(help="Processes for the search; all cores without it.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -27,10 +27,8 @@ def train(
     config: Annotated[str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, demo, tiny.")],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
-    lm: Annotated[
-        Optional[Path], typer.Option(help="Language-model directory; without it WER is not reported.")
-    ] = None,
-    init_from: Annotated[Optional[Path], typer.Option(help="Run directory whose weights to start from.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
+    init_from: Annotated[Path | None, typer.Option(help="Run directory whose weights to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     device: str = DEVICE,
     overrides: list[str] = OVERRIDES,
@@ -56,12 +54,10 @@ def evaluate(
     data: Data,
     out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
-    lm: Annotated[
-        Optional[Path], typer.Option(help="Language-model directory; without it only PER is reported.")
-    ] = None,
+    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")] = None,
     options: Options = None,
     engine: Engine = "reference",
-    description: Annotated[Optional[Path], typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
+    description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
     workers: Workers = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,

@@ -1,0 +1,53 @@
+"""The commands of the README and the guides are run as they stand, at the size of the `tiny` preset."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
+TINY = [
+    (r"^make demo.*$", "cortext demo --preset tiny --out runs/demo"),
+    (r"^make .*$", "true"),
+    (r"^git clone .*$|^cd cortext$", "true"),
+    (r"--preset demo\b", "--preset tiny"),
+    (r"--config demo\b", "--config tiny"),
+]
+
+
+def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]]) -> list[str]:
+    """Run the document's python and bash blocks in order in one folder; return the bash ones as they were run."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    ran = []
+    for language, code in BLOCK.findall(document.read_text()):
+        for pattern, replacement in substitutions:
+            code = re.sub(pattern, replacement, code, flags=re.MULTILINE)
+        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{document.name}:\n{code}\n{done.stdout}\n{done.stderr}"
+        if language == "bash":
+            ran.append(code)
+    return ran
+
+
+def test_bring_your_own_data_works_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [])
+    assert (tmp_path / "eval" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_readme_works_as_written_at_tiny_size(tmp_path):
+    ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
+    assert any("cortext demo --preset tiny" in block for block in ran)
+    assert (tmp_path / "runs" / "demo" / "eval" / "report.html").is_file()
+
+
+def test_make_demo_is_the_demo_verb():
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE)
