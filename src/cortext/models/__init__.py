@@ -1,1 +1,18 @@
-"""."""
+"""Acoustic models: neural features in, phoneme logits out. One model, one file."""
+
+from cortext.models.acoustic import AcousticModel, load_model, save_model
+from cortext.models.gru import GRU, GRUConfig
+from cortext.models.registry import MODELS, Model, build_model, model_config, register
+
+__all__ = [
+    "GRU",
+    "MODELS",
+    "AcousticModel",
+    "GRUConfig",
+    "Model",
+    "build_model",
+    "load_model",
+    "model_config",
+    "register",
+    "save_model",
+]

@@ -1,0 +1,55 @@
+"""Gaussian smoothing over time, as the public release of the T15 baseline does it.
+
+The release smooths a whole zero-padded batch with padding `same` in training and in the validation during training,
+and one trial at a time with padding `valid` when a trained model is evaluated; a `valid` trial loses `K - 1` bins.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+KERNEL_FLOOR = 0.01  # taps at or below this are cut before the kernel is renormalised
+TRUNCATE = 4.0  # scipy.ndimage.gaussian_filter1d ends its own kernel after this many standard deviations
+
+
+@lru_cache(maxsize=32)
+def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
+    """Smoothing taps, float32 [K], summing to one.
+
+    The response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size` points (reflected at the
+    ends), cut to the points above 0.01 and renormalised: 9 taps for the published std of 2 bins and 100 points.
+    Raises ValueError where no tap is above 0.01 (a std of about 40 bins and more).
+    """
+    radius = int(TRUNCATE * std_bins + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / std_bins) ** 2)
+    impulse = np.zeros(size)
+    impulse[size // 2] = 1
+    response = np.convolve(np.pad(impulse, radius, mode="symmetric"), weights / weights.sum(), mode="valid")
+    kernel = response.astype(np.float32)
+    kernel = kernel[kernel > KERNEL_FLOOR]
+    if not len(kernel):
+        raise ValueError(f"a smoothing std of {std_bins} bins leaves no tap above {KERNEL_FLOOR}; use a smaller one")
+    return np.asarray(kernel / kernel.sum(), dtype=np.float32)
+
+
+def smooth(
+    x_BTC: torch.Tensor, std_bins: float = 2, size: int = 100, padding: Literal["same", "valid"] = "same"
+) -> torch.Tensor:
+    """Features [B, T, C] (any float dtype and device) smoothed over time, float32.
+
+    `same` keeps T and treats what lies outside as zeros; `valid` keeps only the T - K + 1 bins that see a full kernel.
+    Raises ValueError if `valid` would leave no bin.
+    """
+    kernel_K = torch.from_numpy(gaussian_kernel(std_bins, size)).to(x_BTC.device)
+    n_bins, n_features = x_BTC.shape[1:]
+    if padding == "valid" and n_bins < len(kernel_K):
+        raise ValueError(f"{n_bins} bins are too few to smooth with {len(kernel_K)} taps and padding 'valid'")
+    before = (len(kernel_K) - 1) // 2 if padding == "same" else 0
+    after = len(kernel_K) - 1 - before if padding == "same" else 0
+    x_BCT = F.pad(x_BTC.float().transpose(1, 2), (before, after)) if before or after else x_BTC.float().transpose(1, 2)
+    return F.conv1d(x_BCT, kernel_K.expand(n_features, 1, -1), groups=n_features).transpose(1, 2)

@@ -1,0 +1,272 @@
+"""A trained model as everything after training uses it: features of one trial in, logits out; on disk, two files.
+
+`model.json` says what the model is, `model.safetensors` holds its weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from cortext.config import from_mapping, to_mapping
+from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
+from cortext.features import gaussian_kernel, smooth
+from cortext.models.registry import build_model, model_config
+from cortext.text.phonemes import Inventory
+
+FORMAT_VERSION = 1
+
+
+@dataclass
+class Smoothing:
+    """The Gaussian smoothing that a model was trained with."""
+
+    smooth_data: bool = True
+    smooth_kernel_std: float = 2.0
+    smooth_kernel_size: int = 100
+
+
+@dataclass
+class ModelCard:
+    """What `model.json` holds."""
+
+    kind: str
+    sessions: list[str]
+    n_features: int
+    feature_subset: list[int] | None
+    patch: dict[str, int]
+    smoothing: Smoothing
+    inventory: dict[str, Any]
+    config: dict[str, Any]
+    backend: str = "torch"
+    format_version: int = FORMAT_VERSION
+
+
+class AcousticModel:
+    """A trained model with what it needs to read a recording.
+
+    sessions:   recording days in the order of the day layers
+    n_features: features per bin that recordings have; `feature_subset` (or None) are those the model uses
+    inventory:  the tokens, in the order of the logits
+    network:    the `nn.Module` itself, in evaluation mode
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        sessions: Sequence[str],
+        n_features: int,
+        inventory: Inventory,
+        smoothing: Smoothing,
+        feature_subset: Sequence[int] | None = None,
+    ) -> None:
+        self.network: Any = network.eval()
+        self.sessions = tuple(sessions)
+        self.n_features = n_features
+        self.inventory = inventory
+        self.smoothing = smoothing
+        self.feature_subset = list(feature_subset) if feature_subset is not None else None
+        self._days = {session: day for day, session in enumerate(self.sessions)}
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.network.parameters())).device
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def day(self, session: str) -> int:
+        """Number of the session's day layer; raises RunError for a session that the model was not trained on."""
+        if session not in self._days:
+            what = f"the model knows no session {session!r}; {nearest(session, self._days)}"
+            raise RunError(what, fix="adapt the model to this day, or name a known session")
+        return self._days[session]
+
+    def n_patches(self, n_bins: Any, smooth: bool = True) -> Any:
+        """Frames of logits that `logits` gives for a trial of `n_bins` bins (an int or an integer array)."""
+        return self.network.n_patches(n_bins - self._lost_bins(smooth))
+
+    def logits(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
+        """Logits float32 [P, V] of one trial, features float [T, C]; V is in `inventory` order.
+
+        The features are smoothed with padding 'valid', as the release evaluates trials; `smooth=False` takes them as
+        they are. Raises RunError for an unknown session, DataError for a wrong number of features or bins.
+        """
+        features_TC = np.asarray(features_TC)
+        n_bins_B = np.array([len(features_TC)])
+        return self.logits_batch(features_TC[None], [session], n_bins_B, smooth=smooth)[0][0]
+
+    def log_probs(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
+        """Log-probabilities (natural) float32 [P, V] of one trial; see `logits`."""
+        logits_PV = torch.from_numpy(self.logits(features_TC, session, smooth))
+        return np.asarray(logits_PV.log_softmax(-1).numpy())
+
+    @torch.no_grad()
+    def logits_batch(
+        self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of each trial.
+
+        features_BTC: float [B, T, C]; what lies beyond a trial's bins is never read. Each trial gets what `logits`
+        gives it alone, to 1e-5.
+        """
+        n_bins_B = np.asarray(n_bins_B, dtype=np.int64)
+        n_patches_B = self._check(features_BTC, sessions, n_bins_B, smooth)
+        x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
+        if self.feature_subset is not None:
+            x_BTC = x_BTC[..., self.feature_subset]
+        # A GRU reads forwards only and 'valid' smoothing looks ahead only within a trial, so that frames of a trial
+        # depend on its own bins alone; bins beyond it are zeroed because NaN there would not be.
+        inside_BT = torch.arange(x_BTC.shape[1], device=self.device) < torch.from_numpy(n_bins_B).to(self.device)[:, None]
+        x_BTC = torch.where(inside_BT[..., None], x_BTC, 0.0)
+        if smooth:
+            x_BTC = self.smooth(x_BTC)
+        day_B = torch.tensor([self.day(session) for session in sessions], device=self.device)
+        logits_BPV = self.network(x_BTC, day_B)[0].float()
+        n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
+        outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
+        return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B
+
+    def smooth(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        """Features [B, T, C] smoothed as trials are at evaluation: padding 'valid', K - 1 bins fewer."""
+        if not self.smoothing.smooth_data:
+            return x_BTC.float()
+        return smooth(x_BTC, self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size, padding="valid")
+
+    def _lost_bins(self, smooth: bool) -> int:
+        if not (smooth and self.smoothing.smooth_data):
+            return 0
+        return len(gaussian_kernel(self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size)) - 1
+
+    def _check(self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool) -> Any:
+        if features_BTC.ndim != 3 or features_BTC.shape[2] != self.n_features:
+            shape = list(features_BTC.shape[1:])
+            raise DataError(f"features of a trial are {shape}; [bins, {self.n_features}] are needed for this model")
+        n_patches_B = self.n_patches(n_bins_B, smooth)
+        for session, n_bins, n_patches in zip(sessions, n_bins_B, n_patches_B, strict=True):
+            if n_patches < 1:
+                raise DataError(f"a trial of {session} has {n_bins} bins; too few for one frame of this model")
+        return n_patches_B
+
+    def card(self) -> ModelCard:
+        """What `model.json` says of this model."""
+        config = self.network.config
+        return ModelCard(
+            kind=config.kind,
+            sessions=list(self.sessions),
+            n_features=self.n_features,
+            feature_subset=self.feature_subset,
+            patch={"size": config.patch_size, "stride": config.patch_stride},
+            smoothing=self.smoothing,
+            inventory={"name": self.inventory.name, "symbols": list(self.inventory.symbols)},
+            config=to_mapping(config),
+        )
+
+
+def save_model(model: AcousticModel, run_dir: str | Path) -> None:
+    """Write `model.json` and `model.safetensors` into a run directory, each whole or not at all.
+
+    Raises RunError where the directory cannot be written (a full disk).
+    """
+    run_dir = Path(run_dir)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
+    write_whole(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
+    write_whole(run_dir / "model.safetensors", save(weights, metadata={"format": "pt"}))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, flush it to the disk and rename it: readers see the old one or the new.
+
+    Raises RunError naming the file; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        fix = "free some space; the file that was there before is kept"
+        raise RunError(f"cannot write the file: {error.strerror}", where=path, fix=fix) from None
+
+
+def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
+    """Read the best model of a run directory.
+
+    Raises RunError for a directory without a model, a broken or foreign file, or weights that do not fit.
+    """
+    run_dir = Path(run_dir)
+    card = _read_card(run_dir / "model.json")
+    path = run_dir / "model.safetensors"
+    symbols = tuple(card.inventory["symbols"])
+    n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
+    try:
+        weights = load_file(path)
+        config = model_config(card.config)
+        network = build_model(config, n_features=n_used, n_days=len(card.sessions), n_classes=len(symbols))
+        _check_shapes(network, weights, path)
+        network.load_state_dict(weights)
+        network.to(device)
+    except FileNotFoundError:
+        raise RunError("the run has no model weights", where=path, fix="train it, or copy the file again") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"the weights cannot be read: {error}", where=path, fix="copy the file again") from None
+    except ConfigError as error:
+        raise RunError(error.what, where=run_dir / "model.json") from None
+    except RuntimeError as error:
+        raise RunError(f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir) from None
+    return AcousticModel(
+        network,
+        sessions=card.sessions,
+        n_features=card.n_features,
+        inventory=Inventory(card.inventory["name"], symbols),
+        smoothing=card.smoothing,
+        feature_subset=card.feature_subset,
+    )
+
+
+def _read_card(path: Path) -> ModelCard:
+    fix = "give the directory that `cortext train --out` wrote"
+    try:
+        mapping = json.loads(path.read_text())
+        version = mapping["format_version"]
+    except OSError as error:
+        raise RunError(f"no model here: {error.strerror}", where=path, fix=fix) from None
+    except (ValueError, KeyError, TypeError):
+        raise RunError("not a model description", where=path, fix=fix) from None
+    if version != FORMAT_VERSION:
+        found = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
+        raise RunError(found, where=path, fix="train again, or install the version that wrote it")
+    try:
+        card = from_mapping(ModelCard, mapping, where=path)
+        tuple(card.inventory["symbols"]), str(card.inventory["name"])
+    except CortextError as error:
+        raise RunError(error.what, where=path) from None
+    except KeyError as error:
+        raise RunError(f"inventory has no {error}", where=path) from None
+    return card
+
+
+def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Raise RunError for the first tensor that is missing, unknown or of another shape than model.json promises."""
+    expected = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            what = f"{name} is {found.get(name, 'absent')}; model.json needs {expected.get(name, 'no such tensor')}"
+            raise RunError(what, where=path, fix="the two files are not of one model; copy both again")
