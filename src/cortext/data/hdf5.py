@@ -28,6 +28,15 @@ from cortext.data.disk import disk_error, sync
 from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial
 from cortext.errors import DataError, nearest
 
+__all__ = [
+    "BlockDescription",
+    "Dataset",
+    "make_trial",
+    "open_dataset",
+    "read_description",
+    "read_trials",
+    "write_session",
+]
 _TRIAL = re.compile(r"trial_\d+")
 _LABELS = ("seq_class_ids", "transcription")
 _LABEL_ATTRIBUTES = ("seq_len", "sentence_label")

@@ -1,0 +1,131 @@
+"""Training batches from session files as the release reads them, and from packed data: the same trials, in one run.
+
+    python benchmarks/data_loading.py [--json FILE] [--batches 20]
+
+Both read warm files (page cache), in one process and one thread; batches are timed in turns, so that a busy machine
+slows both. The release's loader gives float32, ours float16, which is what the model is trained from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.data import DayBalancedSampler, PackedSplit, Trial, pack, write_session
+
+sys.path.insert(0, str(Path(__file__).parent))
+from release_loader import load_batch
+
+
+def write_sessions(root: Path, n_sessions: int, n_trials: int, n_features: int, mean_bins: int) -> list[Path]:
+    """Session files of the release's shape; every trial is another stretch of the same noise."""
+    generator = np.random.default_rng(0)
+    noise = generator.standard_normal((3 * mean_bins, n_features), dtype=np.float32)
+    paths = []
+    for day in range(n_sessions):
+        session = f"t15.2024.01.{day + 1:02d}"
+        lengths = generator.integers(mean_bins // 2, mean_bins * 3 // 2, n_trials)
+        starts = generator.integers(0, mean_bins, n_trials)
+        labels = np.array([8, 3, 40, 12, 40], dtype=np.int64)
+        trials = (
+            Trial(noise[start : start + length], session, 1, number, "a bench mark", labels)
+            for number, (start, length) in enumerate(zip(starts, lengths, strict=True))
+        )
+        paths.append(root / session / "data_train.hdf5")
+        write_session(paths[-1], trials)
+    return paths
+
+
+def chosen_files(split: PackedSplit, indices: np.ndarray, paths: list[Path]) -> dict[int, tuple[Path, list[int]]]:
+    """The batch as the release's loader wants it: trials by day."""
+    days = split.day_N[indices].tolist()
+    return {
+        day: (paths[day], [int(split.trial_N[i]) for i, other in zip(indices, days, strict=True) if other == day])
+        for day in dict.fromkeys(days)
+    }
+
+
+def check_same(theirs: dict[str, torch.Tensor], split: PackedSplit, indices: np.ndarray) -> None:
+    """Both ways give the same batch, up to half precision."""
+    ours = split.batch(indices)
+    theirs_BTC = theirs["input_features"].numpy()
+    assert theirs_BTC.shape == ours.features_BTC.shape
+    assert np.array_equal(theirs_BTC.astype(np.float16), ours.features_BTC)
+    assert np.array_equal(theirs["day"].numpy(), ours.day_B)
+
+
+def timed(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    paths = write_sessions(folder / "data", arguments.sessions, arguments.trials, arguments.features, arguments.bins)
+    split = pack(folder / "data", folder / "packed").split("train")
+    sampler = DayBalancedSampler(split.day_N, arguments.batch_size, arguments.days, seed=0)
+    for path in [*paths, split.path]:
+        path.read_bytes()  # warm
+    check_same(load_batch(chosen_files(split, sampler.indices(0), paths)), split, sampler.indices(0))
+    seconds: dict[str, list[float]] = {"release": [], "packed": []}
+    for step in range(arguments.warmup + arguments.batches):
+        indices = sampler.indices(step)
+        chosen = chosen_files(split, indices, paths)
+        theirs = timed(lambda chosen=chosen: load_batch(chosen))
+        ours = timed(lambda indices=indices: split.batch(indices))
+        if step >= arguments.warmup:
+            seconds["release"].append(theirs)
+            seconds["packed"].append(ours)
+    return summary(seconds, arguments)
+
+
+def summary(seconds: dict[str, list[float]], arguments: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {"settings": {**vars(arguments), "json": None}}
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        result[name] = {
+            "batch_ms_median": 1e3 * median,
+            "batch_ms_worst": 1e3 * max(times),
+            "trials_per_s": arguments.batch_size / median,
+        }
+    result["ratio"] = result["packed"]["trials_per_s"] / result["release"]["trials_per_s"]
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [f"{'':28}{'ms a batch':>12}{'worst':>10}{'trials/s':>12}"]
+    for name, label in (("release", "release (h5py, float32)"), ("packed", "packed (map, float16)")):
+        row = result[name]
+        numbers = f"{row['batch_ms_median']:12.2f}{row['batch_ms_worst']:10.2f}{row['trials_per_s']:12,.0f}"
+        lines.append(f"{label:28}{numbers}")
+    return "\n".join([*lines, f"ratio of trials/s: {result['ratio']:.1f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to write the numbers to")
+    shape = dict(sessions=8, trials=60, features=512, bins=900, batch_size=64, days=4, batches=20, warmup=6, threads=1)
+    for name, default in shape.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder), arguments)
+    print(table(result))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Unpacking archives that somebody else made."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from cortext.data.disk import disk_error, replace_directory, sync
+from cortext.errors import DataError
+
+_CHUNK = 1 << 20
+
+
+def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = None) -> list[Path]:
+    """Unpack a zip archive into directory `out` and return the top-level files and folders that it brought.
+
+    Everything is unpacked beside its final place first and renamed when whole; folders of the same name are replaced.
+    advance: called with the number of compressed bytes worked off since the last call
+    Raises DataError for a damaged archive, a member that would land outside `out` or is no plain file, or a full disk.
+    """
+    temporary = out / f".{archive.name}.unpacking"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            members = [member for member in zipped.infolist() if not member.filename.startswith("__MACOSX/")]
+            for member in members:
+                _check(member, archive)
+            _check_space(sum(member.file_size for member in members), archive, out)
+            temporary.mkdir(parents=True)
+            for member in members:
+                _extract(zipped, member, temporary)
+                if advance:
+                    advance(member.compress_size)
+        return [_settle(path, out) for path in sorted(temporary.iterdir())]
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"damaged archive ({error})", where=archive, fix="download it again") from None
+    except OSError as error:
+        raise disk_error(error, out) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check(member: zipfile.ZipInfo, archive: Path) -> None:
+    """Refuse what could be written anywhere but inside: absolute paths, drives, `..`, and links."""
+    name, mode = member.filename, member.external_attr >> 16
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
+    special = stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR)
+    if outside or special or not posix.parts:
+        why = "is a link or a device" if special else "would be unpacked outside the directory"
+        raise DataError(f"member {name!r} {why}; nothing was unpacked", where=archive, fix="do not trust this archive")
+
+
+def _check_space(needed: int, archive: Path, out: Path) -> None:
+    free = shutil.disk_usage(out).free
+    if needed > free:
+        found = f"unpacking needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {out}"
+        raise DataError(found, where=archive, fix="free some space")
+
+
+def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
+    path = folder / member.filename
+    if member.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipped.open(member) as source, path.open("xb") as target:
+        shutil.copyfileobj(source, target, _CHUNK)
+    sync(path)
+
+
+def _settle(path: Path, out: Path) -> Path:
+    final = out / path.name
+    if path.is_dir():
+        replace_directory(path, final)
+    else:
+        path.replace(final)
+    return final

@@ -1,0 +1,216 @@
+"""What is in a data set: sessions, splits, trials, minutes, labels, values, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cortext.data.checks import FLOAT16_MAX, Problem
+from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.packed import PackedDataset, is_packed, open_packed
+from cortext.data.trial import BIN_MS, Session, Trial
+from cortext.errors import DataError
+from cortext.text.phonemes import RELEASE
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class SplitReport:
+    """One split of one session, or of all. Only good trials count, apart from `n_bad`."""
+
+    session: str
+    split: str
+    date: str | None = None
+    post_implant_day: int | None = None
+    n_trials: int = 0
+    n_bad: int = 0
+    minutes: float = 0.0
+    n_sentences: int = 0
+    """Trials with a sentence."""
+    n_phonemes: int = 0
+    corpora: dict[str, int] = field(default_factory=dict)
+    """Trials by corpus."""
+    shortest_bins: int | None = None
+    longest_bins: int | None = None
+    lowest: float | None = None
+    """The smallest feature value."""
+    highest: float | None = None
+
+
+@dataclass
+class DatasetReport:
+    """Plain data; `str(report)` is a table for people, `to_json()` the same for programs."""
+
+    path: str
+    kind: str
+    """`session files` or `packed`"""
+    n_features: int | None
+    rows: list[SplitReport]
+    """One per session and split."""
+    totals: list[SplitReport]
+    """One per split."""
+    n_distinct_sentences: int
+    phonemes_missing: list[str]
+    """Phonemes that occur in no label."""
+    problems: list[Problem]
+
+    def to_json(self) -> str:
+        """The report as a JSON object."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.kind}, {self.n_features or 'an unknown number of'} features", ""]
+        header = ("session", "split", "trials", "bad", "minutes", "sentences", "phonemes", "bins", "values", "corpora")
+        lines += _aligned([header, *map(_cells, [*self.rows, *self.totals])])
+        labels = [f"distinct sentences: {self.n_distinct_sentences}"]
+        if self.totals and any(row.n_phonemes for row in self.totals):
+            labels.append(f"phonemes that never occur: {' '.join(self.phonemes_missing) or 'none'}")
+        lines += ["", *labels, "", f"problems: {len(self.problems) or 'none'}"]
+        return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
+
+
+def inspect(path: str | Path, progress: Progress | None = None) -> DatasetReport:
+    """Read every trial of a directory of session files, or of a packed one, and report. Raises DataError for neither.
+
+    Bad trials do not raise, they are listed in `problems`; so are files that number trials as another split does.
+    progress: called with trials done and in all
+    """
+    path = Path(path)
+    survey = _Survey()
+    if is_packed(path):
+        packed = open_packed(path)
+        packed.verify()
+        survey.problems.extend(packed.bad_trials)
+        total = sum(len(packed.split(name)) for name in packed.splits)
+        survey.take(_packed_trials(packed), progress, total)
+        return survey.report(path, "packed", packed.n_features)
+    dataset = open_dataset(path)
+    total = sum(dataset.n_trials(split) for split in dataset.splits)
+    survey.take(_session_trials(dataset, survey), progress, total)
+    try:
+        n_features: int | None = dataset.n_features
+    except DataError:
+        n_features = None
+    return survey.report(path, "session files", n_features)
+
+
+def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial | None]]:
+    bad = Counter((Path(problem.file).parent.name, Path(problem.file).stem) for problem in packed.bad_trials)
+    for name in packed.splits:
+        split, rows = packed.split(name), {}
+        for day, session in enumerate(packed.sessions):
+            rows[day] = _row(Session(session, {}), name, packed.post_implant_day)
+            rows[day].n_bad = bad[session, f"data_{name}"]
+        for i in range(len(split)):
+            yield rows[int(split.day_N[i])], split.trial(i)
+
+
+def _session_trials(dataset: Dataset, survey: _Survey) -> Iterator[tuple[SplitReport, Trial | None]]:
+    days = dataset.post_implant_days()
+    for session in dataset.sessions:
+        seen: dict[tuple[int, int], str] = {}
+        for split in session.files:
+            row, before, twice = _row(session, split, days), len(survey.problems), []
+            yield row, None
+            try:
+                for trial in dataset.trials(split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX):
+                    first = seen.setdefault((trial.block, trial.trial), split)
+                    if first != split:
+                        twice.append(f"{trial.name} in {first}")
+                    yield row, trial
+            except DataError as error:  # not one file of the data set can be read
+                survey.problems.append(Problem(str(session.files[split]), None, None, str(error)))
+            row.n_bad = len(survey.problems) - before
+            if twice:
+                message = (
+                    f"{len(twice)} trials have numbers of another split's (the first: {twice[0]}); check the splits"
+                )
+                survey.notes.append(Problem(str(session.files[split]), None, "trial_num", message))
+
+
+def _row(session: Session, split: str, days: dict[str, int]) -> SplitReport:
+    date = str(session.date) if session.date else None
+    return SplitReport(session.name, split, date, days.get(session.name))
+
+
+class _Survey:
+    """Counts, while the trials pass by once."""
+
+    def __init__(self) -> None:
+        self.rows: list[SplitReport] = []
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        self.sentences: set[str] = set()
+        self.tokens: Counter[int] = Counter()
+
+    def take(self, trials: Iterable[tuple[SplitReport, Trial | None]], progress: Progress | None, total: int) -> None:
+        done = 0
+        for row, trial in trials:
+            if not self.rows or self.rows[-1] is not row:
+                self.rows.append(row)
+            if trial is not None:
+                self._count(row, trial)
+                done += 1
+                if progress:
+                    progress(done, total)
+
+    def _count(self, row: SplitReport, trial: Trial) -> None:
+        row.n_trials += 1
+        row.minutes += trial.n_bins * BIN_MS / 60_000
+        lengths = [n for n in (row.shortest_bins, row.longest_bins, trial.n_bins) if n is not None]
+        row.shortest_bins, row.longest_bins = min(lengths), max(lengths)
+        values = [v for v in (row.lowest, row.highest) if v is not None]
+        values += [float(trial.features_TC.min()), float(trial.features_TC.max())]
+        row.lowest, row.highest = min(values), max(values)
+        if trial.corpus is not None:
+            row.corpora[trial.corpus] = row.corpora.get(trial.corpus, 0) + 1
+        if trial.sentence is not None:
+            row.n_sentences += 1
+            self.sentences.add(trial.sentence)
+        if trial.phoneme_ids is not None:
+            row.n_phonemes += len(trial.phoneme_ids)
+            self.tokens.update(trial.phoneme_ids.tolist())
+
+    def report(self, path: Path, kind: str, n_features: int | None) -> DatasetReport:
+        totals: dict[str, SplitReport] = {}
+        for row in self.rows:
+            _add(totals.setdefault(row.split, SplitReport("all", row.split)), row)
+        missing = [symbol for token, symbol in enumerate(RELEASE.symbols) if token and not self.tokens[token]]
+        problems = [*self.problems, *self.notes]
+        order = sorted(totals.values(), key=lambda row: ("train", "val", "test").index(row.split))
+        return DatasetReport(str(path), kind, n_features, self.rows, order, len(self.sentences), missing, problems)
+
+
+def _add(total: SplitReport, row: SplitReport) -> None:
+    for name in ("n_trials", "n_bad", "minutes", "n_sentences", "n_phonemes"):
+        setattr(total, name, getattr(total, name) + getattr(row, name))
+    for name, choose in (("shortest_bins", min), ("longest_bins", max), ("lowest", min), ("highest", max)):
+        values = [value for value in (getattr(total, name), getattr(row, name)) if value is not None]
+        setattr(total, name, choose(values) if values else None)
+    for corpus, n_trials in row.corpora.items():
+        total.corpora[corpus] = total.corpora.get(corpus, 0) + n_trials
+
+
+def _cells(row: SplitReport) -> tuple[str, ...]:
+    numbers: list[Any] = [row.n_trials, row.n_bad, f"{row.minutes:.1f}", row.n_sentences, row.n_phonemes]
+    bins = "" if row.shortest_bins is None else f"{row.shortest_bins}-{row.longest_bins}"
+    values = "" if row.lowest is None else f"{row.lowest:.1f} to {row.highest:.1f}"
+    corpora = ", ".join(f"{name} {count}" for name, count in sorted(row.corpora.items()))
+    return (row.session, row.split, *map(str, numbers), bins, values, corpora)
+
+
+def _aligned(table: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    numeric = range(2, 9)
+    return [
+        "  ".join(
+            cell.rjust(width) if column in numeric else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
