@@ -1,0 +1,188 @@
+"""ARPA n-gram files: the text form that every n-gram toolkit reads and writes (log10, one section per order)."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from cortext.decoding.ngram.estimate import BOS, EOS, MAX_ORDER, UNK, Level
+from cortext.errors import LanguageModelError
+
+LN10 = math.log(10.0)
+MISSING_UNK = -100.0 * LN10
+"""Natural log of what a file without `<unk>` gives to unknown words; KenLM does the same."""
+
+Context = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Arpa:
+    """An n-gram model as read, in natural logs.
+
+    words:    number by word
+    counts:   n-grams of each order, as the header states them
+    probs:    log-probability by n-gram
+    backoffs: log back-off by context, for those that are the beginning of a longer n-gram or have one other than 0
+    """
+
+    words: dict[str, int] = field(default_factory=dict)
+    counts: tuple[int, ...] = ()
+    probs: dict[Context, float] = field(default_factory=dict)
+    backoffs: dict[Context, float] = field(default_factory=dict)
+
+
+def write_arpa(path: Path, words: Sequence[str], levels: Sequence[Level]) -> None:
+    """Write a model; `words` names the word numbers of `levels`."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write("\\data\\\n")
+        file.writelines(f"ngram {order}={len(level.ngrams)}\n" for order, level in enumerate(levels, start=1))
+        for order, level in enumerate(levels, start=1):
+            file.write(f"\n\\{order}-grams:\n")
+            rows = zip(level.ngrams.tolist(), level.log10_prob.tolist(), level.log10_backoff.tolist(), strict=True)
+            for ngram, prob, backoff in rows:
+                text = " ".join([words[number] for number in ngram])
+                end = f"\t{backoff:.8g}\n" if order < len(levels) else "\n"
+                file.write(f"{prob:.8g}\t{text}{end}")
+        file.write("\n\\end\\\n")
+
+
+def read_arpa(path: str | Path) -> Arpa:
+    """Read an ARPA file, plain or gzipped (`.gz`).
+
+    Raises LanguageModelError naming the file and line for: a missing or unreadable file, no `\\data\\` section, counts
+    that are not what follows, an order above 6, numbers that are no numbers, positive log-probabilities, n-grams of
+    unknown words, twice, or of an unlisted context, a context without back-off, and a file that ends early.
+    """
+    return _Reader(Path(path)).read()
+
+
+class _Reader:
+    """Reads one file line by line and remembers where it is, for the messages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.number, self.arpa = path, 0, Arpa()
+        self.without_backoff: set[Context] = set()
+        self.extended: set[Context] = set()
+
+    def fail(self, what: str, fix: str = "make the file again") -> NoReturn:
+        raise LanguageModelError(what, where=f"{self.path}, line {self.number}", fix=fix)
+
+    def lines(self) -> Iterator[str]:
+        """Lines that are not empty, without the end of line."""
+        opened = gzip.open if self.path.suffix == ".gz" else open
+        try:
+            with opened(self.path, "rt", encoding="utf-8") as file:
+                for line in file:
+                    self.number += 1
+                    stripped = line.strip()
+                    if stripped:
+                        yield stripped
+        except UnicodeDecodeError:
+            self.fail("not UTF-8 text", fix="an ARPA file is needed (KenLM binaries are not read here)")
+        except EOFError:
+            self.fail("the compressed file is truncated", fix="copy or make it again")
+        except OSError as error:
+            raise LanguageModelError(f"cannot read it: {error.strerror or error}", where=self.path) from None
+
+    def read(self) -> Arpa:
+        lines = self.lines()
+        for line in lines:
+            if line == "\\data\\":
+                break
+        else:
+            self.fail("no \\data\\ section", fix="an ARPA file is needed")
+        line = self.header(lines)
+        for order, count in enumerate(self.arpa.counts, start=1):
+            if line != f"\\{order}-grams:":
+                self.fail(f"found {line[:40]!r} where \\{order}-grams: is expected")
+            line = self.section(lines, order, count)
+        if line != "\\end\\":
+            self.fail(f"found {line[:40]!r} where \\end\\ is expected")
+        arpa = self.arpa
+        arpa.backoffs = {c: value for c, value in arpa.backoffs.items() if value != 0.0 or c in self.extended}
+        return arpa
+
+    def header(self, lines: Iterator[str]) -> str:
+        """Read the counts; returns the line after them."""
+        counts: list[int] = []
+        for line in lines:
+            if not line.startswith("ngram "):
+                self.arpa.counts = tuple(counts)
+                if not counts:
+                    self.fail("no 'ngram 1=COUNT' line after \\data\\")
+                return line
+            order, equals, count = line[len("ngram ") :].partition("=")
+            if not (equals and order.strip().isdigit() and count.strip().isdigit()):
+                self.fail(f"bad count {line!r}; 'ngram ORDER=COUNT' is expected")
+            if int(order) != len(counts) + 1:
+                self.fail(f"found the count of order {int(order)} where order {len(counts) + 1} is expected")
+            if int(order) > MAX_ORDER:
+                self.fail(f"order {int(order)} is above the highest supported, {MAX_ORDER}", "build a lower order")
+            counts.append(int(count))
+        self.fail("the file ends in its header")
+
+    def section(self, lines: Iterator[str], order: int, count: int) -> str:
+        """Read the n-grams of one order; returns the line after them."""
+        probs, backoffs = self.arpa.probs, self.arpa.backoffs
+        before, highest = len(probs), order == len(self.arpa.counts)
+        for line in lines:
+            if line[0] == "\\":
+                if len(probs) - before != count:
+                    self.fail(f"{len(probs) - before} {order}-grams where the header says {count}")
+                if order == 1:
+                    self.finish_unigrams()
+                return line
+            fields = line.split()
+            if len(fields) != order + 1 and (highest or len(fields) != order + 2):
+                expected = f"{order + 1}" if highest else f"{order + 1} or {order + 2}"
+                self.fail(f"{len(fields)} fields in a {order}-gram; {expected} are expected")
+            ngram = self.ngram(fields[1 : order + 1])
+            if ngram in probs:
+                self.fail(f"{order}-gram {' '.join(fields[1 : order + 1])!r} occurs twice")
+            probs[ngram] = self.log(fields[0], highest_value=0.0)
+            if len(fields) == order + 2:
+                backoffs[ngram] = self.log(fields[-1])
+            elif not highest:
+                self.without_backoff.add(ngram)
+        self.fail("the file is truncated: it ends before \\end\\", fix="copy or make it again")
+
+    def ngram(self, words: Sequence[str]) -> Context:
+        """The word numbers of an n-gram whose words and context are known."""
+        numbers = self.arpa.words
+        if len(words) == 1:
+            return (numbers.setdefault(words[0], len(numbers)),)
+        try:
+            ngram = tuple([numbers[word] for word in words])
+        except KeyError as error:
+            self.fail(f"word {error.args[0]!r} is not among the 1-grams")
+        context = ngram[:-1]
+        if context not in self.extended:
+            if context in self.without_backoff:
+                self.fail(f"context {' '.join(words[:-1])!r} has no back-off in the {len(context)}-grams")
+            if context not in self.arpa.backoffs:
+                self.fail(f"context {' '.join(words[:-1])!r} is not among the {len(context)}-grams")
+            self.extended.add(context)
+        return ngram
+
+    def finish_unigrams(self) -> None:
+        words = self.arpa.words
+        for special in (BOS, EOS):
+            if special not in words:
+                self.fail(f"no {special} among the 1-grams", fix="build the model from sentences with their ends")
+        if UNK not in words:
+            words[UNK] = len(words)
+            self.arpa.probs[words[UNK],] = MISSING_UNK
+
+    def log(self, text: str, highest_value: float = math.inf) -> float:
+        """Natural log of a log10 number."""
+        try:
+            value = float(text) * LN10
+        except ValueError:
+            self.fail(f"{text!r} is not a number")
+        if math.isnan(value) or value > highest_value:
+            self.fail(f"{text!r} is not a log10 {'probability' if highest_value == 0.0 else 'back-off'}")
+        return value

@@ -1,0 +1,129 @@
+"""Scoring with a back-off n-gram model. Everything is in natural logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cortext.decoding.ngram.arpa import Arpa, Context
+from cortext.decoding.ngram.estimate import BOS, EOS, SPECIAL, UNK
+
+State = Context
+"""What of the history can still matter: the longest suffix that is the context of an n-gram. Equal states score all
+continuations alike, so hypotheses with equal states may be joined."""
+
+_CACHE_LIMIT = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TextScore:
+    """How well a model predicts a text.
+
+    `perplexity` is per word and sentence end, unknown words included; `perplexity_known` leaves unknown words out.
+    """
+
+    sentences: int
+    words: int
+    unknown_words: int
+    log_prob: float
+    log_prob_known: float
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
+
+    @property
+    def perplexity_known(self) -> float:
+        known = self.words - self.unknown_words + self.sentences
+        return math.exp(-self.log_prob_known / known) if self.sentences else math.nan
+
+    @property
+    def oov_rate(self) -> float:
+        return self.unknown_words / self.words if self.words else 0.0
+
+
+class NGram:
+    """A back-off n-gram model: p(w | h) is that of the longest listed n-gram, times the back-offs of longer contexts.
+
+    Unknown words get the probability of `<unk>`. Not safe to share between threads while scoring (it caches).
+    """
+
+    def __init__(self, arpa: Arpa) -> None:
+        self.order = len(arpa.counts)
+        self.counts = arpa.counts
+        self._words, self._probs, self._backoffs = arpa.words, arpa.probs, arpa.backoffs
+        self._unk = self._words[UNK]
+        self._end = self._words[EOS]
+        self._cache: dict[tuple[State, int], tuple[float, State]] = {}
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words the model knows, without `<unk>`, `<s>` and `</s>`."""
+        return [word for word in self._words if word not in SPECIAL]
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._words and word not in SPECIAL
+
+    def begin(self) -> State:
+        """The state at the start of a sentence."""
+        return self._shorten((self._words[BOS],))
+
+    def score(self, state: State, word: str) -> tuple[float, State]:
+        """Log-probability of `word` after `state`, and the state after it."""
+        number = self._words.get(word, self._unk)
+        found = self._cache.get((state, number))
+        if found is None:
+            if len(self._cache) > _CACHE_LIMIT:
+                self._cache.clear()
+            found = self._cache[state, number] = self._score(state, number)
+        return found
+
+    def end(self, state: State) -> float:
+        """Log-probability that the sentence ends after `state`."""
+        return self.score(state, EOS)[0]
+
+    def sentence(self, text: str) -> float:
+        """Log-probability of a sentence and its end; words are separated by blanks."""
+        state, total = self.begin(), 0.0
+        for word in text.split():
+            log_prob, state = self.score(state, word)
+            total += log_prob
+        return total + self.end(state)
+
+    def unigram(self, word: str) -> float:
+        """Log-probability of a word without any context."""
+        return self._probs[self._words.get(word, self._unk),]
+
+    def score_text(self, sentences: Iterable[str]) -> TextScore:
+        """Perplexity and unknown words of normalised sentences."""
+        n_sentences = n_words = n_unknown = 0
+        total = unknown_total = 0.0
+        for sentence in sentences:
+            state, n_sentences = self.begin(), n_sentences + 1
+            for word in sentence.split():
+                log_prob, state = self.score(state, word)
+                n_words += 1
+                total += log_prob
+                if word not in self:
+                    n_unknown += 1
+                    unknown_total += log_prob
+            total += self.end(state)
+        return TextScore(n_sentences, n_words, n_unknown, total, total - unknown_total)
+
+    def _score(self, state: State, number: int) -> tuple[float, State]:
+        log_prob = 0.0
+        for start in range(len(state) + 1):
+            context = state[start:]
+            listed = self._probs.get((*context, number))
+            if listed is not None:
+                log_prob += listed
+                break
+            log_prob += self._backoffs.get(context, 0.0)
+        return log_prob, self._shorten((*state, number))
+
+    def _shorten(self, words: Context) -> State:
+        for start in range(max(0, len(words) - self.order + 1), len(words)):
+            if words[start:] in self._backoffs:
+                return words[start:]
+        return ()
