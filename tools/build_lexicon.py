@@ -9,7 +9,7 @@ NOTICE); the package's Python wrapper is GPL-3, so the wheel is opened as a zip 
 What is changed: stress marks and comments are dropped; variants `word(2)` join their word, in order, and those that
 differ only in stress become one; words that `cortext.text.normalize` cannot produce are left out. Dots vanish, as they
 do in normalisation (`etc.` -> `etc`), so a dotted form adds its pronunciations to the plain word if that is missing or
-if the form is spelt letter by letter (`a.m.` adds EY EH M to `am`); of others, such as `no.`, the plain word's are kept.
+if the form is spelt letter by letter (`a.m.` adds EY EH M to `am`); others, such as `no.`, add nothing.
 """
 
 from __future__ import annotations

@@ -1,15 +1,132 @@
-"""Graphemes to phonemes for words that the dictionary lacks."""
+"""Graphemes to phonemes for words that the dictionary lacks: a joint-sequence model, run offline in NumPy.
+
+Every letter of a word stands for zero, one or two phonemes. Such pairs ("graphones") follow an n-gram model with
+modified Kneser-Ney smoothing, after Bisani & Ney, "Joint-sequence models for grapheme-to-phoneme conversion" (Speech
+Communication 2008). A beam search finds the likely pronunciations. `tools/train_g2p.py` trains the model on the CMU
+Pronouncing Dictionary and writes `data/g2p.npz`.
+"""
 
 from __future__ import annotations
 
-_SOUNDS = dict(
-    pair.split(":")
-    for pair in (
-        "a:AE b:B c:K d:D e:EH f:F g:G h:HH i:IH j:JH k:K l:L m:M n:N o:AA p:P q:K r:R s:S t:T u:AH v:V w:W x:K_S y:IY z:Z"
-    ).split()
-)
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from cortext.errors import TextError
+from cortext.text.phonemes import ARPABET
+
+MODEL = Path(__file__).parent / "data" / "g2p.npz"
+LETTERS = "abcdefghijklmnopqrstuvwxyz'-"
+BEGIN, END, ROOT = 0, 1, 0
+NO_PHONEME = len(ARPABET)
+_BEAM = 32
+
+
+@dataclass(frozen=True, eq=False)
+class JointModel:
+    """A back-off n-gram model over graphones, as a trie in breadth-first order (node 0 is the empty history).
+
+    token_letter_V:     the letter (index into LETTERS) of each graphone; tokens 0 and 1 begin and end a word
+    token_phonemes_V2:  its phonemes (indices into ARPABET), NO_PHONEME where it has fewer than two
+    token_N:            the last graphone of each node's n-gram
+    first_child_N1:     children of node i are nodes `first_child_N1[i]` to `first_child_N1[i + 1]`
+    suffix_N:           the node of the n-gram without its first graphone
+    log_p_N, log_backoff_N: natural logs, float32
+    """
+
+    token_letter_V: np.ndarray
+    token_phonemes_V2: np.ndarray
+    token_N: np.ndarray
+    first_child_N1: np.ndarray
+    suffix_N: np.ndarray
+    log_p_N: np.ndarray
+    log_backoff_N: np.ndarray
+
+    @classmethod
+    def load(cls, path: Path = MODEL) -> JointModel:
+        """Read what `tools/train_g2p.py` wrote: counts of children, tokens and quantised scores per node."""
+        with np.load(path, allow_pickle=False) as stored:
+            part = {name: stored[name] for name in stored.files}
+        first_child_N1 = np.concatenate([[1], 1 + np.cumsum(part["n_children_N"], dtype=np.int64)])
+        return cls(
+            part["token_letter_V"],
+            part["token_phonemes_V2"],
+            part["token_N"],
+            first_child_N1,
+            _suffixes(part["token_N"].astype(np.int64), first_child_N1, len(part["token_letter_V"])),
+            part["log_p_levels"][part["log_p_N"]],
+            part["log_backoff_levels"][part["log_backoff_N"]],
+        )
+
+    @lru_cache(maxsize=4096)  # noqa: B019  (the one model lives as long as the process)
+    def successors(self, node: int) -> tuple[np.ndarray, np.ndarray]:
+        """Natural log-probability [V] of each graphone after the history `node`, and the history [V] it leads to."""
+        chain = [node]
+        while chain[-1] != ROOT:
+            chain.append(int(self.suffix_N[chain[-1]]))
+        log_p_V = np.zeros(len(self.token_letter_V), dtype=np.float32)
+        next_V = np.zeros(len(self.token_letter_V), dtype=np.int64)
+        for history in reversed(chain):
+            log_p_V += self.log_backoff_N[history]
+            start, stop = self.first_child_N1[history], self.first_child_N1[history + 1]
+            tokens = self.token_N[start:stop]
+            log_p_V[tokens] = self.log_p_N[start:stop]
+            next_V[tokens] = np.arange(start, stop)
+        return log_p_V, next_V
+
+    def nbest(self, word: str, beam: int = _BEAM) -> dict[tuple[int, ...], float]:
+        """Pronunciations (phoneme indices) that survive the beam, with their natural log-probabilities."""
+        beams: list[tuple[float, int, tuple[int, ...]]] = [(0.0, ROOT + 1 + BEGIN, ())]
+        for letter in word:
+            tokens = np.flatnonzero(self.token_letter_V == LETTERS.index(letter))
+            rows = [self.successors(node) for _, node, _ in beams]
+            scores = np.stack([score + row[0][tokens] for (score, _, _), row in zip(beams, rows, strict=True)])
+            best = np.argsort(-scores, axis=None)[:beam]
+            grown = []
+            for origin, choice in zip(*np.unravel_index(best, scores.shape), strict=True):
+                token = tokens[choice]
+                new = tuple(int(p) for p in self.token_phonemes_V2[token] if p != NO_PHONEME)
+                grown.append((float(scores[origin, choice]), int(rows[origin][1][token]), beams[origin][2] + new))
+            beams = grown
+        found: dict[tuple[int, ...], float] = {}
+        for score, node, phonemes in beams:
+            total = score + float(self.successors(node)[0][END])
+            found[phonemes] = float(np.logaddexp(found.get(phonemes, -np.inf), total))
+        return found
+
+    def predict(self, word: str) -> tuple[str, ...]:
+        """The most probable pronunciation; see `predict` below."""
+        foreign = set(word) - set(LETTERS)
+        if foreign:
+            raise TextError(f"cannot pronounce {word!r}: {min(foreign)!r} is not one of {LETTERS}; normalize it first")
+        found = self.nbest(word)
+        return tuple(ARPABET[number] for number in max(found, key=found.__getitem__))
+
+
+def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) -> np.ndarray:
+    """The suffix node of every node, level by level: the child, by the same token, of the parent's suffix."""
+    n_children_N = np.diff(first_child_N1)
+    parent_N = np.concatenate([[ROOT], np.repeat(np.arange(len(token_N)), n_children_N)])
+    key_N = parent_N * n_tokens + token_N  # ascending from node 1 on
+    suffix_N = np.zeros(len(token_N), dtype=np.int64)
+    start, stop = first_child_N1[1], first_child_N1[first_child_N1[1]]
+    while start < stop:
+        wanted = suffix_N[parent_N[start:stop]] * n_tokens + token_N[start:stop]
+        suffix_N[start:stop] = 1 + np.searchsorted(key_N[1:], wanted)
+        start, stop = stop, first_child_N1[stop]
+    return suffix_N
+
+
+@cache
+def _model() -> JointModel:
+    return JointModel.load()
 
 
 def predict(word: str) -> tuple[str, ...]:
-    """The most probable pronunciation of a word of letters a-z."""
-    return tuple(phoneme for letter in word if letter in _SOUNDS for phoneme in _SOUNDS[letter].split("_"))
+    """The most probable pronunciation of a word of letters a-z, apostrophes and hyphens, without looking it up.
+
+    It is empty only for a word without sound in it ("-"). Raises TextError for a word with any other character.
+    """
+    return _model().predict(word)
