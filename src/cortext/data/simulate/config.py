@@ -1,0 +1,152 @@
+"""What can be set in a simulation, and the three presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from cortext.config import with_overrides
+from cortext.errors import ConfigError, nearest
+
+N_ARRAYS = 4
+ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")
+"""The four arrays of participant T15, in the order of the features (Card et al. 2024)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorConfig:
+    """Everything that can be set in a simulation; `with_overrides(config, ["snr=0.5"])` changes fields by name."""
+
+    seed: int = 0
+    """Seed of everything random; the same seed and config give the same data."""
+
+    # What is recorded
+    plan: Literal["regular", "t15"] = "regular"
+    """`regular`: `n_days` alike; `t15`: days, blocks, sentences per block and corpora of participant T15."""
+    n_days: int = 6
+    """Recording days of a regular plan, two or three days apart as in the clinic's week."""
+    train_per_day: int = 220
+    """Training trials of each day of a regular plan."""
+    val_per_day: int = 34
+    """Validation trials of each day of a regular plan."""
+    test_per_day: int = 16
+    """Test trials of each day of a regular plan; their labels are withheld, as in the release."""
+    trials_per_block: int = 50
+    """Most trials of a block; features are z-scored per block (Card et al. 2024)."""
+
+    # Speech
+    attempt: Literal["vocalized", "silent"] = "vocalized"
+    """How speech is attempted. `silent` is slower and drives the electrodes less, the larynx least of all."""
+    phoneme_ms: float = 215.0
+    """Mean duration of a phoneme of intermediate length; about 60 words a minute with the default pauses."""
+    phoneme_shape: float = 7.0
+    """Shape of the gamma distribution of each phoneme's duration; its coefficient of variation is shape**-0.5."""
+    word_pause_ms: float = 300.0
+    """Mean silence between words; attempted speech is said word by word."""
+    lead_in_ms: float = 500.0
+    """Mean silence between the go cue, where a trial begins, and the first phoneme."""
+    trail_ms: float = 500.0
+    """Mean silence between the last phoneme and the end of the trial."""
+    rate_spread: float = 0.15
+    """Largest relative deviation of a block's speaking rate from the mean rate."""
+    undershoot: float = 1.0
+    """Factor on the width over which articulators blend neighbouring phonemes; 0.5 is crisp, 2 is slurred."""
+
+    # Electrodes
+    n_electrodes: int = 64
+    """Electrodes of the four arrays together; each gives two features, threshold crossings and spike-band power."""
+    snr: float = 1.0
+    """Factor on the power of what articulators drive, everything else held; 0.5 halves the signal-to-noise ratio."""
+    modulation: float = 0.27
+    """Median modulation depth: the standard deviation of an electrode's log rate that articulators cause in speech."""
+    baseline_hz: float = 22.0
+    """Median threshold-crossing rate of an electrode at rest."""
+    dead_fraction: float = 0.08
+    """Share of electrodes that carry no tuned activity on a day."""
+    lead_ms: tuple[float, float] = (40.0, 200.0)
+    """Shortest and longest lead of an electrode's activity over the movement of the articulators."""
+    conjunctive: float = 0.4
+    """Share of an electrode's drive that comes from conjunctions of articulators rather than from single ones."""
+
+    # Noise that electrodes share
+    n_latents: int = 12
+    """Slow latent components; time constants are spread evenly in logarithm over `latent_s`."""
+    latent_s: tuple[float, float] = (0.4, 12.0)
+    """Shortest and longest time constant of the latent components, in seconds."""
+    latent_sd: float = 0.3
+    """Standard deviation of an electrode's log rate that the latent components cause together."""
+    latent_alignment: float = 0.5
+    """Share of the latent components' power that falls on the directions in which articulators drive the electrodes."""
+    arousal_sd: float = 0.12
+    """Standard deviation of the log rate, common to all electrodes, and of the log gain of tuning, due to arousal."""
+    movement_per_min: float = 4.0
+    """Movements of head and face a minute, each a burst on many electrodes for about half a second."""
+    movement_sd: float = 0.5
+    """Standard deviation over electrodes of the log rate at the height of a movement."""
+    power_noise_sd: float = 1.0
+    """Private noise of log spike-band power, in units that have log rate 1 drive the power by 1.6."""
+    reference_noise_sd: float = 0.3
+    """Fast noise of log spike-band power common to the electrodes of an array, which share a reference."""
+
+    # Drift between days
+    tuning_drift: float = 0.012
+    """Rate per day at which tuning decorrelates: after d days its correlation with day 1 is exp(-rate * d)."""
+    gain_drift: float = 0.03
+    """Standard deviation of the daily step of each electrode's log gain (it reverts with `drift_reversion`)."""
+    baseline_drift: float = 0.05
+    """Standard deviation of the daily step of each electrode's log baseline rate."""
+    drift_reversion: float = 0.02
+    """Rate per day at which gains and baselines return to their mean, which keeps them from running away."""
+    channel_turnover: float = 0.004
+    """Chance per day that a living electrode dies; dead ones appear so often that `dead_fraction` is kept."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_days", "train_per_day", "trials_per_block", "n_latents"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("seed", "val_per_day", "test_per_day"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(self.seed < 2**63, "seed", self.seed, "less than 2**63")
+        even = self.n_electrodes >= N_ARRAYS and self.n_electrodes % N_ARRAYS == 0
+        _require(even, "n_electrodes", self.n_electrodes, f"a multiple of {N_ARRAYS}, one share for each array")
+        _require(self.n_latents >= 10, "n_latents", self.n_latents, "10 or more")
+        for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+        for name in ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
+        for name in (field.name for field in fields(self) if field.type == "float"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("lead_ms", "latent_s"):
+            low, high = getattr(self, name)
+            _require(0 <= low <= high, name, [low, high], "two numbers, the smaller first")
+        _require(self.latent_s[0] > 0, "latent_s", list(self.latent_s), "positive times")
+
+    @property
+    def n_features(self) -> int:
+        """Threshold crossings of every electrode, then spike-band power of every electrode."""
+        return 2 * self.n_electrodes
+
+
+def _require(condition: bool, name: str, value: object, needed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name} is {value}; it must be {needed}")
+
+
+PRESETS: dict[str, SimulatorConfig] = {
+    "tiny": SimulatorConfig(
+        n_days=2, train_per_day=24, val_per_day=6, test_per_day=3, trials_per_block=12,
+        n_electrodes=16, modulation=0.9, phoneme_ms=160.0, word_pause_ms=180.0, lead_in_ms=300.0, trail_ms=300.0,
+    ),
+    "demo": SimulatorConfig(),
+    "t15": SimulatorConfig(plan="t15", n_electrodes=256, phoneme_ms=230.0, word_pause_ms=400.0,
+                           lead_in_ms=900.0, trail_ms=1200.0),
+}  # fmt: skip
+"""`tiny` is for tests (seconds, and easy); `demo` trains in minutes on two cores; `t15` has the release's shape."""
+
+
+def preset_config(preset: str, overrides: Iterable[str] = (), seed: int | None = None) -> SimulatorConfig:
+    """The config of a preset with `key=value` overrides and, where given, a seed. Raises ConfigError."""
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
+    config = with_overrides(PRESETS[preset], overrides)
+    return config if seed is None else with_overrides(config, [f"seed={seed}"])

@@ -1,0 +1,114 @@
+"""From articulators to what electrodes record: threshold crossings and spike-band power in 20 ms bins.
+
+Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the same rate and the
+very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng.: spike-band power is driven by nearby units).
+Much of the noise is shared: single-trial variability in motor cortex is low-dimensional, slow and partly along the
+directions of tuning (Churchland et al. 2010; Moreno-Bote et al. 2014), and independent noise would average away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cortext.data.simulate.brain import N_MOVEMENTS, Electrodes, vocabulary
+from cortext.data.simulate.config import N_ARRAYS, SimulatorConfig
+from cortext.data.simulate.randomness import Purpose, stream
+from cortext.data.trial import BIN_MS
+
+LOG_RATE_CEILING = 2.5
+"""Highest log rate over the baseline: no electrode fires faster than about twelve times its rest."""
+POWER_SCALE = 0.25
+"""Log spike-band power per unit of log rate: power is mostly noise of the amplifier and of distant units."""
+AROUSAL_S = 6.0
+
+
+def record(
+    positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig, day: int, block: int, trial: int
+) -> np.ndarray:
+    """Features of a trial before z-scoring: float32 [T, 2 E], threshold crossings, then spike-band power.
+
+    positions_TK: articulators for the T bins of the trial and at least the longest lead after them
+    """
+    n_bins = len(positions_TK) - max_lead_bins(config)
+    log_rate = drive(positions_TK, e, config)[:n_bins]
+    generator = stream(config.seed, Purpose.LATENTS, day, block, trial)
+    arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]))
+    log_rate *= np.exp(config.arousal_sd * arousal)
+    log_rate += np.einsum("tl,el->te", _shared(generator, n_bins, config, arousal), _loads(e))
+    np.minimum(log_rate, LOG_RATE_CEILING, out=log_rate)
+    features = np.empty((n_bins, 2 * len(e.lead_E)), dtype=np.float32)
+    spikes = features[:, : len(e.lead_E)]
+    rate = np.exp(log_rate + e.baseline_E)
+    spikes[:] = stream(config.seed, Purpose.SPIKES, day, block, trial).poisson(rate)
+    surprise = (spikes - rate) / np.sqrt(rate + 0.1)
+    powers = stream(config.seed, Purpose.POWER, day, block, trial)
+    features[:, len(e.lead_E) :] = _power(log_rate, surprise, powers, config)
+    return features
+
+
+def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> np.ndarray:
+    """Log rate that the articulators cause, float32 [T - longest lead, E]: each electrode leads by its own time.
+
+    This is the only way by which a sentence reaches the electrodes.
+    """
+    basis = vocabulary(config).basis(positions_TK)
+    n_bins = len(basis) - max_lead_bins(config)
+    driven = np.empty((n_bins, len(e.lead_E)), dtype=np.float32)
+    tuning = e.tuning_EF * e.depth_E[:, None]
+    for lead in np.unique(e.lead_E):
+        columns = np.flatnonzero(e.lead_E == lead)
+        driven[:, columns] = basis[lead : lead + n_bins] @ tuning[columns].T
+    return driven
+
+
+def max_lead_bins(config: SimulatorConfig) -> int:
+    """Bins by which the most anticipating electrode may lead the articulators."""
+    return int(config.lead_ms[1] / BIN_MS)
+
+
+def autoregressive(generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray) -> np.ndarray:
+    """Stationary first-order processes of unit variance with the given time constants: float32 [T, L]."""
+    keep = np.exp(-BIN_MS / 1000 / time_constants_s)
+    x = generator.standard_normal((n_bins, len(keep))) * np.sqrt(1 - keep**2)
+    x[0] = generator.standard_normal(len(keep))
+    span = 1
+    while span < n_bins:  # x_t + a x_{t-1} + a^2 x_{t-2} ..., in a logarithmic number of passes
+        x[span:] += keep**span * x[:-span].copy()
+        span *= 2
+    process: np.ndarray = x.astype(np.float32)
+    return process
+
+
+def _shared(generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray) -> np.ndarray:
+    """Shared components [T, L + M + 1]: slow latents, movements, arousal."""
+    latents = autoregressive(generator, n_bins, np.geomspace(*config.latent_s, config.n_latents))
+    return np.concatenate([latents, _movements(generator, n_bins, config), arousal], axis=1)
+
+
+def _loads(e: Electrodes) -> np.ndarray:
+    return np.concatenate([e.latent_EL, e.movement_EM, e.arousal_E[:, None]], axis=1)
+
+
+def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorConfig) -> np.ndarray:
+    """Bursts of 0.3 to 1 s, raised cosines of unit height and random sign: float32 [T, M]."""
+    bursts = np.zeros((n_bins, N_MOVEMENTS), dtype=np.float32)
+    minutes = n_bins * BIN_MS / 60_000
+    for _ in range(generator.poisson(config.movement_per_min * minutes)):
+        length = int(generator.integers(300 // BIN_MS, 1000 // BIN_MS))
+        start, kind = int(generator.integers(0, n_bins)), int(generator.integers(N_MOVEMENTS))
+        burst = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
+        bursts[start : start + length, kind] += generator.choice([-1.0, 1.0]) * burst[: n_bins - start]
+    return bursts
+
+
+def _power(
+    log_rate: np.ndarray, surprise: np.ndarray, generator: np.random.Generator, config: SimulatorConfig
+) -> np.ndarray:
+    """Spike-band power float32 [T, E]: log-normal, with the noise of a common reference in each array."""
+    n_bins, n_electrodes = log_rate.shape
+    noise = generator.standard_normal(log_rate.shape, dtype=np.float32)
+    noise *= config.power_noise_sd
+    reference = generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32) * config.reference_noise_sd
+    noise += np.repeat(reference, n_electrodes // N_ARRAYS, axis=1)
+    power: np.ndarray = np.exp(POWER_SCALE * (log_rate + 0.4 * surprise + noise))
+    return power

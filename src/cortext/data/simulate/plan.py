@@ -1,0 +1,149 @@
+"""Which trial is recorded when: days, blocks, splits and sentences of a simulation."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from importlib import resources
+from itertools import groupby, pairwise
+
+from cortext.data.simulate.config import SimulatorConfig
+from cortext.data.trial import SPLITS
+
+FIRST_DAY = date(2025, 1, 6)
+"""A Monday; the days of a regular plan are Mondays, Wednesdays and Fridays."""
+HELD_OUT = ("val", "test")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sentence to attempt and the corpus that it comes from (`handwritten`, `grammar`, or the text file's name)."""
+
+    text: str
+    corpus: str
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One trial: its number in its block, its split, and what is attempted."""
+
+    number: int
+    split: str
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """Trials recorded without a break; features are z-scored over them."""
+
+    number: int
+    trials: tuple[PlannedTrial, ...]
+
+
+@dataclass(frozen=True)
+class PlannedDay:
+    """One session. `history` holds the days since implantation of all sessions so far, this one last."""
+
+    session: str
+    history: tuple[int, ...]
+    blocks: tuple[PlannedBlock, ...]
+
+    @property
+    def day(self) -> int:
+        """Day since implantation."""
+        return self.history[-1]
+
+    @property
+    def n_trials(self) -> int:
+        """Trials of all splits."""
+        return sum(len(block.trials) for block in self.blocks)
+
+    def blocks_with(self, split: str) -> Iterator[PlannedBlock]:
+        """The blocks that hold a trial of the split."""
+        return (block for block in self.blocks if any(trial.split == split for trial in block.trials))
+
+
+@dataclass(frozen=True)
+class _Block:
+    day: int
+    session: str
+    number: int
+    splits: tuple[str, ...]
+    corpus: str | None = None
+
+
+def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) -> list[PlannedDay]:
+    """The days of a simulation with the prompts of every split dealt to its trials in order.
+
+    prompts: as many of each split as `trial_counts` says
+    """
+    blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
+    waiting = {split: iter(prompts[split]) for split in SPLITS}
+    days: list[PlannedDay] = []
+    history: tuple[int, ...] = ()
+    for day, members in groupby(blocks, key=lambda block: block.day):
+        history = (*history, day)
+        listed = list(members)
+        planned = tuple(_planned(block, waiting) for block in listed)
+        days.append(PlannedDay(listed[0].session, history, planned))
+    return days
+
+
+def trial_counts(config: SimulatorConfig) -> dict[str, int]:
+    """Trials by split."""
+    blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
+    counts = Counter(split for block in blocks for split in block.splits)
+    return {split: counts[split] for split in SPLITS}
+
+
+def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBlock:
+    trials = []
+    for number, split in enumerate(block.splits):
+        prompt = next(waiting[split])
+        trials.append(PlannedTrial(number, split, Prompt(prompt.text, block.corpus or prompt.corpus)))
+    return PlannedBlock(block.number, tuple(trials))
+
+
+def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
+    """Days alike: blocks of training trials, then blocks in which validation and test trials alternate."""
+    held_out = _alternating(config.val_per_day, config.test_per_day)
+    blocks = []
+    for index in range(config.n_days):
+        day = index // 3 * 7 + index % 3 * 2
+        session = f"sim.{FIRST_DAY + timedelta(days=day):%Y.%m.%d}"
+        pieces = [*_pieces(("train",) * config.train_per_day, config), *_pieces(held_out, config)]
+        blocks += [_Block(day + 1, session, number, splits) for number, splits in enumerate(pieces, start=1)]
+    return blocks
+
+
+def _pieces(splits: tuple[str, ...], config: SimulatorConfig) -> list[tuple[str, ...]]:
+    """The trials divided as evenly as can be into blocks of at most `trials_per_block`."""
+    n_blocks = -(-len(splits) // config.trials_per_block)
+    bounds = [len(splits) * i // n_blocks for i in range(n_blocks + 1)] if n_blocks else [0]
+    return [splits[start:end] for start, end in pairwise(bounds)]
+
+
+def _alternating(n_val: int, n_test: int) -> tuple[str, ...]:
+    """Validation and test trials spread evenly among each other."""
+    places = [((i + 0.5) / n_val, "val") for i in range(n_val)] + [((i + 0.5) / n_test, "test") for i in range(n_test)]
+    return tuple(split for _, split in sorted(places))
+
+
+def _t15_blocks(config: SimulatorConfig) -> list[_Block]:
+    """The blocks of participant T15 as the release's table lists them (dates, numbers of sentences, corpora).
+
+    The table gives held-out blocks as "Val/Test". Here their trials alternate, test first, so that test gets the odd
+    one: 1,476 test and 1,452 validation trials, 24 apart, as the release's 1,450 and 1,426 are.
+    """
+    with resources.files("cortext.data.simulate").joinpath("t15_blocks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    blocks = []
+    for row in rows:
+        n = int(row["sentences"])
+        splits = ("train",) * n if row["split"] == "train" else (("test", "val") * n)[:n]
+        session = f"sim.{row['date'].replace('-', '.')}"
+        blocks.append(_Block(int(row["day"]), session, int(row["block"]), splits, row["corpus"]))
+    return blocks

@@ -1,0 +1,236 @@
+"""Writes a simulation to disk: session files, texts, the configuration and, if wanted, the truth."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from cortext.config import to_mapping
+from cortext.data.disk import disk_error
+from cortext.data.hdf5 import Dataset, open_dataset, write_session
+from cortext.data.simulate.articulators import ARTICULATORS, articulate
+from cortext.data.simulate.brain import Electrodes, electrodes
+from cortext.data.simulate.config import SimulatorConfig, preset_config
+from cortext.data.simulate.neural import max_lead_bins, record
+from cortext.data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
+from cortext.data.simulate.sentences import read_sentences, splits
+from cortext.data.simulate.speech import STEP_MS, Utterance, utter
+from cortext.data.trial import BIN_MS, SPLITS, Trial
+from cortext.errors import DataError
+from cortext.text import to_phonemes
+from cortext.text.phonemes import RELEASE
+
+Progress = Callable[[int, int], None]
+MIN_SD = 1e-6
+"""Standard deviation under which a feature counts as constant over a block; it becomes zero."""
+
+
+@dataclass(frozen=True)
+class SimulatedTrial:
+    """A trial, the split it belongs to, and when each of its phonemes was said."""
+
+    trial: Trial
+    split: str
+    utterance: Utterance
+
+
+def simulate(
+    out: str | Path,
+    preset: str = "demo",
+    *,
+    seed: int | None = None,
+    workers: int = 1,
+    text: str | Path | None = None,
+    truth: bool = False,
+    overrides: Iterable[str] = (),
+    progress: Progress | None = None,
+) -> Dataset:
+    """Write simulated session files of an attempted-speech experiment, and the texts that go with them.
+
+    out:       directory to make; it must not exist, or be empty. It appears when all is written, or not at all
+    preset:    `tiny`, `demo` or `t15` (see PRESETS)
+    seed:      of everything random; the preset's own when None
+    workers:   processes; the files are the same, bit by bit, with any number of them
+    text:      a file of sentences, one a line, to be attempted instead of the project's own
+    truth:     also write `<session>/truth.hdf5`: articulators and alignments of every trial, tuning and drift
+    overrides: `key=value` changes to the preset's SimulatorConfig
+    progress:  called with trials done and trials in all
+
+    Besides `<session>/data_{train,val,test}.hdf5` there are `text/{train,val,test,lm}.txt` and `simulation.json`.
+    Raises ConfigError for a preset, key or value that cannot be right, DataError when `out` is not empty or the disk
+    is too small, TextError for a text that cannot be used.
+    """
+    config = preset_config(preset, overrides, seed)
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError("exists and is not empty", where=out, fix="choose another directory or remove it")
+    prompts, lm_text = _prompts(config, None if text is None else Path(text))
+    days = plan_days(config, prompts)
+    n_bins = sum(u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block))
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        _check_space(temporary, n_bins * config.n_features * 4, out)
+        _write_texts(temporary / "text", prompts, lm_text)
+        _write_days(temporary, config, days, truth, workers, progress)
+        _write_record(temporary / "simulation.json", config, preset, text, days, n_bins)
+        temporary.replace(out)
+    except OSError as error:
+        raise disk_error(error, out) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return open_dataset(out)
+
+
+def simulate_block(
+    config: SimulatorConfig, day: PlannedDay, block: PlannedBlock, e: Electrodes
+) -> list[SimulatedTrial]:
+    """The trials of one block, features z-scored over the block as in the release (Card et al. 2024)."""
+    utterances = _utter(config, day, block)
+    bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
+    features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
+    pad = max_lead_bins(config)
+    for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
+        positions = articulate(utterance, config.undershoot, pad)
+        recorded = record(positions, e, config, day.day, block.number, planned.number)
+        features[start : start + utterance.n_bins] = recorded
+    zscore(features)
+    trials = []
+    for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
+        labels = None if planned.split == "test" else RELEASE.ids(to_phonemes(planned.prompt.text))
+        trial = Trial(
+            features[start : start + utterance.n_bins], day.session, block.number, planned.number,
+            None if labels is None else planned.prompt.text, labels, planned.prompt.corpus,
+        )  # fmt: skip
+        trials.append(SimulatedTrial(trial, planned.split, utterance))
+    return trials
+
+
+def zscore(features_TC: np.ndarray) -> None:
+    """Bring every feature to mean 0 and standard deviation 1, in place; a constant one becomes 0."""
+    features_TC -= features_TC.mean(axis=0, dtype=np.float64).astype(np.float32)
+    sd = np.sqrt(np.einsum("tc,tc->c", features_TC, features_TC, dtype=np.float64) / len(features_TC))
+    features_TC *= np.where(sd > MIN_SD, 1 / np.maximum(sd, MIN_SD), 0).astype(np.float32)
+
+
+def _prompts(config: SimulatorConfig, text: Path | None) -> tuple[dict[str, list[Prompt]], list[str]]:
+    """What is said in each split, and the text for language models; `text` replaces the project's own sentences."""
+    counts = trial_counts(config)
+    own = None if text is None else read_sentences(text)
+    chosen = splits(counts["train"], counts["val"], counts["test"], config.seed, text=own)
+    prompts = {}
+    for split in SPLITS:
+        sentences = getattr(chosen, split)
+        prompts[split] = [Prompt(s.text, text.stem if text is not None else s.source) for s in sentences]
+    return prompts, chosen.lm
+
+
+def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[Utterance]:
+    return [utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number) for t in block.trials]
+
+
+def _check_space(folder: Path, n_bytes: int, out: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < 1.01 * n_bytes:
+        found = f"{n_bytes / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free"
+        raise DataError(found, where=out, fix="free some space, write elsewhere or simulate less")
+
+
+def _write_texts(folder: Path, prompts: dict[str, list[Prompt]], lm_text: list[str]) -> None:
+    folder.mkdir()
+    for split, chosen in prompts.items():
+        (folder / f"{split}.txt").write_text("".join(f"{prompt.text}\n" for prompt in chosen))
+    (folder / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in lm_text))
+
+
+def _write_record(
+    path: Path, config: SimulatorConfig, preset: str, text: str | Path | None, days: list[PlannedDay], n_bins: int
+) -> None:
+    """What produced the data; nothing in it depends on when, where or by how many workers it was made."""
+    packages = {name: version(name) for name in ("cortext", "numpy", "h5py")}
+    record = {
+        "preset": preset,
+        "seed": config.seed,
+        "config": to_mapping(config),
+        "text": None if text is None else Path(text).name,
+        "sessions": [day.session for day in days],
+        "trials": trial_counts(config),
+        "hours": round(n_bins * BIN_MS / 3_600_000, 3),
+        "versions": {"python": platform.python_version(), **packages},
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _write_days(
+    root: Path, config: SimulatorConfig, days: list[PlannedDay], truth: bool, workers: int, progress: Progress | None
+) -> None:
+    """One session after another, or several at a time in processes of their own; every session stands for itself."""
+    jobs = [(root, config, day, truth) for day in days]
+    total, done = sum(day.n_trials for day in days), 0
+
+    def finished(n_trials: int) -> None:
+        nonlocal done
+        done += n_trials
+        if progress is not None:
+            progress(done, total)
+
+    if workers <= 1 or len(jobs) == 1:
+        for job in jobs:
+            finished(_write_day(*job))
+        return
+    # Fresh processes, since forking one that holds threads may deadlock.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+        futures = [pool.submit(_write_day, *job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                finished(future.result())
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _write_day(root: Path, config: SimulatorConfig, day: PlannedDay, truth: bool) -> int:
+    """Write the files of one session and return its number of trials. One block is in memory at a time."""
+    e = electrodes(config, day.history)
+    folder = root / day.session
+    for split in SPLITS:
+        blocks = list(day.blocks_with(split))
+        if blocks:
+            trials = (t for block in blocks for t in simulate_block(config, day, block, e))
+            write_session(folder / f"data_{split}.hdf5", (t.trial for t in trials if t.split == split))
+    if truth:
+        _write_truth(folder / "truth.hdf5", config, day, e)
+    return day.n_trials
+
+
+def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electrodes) -> None:
+    """Electrodes of the day, and sentence, alignment and articulators of every trial, test included.
+
+    `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session file, hold
+    `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in ms), and attributes.
+    """
+    with h5py.File(path, "w") as file:
+        file.attrs["articulators"] = ARTICULATORS
+        for name, values in asdict(e).items():
+            file[f"electrodes/{name}"] = values
+        numbers = dict.fromkeys(SPLITS, 0)
+        for block in day.blocks:
+            for planned, u in zip(block.trials, _utter(config, day, block), strict=True):
+                group = file.create_group(f"{planned.split}/trial_{numbers[planned.split]:04d}")
+                numbers[planned.split] += 1
+                group["articulators"] = articulate(u, config.undershoot)
+                group["alignment"] = np.stack([u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1)
+                group.attrs.update(block_num=block.number, trial_num=planned.number)
+                group.attrs["sentence_label"] = planned.prompt.text
