@@ -89,7 +89,10 @@ class Grammar:
         key = slot + digit
         if key not in scope:
             taken = {draw.row for other, draw in scope.items() if other.rstrip("0123456789") == slot}
-            scope[key] = _Draw(_pick([row for row in range(len(self.slots[slot])) if row not in taken], rng))
+            row = int(rng.integers(len(self.slots[slot]) - len(taken)))
+            for lower in sorted(taken):
+                row += row >= lower
+            scope[key] = _Draw(row)
         draw = scope[key]
         return self._render(self.slots[slot][draw.row][form], draw.inner, rng)
 
@@ -149,7 +152,8 @@ def inflect(phrase: str, irregular: dict[str, list[str]]) -> dict[str, str]:
     verb, _, rest = phrase.partition(" ")
     tail = f" {rest}" if rest else ""
     past, participle = irregular.get(verb, [_past(verb)] * 2)
-    return {form: word + tail for form, word in zip(("", "s", "ed", "en", "ing"), (verb, _third(verb), past, participle, _ing(verb)), strict=True)}  # fmt: skip
+    forms = {"": verb, "s": _third(verb), "ed": past, "en": participle, "ing": _ing(verb)}
+    return {form: word + tail for form, word in forms.items()}
 
 
 def _third(verb: str) -> str:

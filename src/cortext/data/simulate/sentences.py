@@ -23,7 +23,7 @@ from cortext.errors import TextError
 from cortext.text import normalize
 
 HANDWRITTEN_FILES = ("home.txt", "people.txt", "care.txt", "world.txt")
-N_LM_GRAMMAR = 14_000
+N_LM_GRAMMAR = 8_000
 """Grammar sentences in the LM text, beside the training sentences."""
 MAX_HELD_SHARE = 0.2
 """Val and test each take at most this share of the hand-written sentences; beyond it they repeat their own."""
@@ -142,7 +142,7 @@ def _drawn(split: str, n: int, seed: int) -> list[Sentence]:
     """At least `n` different sentences (fewer if there are no more), dealt evenly from all the split's templates."""
     rules = grammar.load()
     templates = [(number, rule) for number, rule in enumerate(rules.templates) if rule.split == split]
-    quota = n // len(templates) + 1
+    quota = 6 * n // (5 * len(templates)) + 1  # some templates have fewer
     sentences: list[Sentence] = []
     while len(sentences) < n:
         columns = [
@@ -190,8 +190,8 @@ def _splits_of_text(text: Sequence[str], n_train: int, n_val: int, n_test: int, 
     train = [sentence for sentence in rest if not known.shares(sentence.text)]
     if not train:
         raise TextError(
-            f"{len(pool)} different sentences cannot be split: after taking {len(val)} for val and {len(test)} for test "
-            f"no training sentence is left that shares no {SEQUENCE_WORDS} words in a row with them",
+            f"{len(pool)} different sentences are too few to split: every one left for training shares "
+            f"{SEQUENCE_WORDS} words in a row with the {len(val) + len(test)} of val and test",
             fix="give more, and more varied, sentences",
         )
     return Splits(
