@@ -1,0 +1,310 @@
+"""The report's figures as inline SVG: no fonts, scripts or files of their own, and legible on light and dark paper.
+
+Lines and letters are drawn in placeholder colours that become the page's CSS variables, so that a figure follows the
+reader's colour scheme; heat maps are images whose opacity carries the value.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
+
+INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
+_VARIABLES = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), "ink muted rule blue orange paper".split(), strict=True))
+_BLUE_RGB, _ORANGE_RGB = (45 / 255, 128 / 255, 196 / 255), (232 / 255, 104 / 255, 42 / 255)
+FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn in full colour
+_WIDTH_IN = 9.6
+_STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.6,
+    "figure.facecolor": "none",
+}
+
+
+def to_svg(figure: Figure, name: str, label: str) -> str:
+    """The figure as an `<svg>` element for an HTML page; `label` is read out to those who do not see it."""
+    file = io.StringIO()
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)  # only clip paths and markers are referred to by id
+    box = re.search(r'viewBox="[^"]*"', svg)
+    assert box is not None
+    svg = re.sub(r"<svg [^>]*>", f'<svg {box.group(0)} role="img" aria-label="{label}">', svg, count=1)
+    svg = svg.replace("font-family: 'DejaVu Sans'", "font-family: var(--sans)")
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return re.sub(r">\s+<", "><", svg).strip()
+
+
+def _figure(height_in: float) -> Figure:
+    return Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Rates along the recording days: `x_N` days, one `Rates` each."""
+
+    name: str
+    x_N: Sequence[float]
+    rates: Sequence[Rates]
+
+
+def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None) -> Figure:
+    """PER and, where there is one, WER with 95 % intervals along the recording days, one line per vocabulary."""
+    names = [
+        name for name in ("per", "wer") if any(getattr(rate, name) is not None for s in series for rate in s.rates)
+    ]
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(0.5 + 1.9 * len(names))
+        axes = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        for axis, name in zip(axes, names, strict=True):
+            for number, one in enumerate(series):
+                _rate_line(axis, one, name, number, len(series))
+            axis.set_title(f"{name.upper()}, %", color=INK)
+            axis.set_ylim(bottom=0)
+            axis.margins(x=0.03)
+        if len(series) > 1 and len(axes):
+            axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderaxespad=0)
+        if ticks is not None:
+            axes[-1].set_xticks(list(ticks), list(ticks.values()))
+        axes[-1].set_xlabel(x_label)
+    return figure
+
+
+def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> None:
+    points = [(x, getattr(r, name), getattr(r, f"{name}_ci95")) for x, r in zip(series.x_N, series.rates, strict=True)]
+    points = [point for point in points if point[1] is not None]
+    if not points:
+        return
+    x_N = np.array([point[0] for point in points], dtype=float)
+    span = float(np.ptp(x_N)) or 1.0
+    x_N = x_N + (number - (of - 1) / 2) * 0.006 * span  # intervals of one day stand side by side
+    rate_N = 100 * np.array([point[1] for point in points])
+    bounds = 100 * np.array([point[2] or (point[1], point[1]) for point in points])
+    errors = np.abs(np.stack([rate_N - bounds[:, 0], bounds[:, 1] - rate_N]))
+    colour, marker = ((BLUE, "o"), (ORANGE, "s"))[number % 2]
+    axis.plot(x_N, rate_N, color=colour, linewidth=0.8, alpha=0.45)
+    axis.errorbar(x_N, rate_N, errors, color=colour, marker=marker, markersize=4.5, linestyle="none", elinewidth=1.3,
+                  label=series.name, markeredgewidth=0)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity along the training steps."""
+
+    name: str
+    steps: Sequence[float]
+    values: Sequence[float]
+
+
+def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
+    """Losses on the left, error rates in % on the right, along the training steps; two colours, then dashes."""
+    with matplotlib.rc_context(_STYLE):
+        figure = _figure(2.7)
+        axes = figure.subplots(1, 2)
+        for axis, curves, title in zip(axes, (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
+            for number, curve in enumerate(curves):
+                colour = (BLUE, ORANGE)[number % 2]
+                faint = {"linewidth": 1.0, "alpha": 0.8} if len(curve.steps) > 60 else {"marker": "o", "markersize": 3}
+                axis.plot(curve.steps, curve.values, color=colour, label=curve.name, markeredgewidth=0, **faint)
+            axis.set_title(title, color=INK)
+            axis.set_xlabel("training step")
+            axis.set_ylim(*_robust_limits(curves))
+            if curves:
+                axis.legend(loc="upper right")
+    return figure
+
+
+def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    """From zero to just above the curves, without the first steps, which tower over everything after them."""
+    late = [value for curve in curves for value in list(curve.values)[len(curve.values) // 20 :]]
+    return (0.0, 1.08 * max(late)) if late and max(late) > 0 else (0.0, 1.0)
+
+
+def confusion_matrix(confusion: Confusion) -> Figure:
+    """Shares of each reference phoneme (row): what it was decoded as (column), right ones blue, errors orange.
+
+    Opacity grows with the square root of the share and, for errors, is full at `FULL_ERROR`: a few per cent show.
+    """
+    n = len(confusion.symbols)
+    counts_RH = confusion.counts_RH[:n]  # insertions have no reference to be a share of
+    share_RH = counts_RH / np.maximum(counts_RH.sum(axis=1, keepdims=True), 1)
+    image = np.zeros((*share_RH.shape, 4))
+    image[..., :3] = _ORANGE_RGB
+    image[..., 3] = np.sqrt(np.minimum(share_RH / FULL_ERROR, 1))
+    image[range(n), range(n)] = np.column_stack([np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))])
+    with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
+        figure = Figure(figsize=(_WIDTH_IN, 8.9), layout="constrained")
+        axis = figure.subplots()
+        axis.imshow(image, interpolation="none", aspect="auto")
+        axis.set_xticks(range(n + 1), [*confusion.symbols, "deleted"], rotation=90, fontsize=7)
+        axis.set_yticks(range(n), confusion.symbols, fontsize=7)
+        axis.tick_params(length=0)
+        axis.set_xlabel("decoded")
+        axis.set_ylabel("reference")
+        _manner_lines(axis, n)
+    return figure
+
+
+def _manner_lines(axis: Axes, n: int) -> None:
+    edge = -0.5
+    for manner, symbols in MANNERS.items():
+        axis.text(edge + len(symbols) / 2, -0.9, manner if len(symbols) > 2 else "", ha="center", va="bottom",
+                  fontsize=8, color=MUTED)  # fmt: skip
+        edge += len(symbols)
+        axis.axvline(edge, color=RULE, linewidth=0.8)
+        axis.axhline(edge, color=RULE, linewidth=0.8)
+    axis.add_patch(matplotlib.patches.Rectangle((-0.5, -0.5), n + 1, n, fill=False, edgecolor=RULE, linewidth=0.8))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A decoded word or phoneme on the time axis, in seconds."""
+
+    text: str
+    start_s: float
+    end_s: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class TrialPicture:
+    """What is drawn of one trial.
+
+    features_TC:   smoothed features; `bin_s` seconds a row
+    posterior_PV:  probabilities in the order of `PHONEME_ORDER`; frame p is centred on `frame_start_s + p * frame_s`
+    phonemes, words: what was decoded, and whether it is right
+    """
+
+    features_TC: np.ndarray
+    bin_s: float
+    posterior_PV: np.ndarray
+    frame_start_s: float
+    frame_s: float
+    phonemes: Sequence[Span]
+    words: Sequence[Span]
+
+
+def trial_figure(picture: TrialPicture) -> Figure:
+    """Features, phoneme posteriors, decoded phonemes and words of one trial on one time axis."""
+    has_words = bool(picture.words)
+    heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
+    with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False}):
+        figure = _figure(sum(heights) + 0.55)
+        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        _draw_features(axes[0], picture)
+        _draw_posteriors(axes[1], picture)
+        _draw_phonemes(axes[2], picture.phonemes)
+        if has_words:
+            _draw_words(axes[3], picture.words, picture.bin_s * len(picture.features_TC))
+        for axis in axes[:-1]:
+            axis.spines["bottom"].set_visible(False)
+            axis.tick_params(axis="x", length=0)
+        axes[0].set_xlim(0, picture.bin_s * len(picture.features_TC))
+        axes[-1].set_xlabel("seconds")
+    return figure
+
+
+def _draw_features(axis: Axes, picture: TrialPicture) -> None:
+    shown_TC = _at_most(picture.features_TC, 128)
+    scale = float(np.quantile(np.abs(shown_TC), 0.995)) or 1.0
+    level_CT = np.clip(shown_TC.T / scale, -1, 1)
+    image = np.empty((*level_CT.shape, 4))
+    image[..., :3] = np.where(level_CT[..., None] > 0, _ORANGE_RGB, _BLUE_RGB)
+    image[..., 3] = np.round(np.abs(level_CT) * 15) / 15  # few levels: a small picture
+    n_rows = level_CT.shape[0]
+    extent = (0.0, picture.bin_s * len(picture.features_TC), n_rows, 0)
+    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
+    axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
+    axis.set_yticks([n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7)
+
+
+def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
+    """Neighbouring features averaged, so that at most `rows` remain."""
+    step = -(-features_TC.shape[1] // rows)
+    whole = features_TC.shape[1] // step * step
+    averaged: np.ndarray = features_TC[:, :whole].reshape(len(features_TC), -1, step).mean(axis=-1)
+    return averaged
+
+
+def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
+    posterior_VP = picture.posterior_PV.T
+    image = np.empty((*posterior_VP.shape, 4))
+    image[..., :3] = _BLUE_RGB
+    image[..., 3] = np.round(np.sqrt(posterior_VP) * 31) / 31
+    left = picture.frame_start_s - picture.frame_s / 2
+    n = len(PHONEME_ORDER)
+    extent = (left, left + picture.frame_s * posterior_VP.shape[1], n - 0.5, -0.5)
+    axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
+    axis.set_yticks(range(n), PHONEME_ORDER, fontsize=5.5)
+    edge = -0.5
+    for symbols in MANNERS.values():
+        edge += len(symbols)
+        axis.axhline(edge, color=RULE, linewidth=0.6)
+
+
+def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
+    for number, phoneme in enumerate(phonemes):
+        centre = (phoneme.start_s + phoneme.end_s) / 2
+        axis.text(centre, 0.75 - 0.5 * (number % 2), phoneme.text, ha="center", va="center", fontsize=5.5,
+                  color=INK if phoneme.right else ORANGE, fontweight="normal" if phoneme.right else "bold")  # fmt: skip
+    axis.set_ylim(0, 1)
+    axis.set_yticks([0.5], ["phonemes"], fontsize=7)
+
+
+def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:
+    points_per_s = 0.9 * 72 * _WIDTH_IN / duration_s
+    for word in words:
+        width = max(word.end_s - word.start_s, 0.02)
+        colour = BLUE if word.right else ORANGE
+        style = "round,pad=0,rounding_size=0.02"
+        box = FancyBboxPatch(
+            (word.start_s, 0.12), width, 0.76, boxstyle=style, facecolor=colour, alpha=0.16, linewidth=0
+        )
+        axis.add_patch(box)
+        axis.plot([word.start_s, word.start_s + width], [0.12, 0.12], color=colour, linewidth=1.6,
+                  linestyle="-" if word.right else (0, (2, 1)), solid_capstyle="butt")  # fmt: skip
+        size = float(np.clip(width * points_per_s / (0.62 * max(len(word.text), 1)), 5, 8.5))
+        axis.text(word.start_s + width / 2, 0.52, word.text, ha="center", va="center", fontsize=size,
+                  color=INK if word.right else ORANGE, fontweight="normal" if word.right else "bold")  # fmt: skip
+    axis.set_ylim(0, 1)
+    axis.set_yticks([0.5], ["words"], fontsize=7)

@@ -1,0 +1,245 @@
+"""From packed trials to sentences: the model, then the search. `evaluate` and `decode` share this.
+
+Shapes: B trials, T bins of 20 ms, C features, P patches of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.config import load_config
+from cortext.data import PackedDataset, PackedSplit, open_data
+from cortext.data.checks import Problem
+from cortext.decoding import Decoder
+from cortext.decoding.greedy import greedy
+from cortext.decoding.options import DecoderOptions, NBest
+from cortext.errors import DataError, nearest
+from cortext.evaluation.description import Description
+from cortext.evaluation.scores import TrialResult
+from cortext.models import AcousticModel, load_model
+from cortext.text.lexicon import Lexicon
+from cortext.text.phonemes import RELEASE
+
+Progress = Callable[[int, int], None]
+Options = DecoderOptions | Mapping[str, Any] | str | Path | None
+TRIALS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """The trials of a split with what the run made of them.
+
+    trials:  in the order of sessions and trials
+    indices: position of each trial in `data.split(split)`
+    skipped: by number in the split, why a trial was left out; a file that cannot be read has a negative number
+    seconds: what each stage took
+    """
+
+    data: PackedDataset
+    split: str
+    model: AcousticModel
+    options: DecoderOptions
+    engine: str
+    vocabulary: Lexicon | None
+    trials: tuple[TrialResult, ...]
+    indices: tuple[int, ...]
+    skipped: dict[int, Problem]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def recognise(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    lm: str | Path | None,
+    *,
+    options: Options = None,
+    engine: str = "reference",
+    device: str = "cpu",
+    skip_bad: bool = False,
+    description: str | Path | None = None,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+) -> Recognised:
+    """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
+    seconds: dict[str, float] = {}
+    with stage(seconds, "load"):
+        options = read_options(options)
+        blocks = Description.read(description) if description is not None else Description()
+        model = load_model(run, device)
+        packed = open_data(data, skip_bad=skip_bad)
+        trials_of = packed.split(split)
+        decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
+        vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
+        _check_fits(model, packed, trials_of, Path(data))
+        ids, skipped = number_trials(trials_of, packed.bad_trials)
+        chosen = _long_enough(model, trials_of, ids, skipped, skip_bad, Path(data))
+    stages = 1 if decoder is None else 2
+    with stage(seconds, "model"):
+        logits = _logits(model, trials_of, chosen, _part(progress, 0, stages))
+        trials = [
+            _trial(trials_of, i, ids[i], logits_PV, model, blocks) for i, logits_PV in zip(chosen, logits, strict=True)
+        ]
+    if decoder is not None:
+        with stage(seconds, "search"):
+            found = _search(decoder, trials, model, workers, _part(progress, 1, stages))
+            trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, found, strict=True)]
+    return Recognised(packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds)
+
+
+@contextmanager
+def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add what the block takes to a table of seconds."""
+    start = time.perf_counter()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def read_options(options: Options) -> DecoderOptions:
+    """Decoder options from themselves, a mapping, a YAML file, or the defaults."""
+    if isinstance(options, str | Path):
+        return load_config(options, DecoderOptions)
+    return DecoderOptions.of(options)
+
+
+def number_trials(split: PackedSplit, problems: Sequence[Problem]) -> tuple[list[int], dict[int, Problem]]:
+    """The competition's number of every trial, and of every trial left out when the data were packed.
+
+    Numbers count over sessions in order and trials in file order, bad trials included, so that a bad trial does not
+    shift the rows of `predictions.csv` after it. A file that cannot be read at all has no numbers: it gets -1, -2 ...
+    """
+    bad: dict[str, dict[int, Problem]] = {}
+    skipped: dict[int, Problem] = {}
+    for problem in problems:
+        file = Path(problem.file)
+        if file.name != f"data_{split.name}.hdf5":
+            continue
+        if problem.trial is None:
+            skipped[-1 - len(skipped)] = problem
+        else:
+            bad.setdefault(file.parent.name, {})[int(problem.trial.rpartition("_")[2])] = problem
+    ids, number, position = [0] * len(split), 0, 0
+    for session in split.sessions:
+        left, rows = bad.get(session, {}), np.flatnonzero(split.day_N == split.sessions.index(session))
+        waiting = iter(rows.tolist())
+        for position in range(len(rows) + len(left)):
+            if position in left:
+                skipped[number] = left[position]
+            elif (row := next(waiting, None)) is not None:
+                ids[row] = number
+            number += 1
+    return ids, skipped
+
+
+def _check_fits(model: AcousticModel, data: PackedDataset, split: PackedSplit, where: Path) -> None:
+    if data.n_features != model.n_features:
+        found = f"{data.n_features} features found, the model needs {model.n_features}"
+        raise DataError(found, where=where, fix="give the data the run was trained for")
+    for i in range(len(split)):
+        if split.session(i) not in model.sessions:
+            name = f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
+            what = f"session {split.session(i)!r} of trial {name} is unknown to the run; "
+            fix = "train on that day too, or leave its files out"
+            raise DataError(what + nearest(split.session(i), model.sessions), where=where, fix=fix)
+
+
+def _long_enough(
+    model: AcousticModel,
+    split: PackedSplit,
+    ids: Sequence[int],
+    skipped: dict[int, Problem],
+    skip_bad: bool,
+    where: Path,
+) -> list[int]:
+    """Positions of the trials that give at least one frame; the others are added to `skipped`, or are an error."""
+    short = np.flatnonzero(model.n_patches(split.n_bins_N) < 1)
+    for i in short.tolist():
+        name = f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
+        found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
+        problem = Problem(str(where), name, "n_time_steps", f"{found}; record longer trials, or use --skip-bad")
+        if not skip_bad:
+            raise problem.error()
+        skipped[ids[i]] = problem
+    chosen = np.setdiff1d(np.arange(len(split)), short).tolist()
+    if not chosen:
+        raise DataError(f"no trial of split {split.name!r} can be used", where=where)
+    return sorted(chosen, key=lambda i: ids[i])
+
+
+def _logits(
+    model: AcousticModel, split: PackedSplit, chosen: Sequence[int], progress: Progress | None
+) -> list[np.ndarray]:
+    """float32 [P, V] of each chosen trial. Trials of similar length go through the model together."""
+    by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
+    logits: list[Any] = [None] * len(chosen)
+    for start in range(0, len(by_length), TRIALS_AT_ONCE):
+        places = by_length[start : start + TRIALS_AT_ONCE]
+        rows = [chosen[place] for place in places]
+        batch = split.batch(rows)
+        sessions = [split.session(row) for row in rows]
+        logits_BPV, n_patches_B = model.logits_batch(batch.features_BTC, sessions, batch.n_bins_B)
+        for place, logits_PV, n_patches in zip(places, logits_BPV, n_patches_B.tolist(), strict=True):
+            logits[place] = logits_PV[:n_patches].copy()
+        if progress:
+            progress(start + len(places), len(chosen))
+    return logits
+
+
+def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
+    """Natural log-probabilities float32 [P, V] of logits."""
+    shifted = logits_PV - logits_PV.max(axis=-1, keepdims=True)
+    log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return log_probs
+
+
+def _trial(
+    split: PackedSplit, i: int, number: int, logits_PV: np.ndarray, model: AcousticModel, blocks: Description
+) -> TrialResult:
+    labels, session, block = split.labels(i), split.session(i), int(split.block_N[i])
+    return TrialResult(
+        id=number,
+        session=session,
+        block=block,
+        trial=int(split.trial_N[i]),
+        n_bins=int(split.n_bins_N[i]),
+        corpus=blocks.corpus(session, block) or split.corpora[i],
+        sentence=split.sentence(i),
+        phonemes=None if labels is None else tuple(RELEASE.names(labels)),
+        greedy=tuple(model.inventory.names(greedy(log_softmax(logits_PV), model.inventory))),
+        logits_PV=logits_PV,
+    )
+
+
+def _search(
+    decoder: Decoder,
+    trials: Sequence[TrialResult],
+    model: AcousticModel,
+    workers: int | None,
+    progress: Progress | None,
+) -> list[NBest]:
+    log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    return list(decoder.decode_batch(log_probs, model.inventory, workers=workers, progress=progress))
+
+
+def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:
+    """Progress of one of several stages as progress of the whole."""
+    if progress is None:
+        return None
+    report = progress
+    return lambda done, total: report(part * total + done, parts * total)
+
+
+def in_order(trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> Iterator[tuple[int, TrialResult | None]]:
+    """Numbers and trials of the split in order; None stands for a trial that was left out."""
+    found: dict[int, TrialResult | None] = dict.fromkeys(number for number in skipped if number >= 0)
+    found |= {trial.id: trial for trial in trials}
+    yield from sorted(found.items())

@@ -1,0 +1,199 @@
+"""The report: one HTML file with everything in it, to read on a screen or on paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from cortext.data.trial import Session
+from cortext.evaluation import figures, pictures
+from cortext.evaluation.recognise import Recognised
+from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
+from cortext.text.metrics import align
+
+if TYPE_CHECKING:
+    from cortext.evaluation.run import Metrics
+
+N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
+SMALL_VOCABULARY = "50-word"
+
+
+def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path) -> None:
+    """Write the report of an evaluation; `run` is the run directory, for its learning curves."""
+    environment = Environment(
+        loader=PackageLoader("cortext.evaluation"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"percent": percent, "interval": interval, "number": number}
+    labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
+    page = environment.get_template("report.html.j2").render(
+        metrics=metrics,
+        headline=_headline(metrics),
+        groups=_groups(metrics),
+        days=_days(metrics, found.trials),
+        day_rows=_day_rows(metrics),
+        curves=_curves(run / "metrics.jsonl"),
+        confusion=_confusion(confused),
+        pictures=_pictures(found),
+        picture_rule=pictures.RULE,
+        examples=[_example(trial) for trial in pictures.choose(labelled, N_EXAMPLES) if trial.text is not None],
+        origin=metrics.provenance,
+        config=yaml.safe_dump(metrics.provenance["config"], sort_keys=False) if metrics.provenance["config"] else None,
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def percent(rate: float | None) -> str:
+    """`12.3`, or a dash where there is no rate."""
+    return "–" if rate is None else f"{100 * rate:.1f}"
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    """`11.0–13.9` in per cent, or a dash."""
+    return "–" if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
+
+
+def number(value: float | None) -> str:
+    """Thousands apart by a thin space, decimals only where they say something; a dash for None."""
+    if value is None:
+        return "–"
+    text = f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.1f}"
+    return text.replace(",", "\u2009")
+
+
+def _headline(metrics: Metrics) -> list[dict[str, Any]]:
+    rows = []
+    for name, unit, long in (("per", "phoneme", "phoneme"), ("wer", "word", "word"), ("cer", "char", "character")):
+        if getattr(metrics, name) is not None:
+            bounds = getattr(metrics, f"{name}_ci95")
+            rows.append(
+                {
+                    "name": name.upper(),
+                    "long": f"{long} error rate",
+                    "rate": getattr(metrics, name),
+                    "ci": bounds,
+                    "counts": metrics.edits[unit],
+                }
+            )
+    return rows
+
+
+def vocabulary(corpus: str | None) -> str:
+    """The benchmark's two vocabularies: sentences over 50 words, and everything else."""
+    if corpus is None:
+        return "all sentences"
+    return SMALL_VOCABULARY if corpus.lower().startswith("50") else "open vocabulary"
+
+
+def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | None:
+    labelled = [trial for trial in trials if trial.phonemes or trial.reference]
+    if not labelled:
+        return None
+    positions, x_label, ticks = _day_axis(list(metrics.per_session), metrics.post_implant_day)
+    series = []
+    kinds = dict.fromkeys(vocabulary(trial.corpus) for trial in labelled)
+    for kind in kinds:
+        of_kind = [trial for trial in labelled if vocabulary(trial.corpus) == kind]
+        by_session = group_rates(of_kind, [trial.session for trial in of_kind])
+        series.append(figures.Series(kind, [positions[name] for name in by_session], list(by_session.values())))
+    figure = figures.rates_by_day(series, x_label, ticks)
+    label = "Error rates with 95 % intervals along the recording days"
+    return {"svg": Markup(figures.to_svg(figure, "days", label)), "kinds": list(kinds)}
+
+
+def _day_axis(sessions: Sequence[str], post_implant: dict[str, int]) -> tuple[dict[str, float], str, Any]:
+    """Where each session stands on the axis of days, the axis' name, and its ticks (None: the figure's own)."""
+    if all(name in post_implant for name in sessions):
+        return {name: float(post_implant[name]) for name in sessions}, "days after implantation", None
+    dates: dict[str, date | None] = {name: Session(name, {}).date for name in sessions}
+    known = [day for day in dates.values() if day is not None]
+    if len(set(known)) == len(sessions) and len(known) > 1:
+        first = min(known)
+        days = {name: float((day - first).days) for name, day in dates.items() if day is not None}
+        return days, f"days since {first.isoformat()}", None
+    places = {name: float(place) for place, name in enumerate(sessions)}
+    return places, "session", {place: name for name, place in places.items()}
+
+
+def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "day": metrics.post_implant_day.get(name), "rates": rates}
+        for name, rates in metrics.per_session.items()
+    ]
+
+
+def _curves(path: Path) -> Markup | None:
+    """Learning curves from the run's `metrics.jsonl`: one JSON object a line with `step` and some numbers."""
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, ValueError):
+        return None
+    losses = [_curve(lines, "train", ("train_loss",)), _curve(lines, "validation", ("val_loss",))]
+    errors = [_curve(lines, "PER", ("val_per",), 100), _curve(lines, "WER", ("val_wer",), 100)]
+    shown = [[curve for curve in curves if curve is not None] for curves in (losses, errors)]
+    if not any(shown):
+        return None
+    return Markup(figures.to_svg(figures.learning_curves(*shown), "curves", "Losses and error rates during training"))
+
+
+def _curve(lines: Iterable[dict[str, Any]], name: str, keys: Sequence[str], factor: float = 1) -> figures.Curve | None:
+    points = [(line["step"], factor * line[key]) for line in lines for key in keys if line.get(key) is not None]
+    return figures.Curve(name, *map(list, zip(*points, strict=True))) if points else None  # type: ignore[arg-type]
+
+
+def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
+    if confused is None:
+        return None
+    figure = figures.confusion_matrix(confused)
+    label = "Confusion matrix of phonemes, rows reference, columns decoded"
+    return {"svg": Markup(figures.to_svg(figure, "confusion", label)), "top": confused.top(N_CONFUSIONS)}
+
+
+def _pictures(found: Recognised) -> list[dict[str, Any]]:
+    index = {trial.id: place for trial, place in zip(found.trials, found.indices, strict=True)}
+    shown = []
+    for trial in pictures.choose(found.trials, N_PICTURES):
+        figure = figures.trial_figure(pictures.draw(trial, index[trial.id], found))
+        label = f"Features, phoneme posteriors and decoded words of trial {trial.name}"
+        shown.append({**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))})
+    return shown
+
+
+def _example(trial: TrialResult) -> dict[str, Any]:
+    words, phonemes = pictures.error_share(trial)
+    return {
+        "id": trial.id,
+        "name": trial.name,
+        "corpus": trial.corpus,
+        "wer": words if trial.reference and trial.text is not None else None,
+        "per": phonemes if trial.phonemes else None,
+        **_marked(trial),
+    }
+
+
+def _marked(trial: TrialResult) -> dict[str, Any]:
+    """Reference and decoded sentence as lists of (word, right)."""
+    decoded = (trial.text or "").split()
+    if trial.reference is None:
+        return {"reference": None, "decoded": [(word, True) for word in decoded]}
+    if trial.text is None:
+        return {"reference": [(word, True) for word in trial.reference.split()], "decoded": None}
+    pairs = align(trial.reference.split(), decoded)
+    return {
+        "reference": [(true, true == found) for true, found in pairs if true is not None],
+        "decoded": [(found, true == found) for true, found in pairs if found is not None],
+    }
+
+
+def _groups(metrics: Metrics) -> list[tuple[str, Rates]]:
+    """Groups of trials worth comparing: seen and unseen sentences, then corpora."""
+    groups = [("sentences of the training split", metrics.seen), ("new sentences", metrics.unseen)]
+    rows = [(name, rates) for name, rates in groups if rates is not None and rates.n_trials]
+    return rows + (list(metrics.per_corpus.items()) if len(metrics.per_corpus) > 1 else [])

@@ -1,0 +1,255 @@
+"""Evaluate a run: decode a split, measure it, and write everything about it into one directory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from cortext.data.disk import disk_error, replace_directory
+from cortext.errors import DataError
+from cortext.evaluation.bleu import HINT, available, bleu
+from cortext.evaluation.description import Description
+from cortext.evaluation.provenance import provenance
+from cortext.evaluation.recognise import Options, Progress, Recognised, recognise, stage
+from cortext.evaluation.report import write_report
+from cortext.evaluation.scores import (
+    Confusion,
+    Rates,
+    TrialResult,
+    confusion,
+    group_rates,
+    out_of_vocabulary,
+    rates,
+    split_by_seen,
+    words_per_minute,
+)
+from cortext.evaluation.submission import write_nbest, write_predictions
+from cortext.text.normalize import normalize
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Rates):
+    """What `metrics.json` holds. Rates are fractions (0.1 is 10 %); what cannot be measured is None.
+
+    The fields of `Rates` (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
+    """
+
+    split: str
+    wer_seen: float | None
+    """WER of the trials whose normalised sentence occurs in the training split of the same data."""
+    wer_unseen: float | None
+    """WER of all other trials."""
+    seen: Rates | None
+    """All rates of those trials; None where the data have no labelled training split to compare with."""
+    unseen: Rates | None
+    per_session: dict[str, Rates]
+    per_corpus: dict[str, Rates]
+    per_session_corpus: dict[str, dict[str, Rates]]
+    post_implant_day: dict[str, int]
+    words_per_minute: float | None
+    """Prompted words per minute of recording."""
+    oov: dict[str, Any] | None
+    """Prompted words the language model lacks: `n`, `rate` and `words` (the most frequent); None without one."""
+    bleu: float | None
+    bleu_hint: str | None
+    n_skipped: int
+    skipped: list[dict[str, Any]]
+    """Trials left out as bad: number, file, trial, field and why."""
+    seconds: dict[str, float]
+    """What each stage took, and their sum `total`."""
+    provenance: dict[str, Any] = field(repr=False)
+    """Run, data, language model, decoder options, device, seed, versions, commit, the run's configuration."""
+    format_version: int = FORMAT_VERSION
+
+
+def evaluate(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    lm: str | Path | None,
+    out: str | Path,
+    *,
+    options: Options = None,
+    engine: str = "reference",
+    device: str = "cpu",
+    skip_bad: bool = False,
+    description: str | Path | None = None,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> Metrics:
+    """Decode a split and write the evaluation directory `out`: metrics.json, report.html, predictions.csv, nbest.jsonl,
+    confusion.csv and logits/*.npy.
+
+    run:         run directory of a trained model
+    data, split: a directory of session files or a packed one, and which of its splits
+    lm:          language-model directory; None measures PER only and writes neither predictions nor n-best lists
+    options:     decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file
+    skip_bad:    leave bad trials out and report them
+    description: the release's table of blocks, for post-implant days and corpora
+    workers:     processes for the search, None for one a core; a script that asks for more than one guards its code
+                 with `if __name__ == "__main__":`, as always where processes are spawned
+    progress:    called with steps done and in all
+    seed:        of the bootstrap intervals
+
+    Labels are not needed: without them the metrics are None and the predictions are written. `out` appears when all is
+    written; an earlier evaluation directory is replaced. Raises a CortextError for what a user can put right, such as
+    a session that the run does not know or an `out` that holds something else.
+    """
+    out = Path(out)
+    _check_replaceable(out)
+    found = recognise(
+        run,
+        data,
+        split,
+        lm,
+        options=options,
+        engine=engine,
+        device=device,
+        skip_bad=skip_bad,
+        description=description,
+        workers=workers,
+        progress=progress,
+    )
+    blocks = Description.read(description) if description is not None else Description()
+    with stage(found.seconds, "scoring"):
+        measured = _measure(found, blocks, seed)
+        measured["provenance"] |= _origin(run, data, lm, found, device, seed)
+        confused = confusion(found.trials)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        with stage(found.seconds, "report"):
+            _write_results(temporary, found, lm is not None, confused)
+            metrics = Metrics(**measured, seconds=_with_total(found.seconds))
+            write_report(temporary / "report.html", metrics, found, confused, Path(run))
+        metrics = Metrics(**measured, seconds=_with_total(found.seconds))
+        _write_json(temporary / "metrics.json", asdict(metrics))
+        replace_directory(temporary, out)
+    except OSError as error:
+        raise disk_error(error, out) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return metrics
+
+
+def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any]:
+    """Everything in `Metrics` but the seconds."""
+    trials = found.trials
+    sessions = [trial.session for trial in trials]
+    known = _training_sentences(found)
+    seen, unseen = split_by_seen(trials, known) if known else ((), ())
+    seen_rates, unseen_rates = (rates(seen, seed), rates(unseen, seed)) if seen or unseen else (None, None)
+    with_corpus = [trial for trial in trials if trial.corpus]
+    read = [trial for trial in trials if trial.reference and trial.text is not None]
+    skipped = [{"id": number, **problem.to_json()} for number, problem in found.skipped.items()]
+    days = {name: blocks.post_implant_day(name) or found.data.post_implant_day.get(name) for name in sessions}
+    return {
+        **vars(rates(trials, seed)),
+        "split": found.split,
+        "wer_seen": seen_rates.wer if seen_rates else None,
+        "wer_unseen": unseen_rates.wer if unseen_rates else None,
+        "seen": seen_rates,
+        "unseen": unseen_rates,
+        "per_session": group_rates(trials, sessions),
+        "per_corpus": group_rates(with_corpus, [trial.corpus or "" for trial in with_corpus]),
+        "per_session_corpus": {name: _by_corpus(trials, name) for name in dict.fromkeys(sessions)},
+        "post_implant_day": {name: day for name, day in days.items() if day is not None},
+        "words_per_minute": words_per_minute(trials),
+        "oov": _oov(found),
+        "bleu": bleu([trial.reference or "" for trial in read], [trial.text or "" for trial in read]),
+        "bleu_hint": None if available() else HINT,
+        "n_skipped": len(skipped),
+        "skipped": skipped,
+        "provenance": provenance(),
+    }
+
+
+def _training_sentences(found: Recognised) -> set[str]:
+    if "train" not in found.data.splits:
+        return set()
+    return {normalize(sentence) for sentence in found.data.split("train").sentences if sentence}
+
+
+def _by_corpus(trials: Sequence[TrialResult], session: str) -> dict[str, Rates]:
+    of_day = [trial for trial in trials if trial.session == session and trial.corpus]
+    return group_rates(of_day, [trial.corpus or "" for trial in of_day])
+
+
+def _oov(found: Recognised) -> dict[str, Any] | None:
+    n_words = sum(len((trial.reference or "").split()) for trial in found.trials)
+    if found.vocabulary is None or not n_words:
+        return None
+    words = out_of_vocabulary(found.trials, found.vocabulary)
+    return {"n": words.total(), "rate": words.total() / n_words, "words": dict(words.most_common(20))}
+
+
+def _origin(
+    run: str | Path, data: str | Path, lm: str | Path | None, found: Recognised, device: str, seed: int
+) -> dict[str, Any]:
+    config = Path(run) / "config.yaml"
+    return {
+        "run": str(run),
+        "data": str(data),
+        "lm": None if lm is None else str(lm),
+        "engine": None if lm is None else found.engine,
+        "options": None if lm is None else asdict(found.options),
+        "device": device,
+        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper(),
+        "seed": seed,
+        "n_parameters": found.model.n_parameters,
+        "config": yaml.safe_load(config.read_text()) if config.is_file() else None,
+    }
+
+
+def _with_total(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 3)}
+
+
+def _check_replaceable(out: Path) -> None:
+    """Raise DataError unless `out` is absent, an empty directory, or an evaluation directory."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        ours = "per_session" in json.loads((out / "metrics.json").read_text())
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if not ours:
+        raise DataError("exists and is not an evaluation directory", where=out, fix="choose another name or remove it")
+
+
+def _write_results(folder: Path, found: Recognised, searched: bool, confused: Confusion | None) -> None:
+    (folder / "logits").mkdir()
+    for trial in found.trials:
+        name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
+        np.save(folder / "logits" / name, trial.logits_PV.astype(np.float16))
+    if searched:
+        write_predictions(folder / "predictions.csv", found.trials, found.skipped)
+        write_nbest(folder / "nbest.jsonl", found.trials, found.engine)
+    if confused is not None:
+        _write_confusion(folder / "confusion.csv", confused)
+
+
+def _write_confusion(path: Path, confused: Confusion) -> None:
+    """One row per reference phoneme, one column per decoded one; the last row and column are what the other lacks."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("reference", *confused.symbols, "deleted"))
+        for symbol, row in zip((*confused.symbols, "inserted"), confused.counts_RH.tolist(), strict=True):
+            table.writerow((symbol, *row))
+
+
+def _write_json(path: Path, mapping: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")

@@ -1,0 +1,183 @@
+"""What the decoded trials are worth: error rates with intervals, groups of trials, confusions.
+
+All rates are at corpus level (edits of all trials over the reference lengths of all trials), as the Brain-to-Text
+benchmarks score; intervals come from a bootstrap over trials.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.decoding.options import NBest
+from cortext.text import metrics
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import SIL
+
+# Neighbours in this order sound alike, so that confusions gather near the diagonal of the matrix.
+MANNERS: dict[str, tuple[str, ...]] = {
+    "vowels": tuple("IY IH EH AE AA AO AH ER UH UW EY AY OY OW AW".split()),
+    "approximants": tuple("Y W R L".split()),
+    "nasals": tuple("M N NG".split()),
+    "fricatives": tuple("F V TH DH S Z SH ZH HH".split()),
+    "affricates": tuple("CH JH".split()),
+    "stops": tuple("P B T D K G".split()),
+    "silence": (SIL,),
+}
+PHONEME_ORDER: tuple[str, ...] = tuple(symbol for symbols in MANNERS.values() for symbol in symbols)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialResult:
+    """What a run made of one trial.
+
+    id:           row of `predictions.csv`: sessions in order, trials in file order, counted from 0
+    phonemes:     reference symbols with SIL after every word; None where labels are withheld
+    greedy:       symbols of the best CTC path without blanks and repeats
+    logits_PV:    float32 [P, V] in the model's token order
+    nbest:        sentences of the word search; None without a language model
+    """
+
+    id: int
+    session: str
+    block: int
+    trial: int
+    n_bins: int
+    corpus: str | None
+    sentence: str | None
+    phonemes: tuple[str, ...] | None
+    greedy: tuple[str, ...]
+    logits_PV: np.ndarray
+    nbest: NBest | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The best sentence as the benchmark scores it, or None without a language model."""
+        return None if self.nbest is None else normalize(self.nbest[0].text)
+
+    @property
+    def reference(self) -> str | None:
+        """The prompt as the benchmark scores it."""
+        return None if self.sentence is None else normalize(self.sentence)
+
+    @property
+    def name(self) -> str:
+        """How messages and files name the trial."""
+        return f"{self.session}/block {self.block}/trial {self.trial}"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Error rates of some trials; a rate is None where labels, or the word search, are missing."""
+
+    n_trials: int
+    n_words: int
+    n_phonemes: int
+    per: float | None
+    per_ci95: tuple[float, float] | None
+    wer: float | None
+    wer_ci95: tuple[float, float] | None
+    cer: float | None
+    cer_ci95: tuple[float, float] | None
+    edits: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Substitutions, insertions, deletions and reference length, by `phoneme`, `word` and `char`."""
+
+
+def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
+    """PER, WER and CER of the trials with 95 % bootstrap intervals.
+
+    PER compares the greedy phonemes with the labels, silences included, as the T15 release does.
+    """
+    spelt = [trial for trial in trials if trial.phonemes]
+    said = [trial for trial in trials if trial.reference]
+    words = [trial for trial in said if trial.text is not None]
+    said_words, read_words = [t.reference for t in words], [t.text for t in words]
+    found: dict[str, Any] = {"edits": {}}
+    for name, unit, references, hypotheses in (
+        ("per", "phoneme", [t.phonemes for t in spelt], [t.greedy for t in spelt]),
+        ("wer", "word", said_words, read_words),
+        ("cer", "char", said_words, read_words),
+    ):
+        rate = metrics.error_rate(references, hypotheses, unit, seed=seed)  # type: ignore[arg-type]
+        found[name] = rate.rate
+        found[f"{name}_ci95"] = None if rate.low is None else (rate.low, rate.high)
+        if rate.rate is not None:
+            found["edits"][unit] = asdict(rate.counts)
+    return Rates(
+        n_trials=len(trials),
+        n_words=sum(len((t.reference or "").split()) for t in said),
+        n_phonemes=sum(len(t.phonemes or ()) for t in spelt),
+        **found,
+    )
+
+
+def group_rates(trials: Sequence[TrialResult], keys: Iterable[str]) -> dict[str, Rates]:
+    """Rates of the trials that share a key (`keys` is parallel to `trials`), in order of first appearance."""
+    groups: dict[str, list[TrialResult]] = {}
+    for trial, key in zip(trials, keys, strict=True):
+        groups.setdefault(key, []).append(trial)
+    return {key: rates(group) for key, group in groups.items()}
+
+
+def split_by_seen(trials: Sequence[TrialResult], known: Collection[str]) -> tuple[list[TrialResult], list[TrialResult]]:
+    """Trials whose sentence is in `known` (normalised texts), and those whose sentence is new."""
+    labelled = [trial for trial in trials if trial.reference]
+    seen = [trial for trial in labelled if trial.reference in known]
+    return seen, [trial for trial in labelled if trial.reference not in known]
+
+
+def words_per_minute(trials: Sequence[TrialResult]) -> float | None:
+    """Prompted words per minute of recording, pauses before and after the sentence included."""
+    said = [trial for trial in trials if trial.reference]
+    minutes = sum(trial.n_bins for trial in said) * BIN_MS / 60_000
+    return sum(len((t.reference or "").split()) for t in said) / minutes if minutes else None
+
+
+def out_of_vocabulary(trials: Sequence[TrialResult], vocabulary: Collection[str]) -> Counter[str]:
+    """How often each prompted word occurs that the search cannot write, the most frequent first."""
+    words = Counter(word for trial in trials for word in (trial.reference or "").split())
+    return Counter({word: count for word, count in words.most_common() if word not in vocabulary})
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Aligned phonemes: `counts_RH` int [41, 41], rows the reference and columns the decoded phoneme.
+
+    The last row counts insertions by decoded phoneme, the last column deletions by reference phoneme.
+    """
+
+    symbols: tuple[str, ...]
+    counts_RH: np.ndarray
+
+    def top(self, n: int) -> list[tuple[str | None, str | None, int, float]]:
+        """The `n` most frequent errors: reference, decoded, count, and their share of the reference's occurrences.
+
+        None stands for an inserted or deleted phoneme; an insertion's share is of all insertions.
+        """
+        names = (*self.symbols, None)
+        errors = self.counts_RH.copy()
+        np.fill_diagonal(errors, 0)
+        order = np.argsort(errors, axis=None, kind="stable")[::-1][:n]
+        rows, columns = np.unravel_index(order, errors.shape)
+        totals = self.counts_RH.sum(axis=1)
+        return [
+            (names[row], names[column], int(errors[row, column]), float(errors[row, column] / totals[row]))
+            for row, column in zip(rows, columns, strict=True)
+            if errors[row, column]
+        ]
+
+
+def confusion(trials: Sequence[TrialResult]) -> Confusion | None:
+    """Confusion matrix of the greedy phonemes against the labels, or None where no trial is labelled."""
+    labelled = [trial for trial in trials if trial.phonemes]
+    if not labelled:
+        return None
+    index = {symbol: number for number, symbol in enumerate(PHONEME_ORDER)}
+    references = [[index[symbol] for symbol in trial.phonemes or ()] for trial in labelled]
+    decoded = [[index[symbol] for symbol in trial.greedy] for trial in labelled]
+    return Confusion(PHONEME_ORDER, metrics.confusion(references, decoded, len(index)))

@@ -1,0 +1,119 @@
+"""Predictions as the Brain-to-Text '25 competition takes them, and the n-best lists behind them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cortext.data.checks import Problem
+from cortext.data.disk import disk_error
+from cortext.decoding.options import Hypothesis
+from cortext.errors import DecodingError
+from cortext.evaluation.recognise import Options, Progress, in_order, recognise
+from cortext.evaluation.scores import TrialResult
+
+
+def decode(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    lm: str | Path,
+    out: str | Path,
+    *,
+    options: Options = None,
+    engine: str = "reference",
+    device: str = "cpu",
+    skip_bad: bool = False,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Write the sentences of a split to the CSV file `out` and return them, one per row.
+
+    Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are normalised as the
+    benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text. Arguments and
+    errors are those of `evaluate`; labels are not needed.
+    """
+    if lm is None:
+        raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
+    out = Path(out)
+    found = recognise(
+        run,
+        data,
+        split,
+        lm,
+        options=options,
+        engine=engine,
+        device=device,
+        skip_bad=skip_bad,
+        workers=workers,
+        progress=progress,
+    )
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        texts = write_predictions(temporary, found.trials, found.skipped)
+        temporary.replace(out)
+    except OSError as error:
+        raise disk_error(error, out) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return texts
+
+
+def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:
+    """Write `id,text` rows and return the texts."""
+    rows = [(number, (trial.text or "") if trial else "") for number, trial in in_order(trials, skipped)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("id", "text"))
+        table.writerows(rows)
+    return [text for _, text in rows]
+
+
+def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
+    """Write one JSON object a line and trial: its candidate sentences with their scores (natural logs) and words.
+
+    source: what searched; `degraded` says what was missing while it did (nothing, here).
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for trial in trials:
+            line = {
+                "id": trial.id,
+                "session": trial.session,
+                "block": trial.block,
+                "trial": trial.trial,
+                "reference": trial.sentence,
+                "hypotheses": [_hypothesis(hypothesis) for hypothesis in trial.nbest or ()],
+                "source": source,
+                "degraded": None,
+            }
+            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
+    return {
+        "text": hypothesis.text,
+        "score": _finite(hypothesis.score),
+        "acoustic": _finite(hypothesis.acoustic_score),
+        "ngram": _finite(hypothesis.lm_score),
+        "llm": _finite(hypothesis.llm_score),
+        "words": [
+            {
+                "word": word.word,
+                "start_ms": _finite(word.start_ms),
+                "end_ms": _finite(word.end_ms),
+                "confidence": _finite(word.confidence),
+            }
+            for word in hypothesis.words
+        ],
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    """JSON has no infinity: such a score is null."""
+    return float(number) if number is not None and math.isfinite(number) else None
