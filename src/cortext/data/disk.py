@@ -6,9 +6,65 @@ import errno
 import os
 import re
 import shutil
+from io import FileIO
 from pathlib import Path
 
 from cortext.errors import DataError
+
+
+class Sink:
+    """The file that HDF5 writes to. A failed write is remembered, and raised by `check`, instead of reported to HDF5.
+
+    HDF5 keeps a file half open when closing it fails on a full disk, and crashes the process later (2.0, bus error).
+    """
+
+    def __init__(self, raw: FileIO) -> None:
+        self._raw = raw
+        self._error: OSError | None = None
+
+    def write(self, data: memoryview) -> int:
+        """Write all of `data`, or nothing once a write has failed."""
+        rest = data
+        try:
+            while self._error is None and len(rest):
+                rest = rest[self._raw.write(rest) :]
+        except OSError as error:
+            self._error = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """Set the length of the file."""
+        try:
+            self._raw.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+        return size
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes from the position on."""
+        return self._raw.read(size) or b""
+
+    def readinto(self, data: memoryview) -> int:
+        """Fill `data`; with zeros where a failed write left nothing to read."""
+        found = self._raw.readinto(data) or 0
+        data[found:] = bytes(len(data) - found)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The position."""
+        return self._raw.tell()
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def check(self) -> None:
+        """Raise the OSError of the first write that failed."""
+        if self._error is not None:
+            raise self._error
 
 
 def sync(path: Path) -> None:

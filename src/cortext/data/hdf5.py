@@ -24,7 +24,7 @@ import numpy as np
 
 from cortext.data.checks import PATCH, FaultError, OnBad, PatchGeometry, Problem, check_features, check_labels
 from cortext.data.description import DESCRIPTION, BlockDescription, read_description
-from cortext.data.disk import disk_error, sync
+from cortext.data.disk import Sink, disk_error, sync
 from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial
 from cortext.errors import DataError, nearest
 
@@ -38,6 +38,7 @@ __all__ = [
     "write_session",
 ]
 _TRIAL = re.compile(r"trial_\d+")
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError)  # what h5py raises on structures that make no sense
 _LABELS = ("seq_class_ids", "transcription")
 _LABEL_ATTRIBUTES = ("seq_len", "sentence_label")
 
@@ -77,7 +78,7 @@ def read_trials(
             seen: dict[tuple[str, int, int], str] = {}
             for name in names:
                 try:
-                    trial = _read(file[name], labels_required, session)
+                    trial = _guarded(file, name, labels_required, session)
                     check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
                     if trial.phoneme_ids is not None:
                         check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
@@ -105,9 +106,12 @@ def _opened(path: Path) -> Iterator[h5py.File]:
             raise FaultError(None, f"cannot be read: {os.strerror(error.errno)}", "check the path") from None
         if "truncated" in str(error):
             raise FaultError(None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", again) from None
-        raise FaultError(None, "not an HDF5 file, or a damaged one", again) from None
+        raise FaultError(None, "not an HDF5 file, or a badly damaged one", again) from None
     with file:
-        yield file
+        try:
+            yield file
+        except _DAMAGE as error:
+            raise FaultError(None, f"damaged HDF5 ({error})", again) from None
 
 
 def _trial_names(file: h5py.File) -> list[str]:
@@ -124,6 +128,13 @@ def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
+def _guarded(file: h5py.File, name: str, labels_required: bool, session: str | None) -> Trial:
+    try:
+        return _read(file[name], labels_required, session)
+    except _DAMAGE as error:
+        raise FaultError(None, f"damaged HDF5 ({error})", "copy or download the file again") from None
+
+
 def _read(group: Any, labels_required: bool, session: str | None) -> Trial:
     attributes = dict(group.attrs)
     n_bins = _number(attributes, "n_time_steps")
@@ -131,10 +142,7 @@ def _read(group: Any, labels_required: bool, session: str | None) -> Trial:
     if not 0 < n_bins <= dataset.shape[0]:
         found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
-    try:
-        features_TC = dataset[:n_bins].astype(np.float32, copy=False)
-    except OSError:
-        raise FaultError("input_features", "cannot be read (damaged file)", "copy or download the file again") from None
+    features_TC = dataset[:n_bins].astype(np.float32, copy=False)
     name = _text(attributes, "session")
     if session is not None and name != session:
         raise FaultError("session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder")
@@ -168,7 +176,8 @@ def _dataset(group: Any, name: str, n_dims: int) -> Any:
 def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
     if name not in attributes:
         raise FaultError(name, "attribute missing, expected in every trial", "write the trial with write_session")
-    return attributes[name]
+    value = attributes[name]
+    return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
 
 
 def _number(attributes: Mapping[str, Any], name: str) -> int:
@@ -184,8 +193,6 @@ def _number(attributes: Mapping[str, Any], name: str) -> int:
 
 def _text(attributes: Mapping[str, Any], name: str) -> str:
     value = _attribute(attributes, name)
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.reshape(())[()]
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             value = value.decode()
@@ -238,18 +245,21 @@ def write_session(path: str | Path, trials: Iterable[Trial], *, patch: PatchGeom
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(temporary, "w") as file:
-            _write_trials(file, path, trials, patch)
-        sync(temporary)
+        with temporary.open("w+b", buffering=0) as raw:
+            sink = Sink(raw)
+            with h5py.File(sink, "w") as file:
+                _write_trials(file, path, trials, patch, sink)
+            sink.check()
+            os.fsync(raw.fileno())
         temporary.replace(path)
         sync(path.parent)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise disk_error(error, path) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry) -> None:
+def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry, sink: Sink) -> None:
     n_features: int | None = None
     seen: dict[tuple[str, int, int], str] = {}
     for number, trial in enumerate(trials):
@@ -261,6 +271,7 @@ def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: P
             check_features(trial.features_TC, n_features, patch=patch)
             _check_unique(trial, name, seen)
             _write(file.create_group(name), trial, patch)
+            sink.check()
         except FaultError as fault:
             raise Problem(str(path), name, fault.field, fault.message).error() from None
         n_features = trial.features_TC.shape[1]
