@@ -15,18 +15,20 @@ class DecoderOptions:
     """Settings of the word search.
 
     score = acoustic_scale * acoustic + lm_weight * ngram + word_score * words + sil
+
+    `cortext.decoding.reference` defines each term.
     """
 
     acoustic_scale: float = 1.0
-    """Factor on the acoustic log-probability."""
+    """Factor on the acoustic log-probability; above 0."""
     lm_weight: float = 1.0
     """Factor on the n-gram log-probability."""
     word_score: float = 0.0
     """Added once per word; positive favours more words."""
     sil_cost: float = 0.0
-    """Subtracted for every word boundary that is crossed without a SIL token. Zero makes silence free and optional."""
+    """Subtracted for every word that follows another without a SIL token. Zero makes silence free and optional."""
     unk_score: float = -10.0
-    """Natural-log score added to a word that the n-gram does not know."""
+    """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = 1.0
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame."""
     blank_skip: float = 1.0
@@ -46,7 +48,7 @@ class DecoderOptions:
     recombine: str = "logadd"
     """How paths that read the same are joined: `logadd` (sum of probabilities) or `max` (the best path)."""
     history_words: int = 0
-    """Words of history that keep hypotheses apart beyond what the n-gram needs."""
+    """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference keeps all)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -58,7 +60,9 @@ class DecoderOptions:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or (field.type == "int" and int(value) != value):
                 raise DecodingError(f"{field.name} is {value!r}; a finite {field.type} is needed")
-        lower = dict(acoustic_scale=0, blank_penalty=1, beam=0, lattice_beam=0, max_active=1, min_active=1, nbest=1)
+        if self.acoustic_scale <= 0:
+            raise DecodingError(f"acoustic_scale is {self.acoustic_scale}; it must be above 0")
+        lower = dict(blank_penalty=1, beam=0, lattice_beam=0, max_active=1, min_active=1, nbest=1)
         lower |= dict(max_arcs=1, history_words=0, blank_skip=0)
         for name, bound in lower.items():
             if getattr(self, name) < bound:
@@ -92,7 +96,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One candidate sentence. `acoustic_score` and `lm_score` are unscaled natural logs; `score` joins them."""
+    """One candidate sentence. Scores are natural logs.
+
+    score:          acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words + sil_score
+    lm_score:       unscaled log-probability of the n-gram, sentence end and unknown-word scores included
+    sil_score:      -sil_cost for every word that follows another without SIL on the sentence's best path
+    acoustic_score: unscaled, what the above leaves: the log-probability of the best path (`max`) or of all paths
+                    (`logadd`; with a sil_cost, paths with other silences than the best one's bear the difference)
+    """
 
     text: str
     score: float
@@ -100,6 +111,7 @@ class Hypothesis:
     lm_score: float
     words: tuple[Word, ...] = ()
     llm_score: float | None = None
+    sil_score: float = 0.0
 
 
 @dataclass(frozen=True)

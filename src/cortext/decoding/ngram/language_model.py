@@ -186,7 +186,9 @@ def _lines(path: Path) -> Iterator[str]:
     except UnicodeDecodeError:
         raise LanguageModelError("not UTF-8 text", where=path, fix="give one sentence per line in UTF-8") from None
     except (OSError, EOFError) as error:
-        raise LanguageModelError(f"cannot read the text: {getattr(error, 'strerror', None) or error}", where=path) from None
+        raise LanguageModelError(
+            f"cannot read the text: {getattr(error, 'strerror', None) or error}", where=path
+        ) from None
 
 
 def _checked_vocabulary(vocabulary: Iterable[str]) -> set[str]:

@@ -1,0 +1,127 @@
+"""The reference engine: `reference.Search` finds sentences, `sentences` scores them exactly and times their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial, Word
+from cortext.decoding.reference import Graph, History, Search, scaled
+from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
+from cortext.decoding.tree import LexiconTree
+from cortext.errors import DecodingError
+from cortext.text.phonemes import Inventory
+
+FRAME_MS = 80.0
+"""Frame p stands for the time from 80 p to 80 (p + 1) ms: a patch begins every 4 bins of 20 ms (and sees 14)."""
+
+
+class ReferenceEngine:
+    """Searches by plain Python over a language model in memory; graphs are kept per options and inventory."""
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm = lm
+        self._trees: dict[Inventory, LexiconTree] = {}
+        self._graphs: dict[tuple[DecoderOptions, Inventory], Graph] = {}
+
+    @classmethod
+    def from_dir(cls, lm_dir: Path) -> ReferenceEngine:
+        """The engine for a language-model directory."""
+        return cls(LanguageModel.open(lm_dir))
+
+    def start(self, options: DecoderOptions, inventory: Inventory) -> ReferenceUtterance:
+        """A search through a new utterance."""
+        return ReferenceUtterance(self, self._graph(options, inventory), options, inventory)
+
+    def score(self, text: str, log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> Hypothesis:
+        """The exact scores of a given sentence; words are separated by blanks."""
+        words = text.split()
+        for word in words:
+            if word not in self.lm.lexicon:
+                raise DecodingError(f"the word {word!r} is not in the lexicon", where=self.lm.directory)
+        history = History(None, "", self.lm.begin(), 0.0)
+        for word in words:
+            history, _ = history.then(word, self.lm.ngram, options)
+        scores_PV = scaled(log_probs_PV, options, inventory)
+        (paths,) = score_sentences([self._spellings(words, inventory)], scores_PV, options, inventory)
+        if paths.score == -np.inf:
+            raise DecodingError(f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames")
+        return self.hypothesis(words, history, paths, options)
+
+    def rank(
+        self, found: Sequence[History], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+    ) -> NBest:
+        """Sentences with their exact scores, best first."""
+        sentences = [history.words() for history in found]
+        spellings = [self._spellings(words, inventory) for words in sentences]
+        paths = score_sentences(spellings, scores_PV, options, inventory)
+        rows = zip(sentences, found, paths, strict=True)
+        hypotheses = [self.hypothesis(words, history, each, options) for words, history, each in rows]
+        return NBest(tuple(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.text))))
+
+    def hypothesis(
+        self, words: Sequence[str], history: History, paths: SentencePaths, options: DecoderOptions
+    ) -> Hypothesis:
+        """The result for one sentence, from its n-gram score and its paths."""
+        lm_score = history.ngram + self.lm.end(history.state)
+        sil_score = -options.sil_cost * paths.boundaries
+        spans = zip(words, paths.spans, strict=True)
+        return Hypothesis(
+            text=" ".join(words),
+            score=paths.score + options.lm_weight * lm_score + options.word_score * len(words),
+            acoustic_score=(paths.score - sil_score) / options.acoustic_scale,
+            lm_score=lm_score,
+            words=tuple(Word(word, first * FRAME_MS, end * FRAME_MS) for word, (first, end) in spans),
+            sil_score=sil_score,
+        )
+
+    def _spellings(self, words: Sequence[str], inventory: Inventory) -> list[Spelling]:
+        lexicon, index = self.lm.lexicon, inventory.index
+        return [
+            [
+                ([index[phoneme] for phoneme in phonemes], float(np.log(weight)))
+                for phonemes, weight in zip(lexicon.pronunciations(word), lexicon.weights(word), strict=True)
+            ]
+            for word in words
+        ]
+
+    def _graph(self, options: DecoderOptions, inventory: Inventory) -> Graph:
+        graph = self._graphs.get((options, inventory))
+        if graph is None:
+            if inventory not in self._trees:
+                self._trees[inventory] = LexiconTree.of(self.lm.lexicon, inventory)
+            self._graphs.clear()  # one at a time: they are large, and tuning tries many options
+            graph = Graph(self._trees[inventory], self.lm.ngram, options, inventory)
+            self._graphs[options, inventory] = graph
+        return graph
+
+
+class ReferenceUtterance:
+    """One utterance of the reference engine."""
+
+    def __init__(self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory) -> None:
+        self._engine, self._options, self._inventory = engine, options, inventory
+        self._search = Search(graph, engine.lm.ngram, options)
+        self._frames: list[np.ndarray] = [np.empty((0, len(inventory)))]
+
+    def advance(self, log_probs_PV: np.ndarray) -> None:
+        """Take in frames of log-probabilities."""
+        scores_PV = scaled(log_probs_PV, self._options, self._inventory)
+        self._frames.append(scores_PV)
+        self._search.advance(scores_PV)
+
+    def partial(self) -> Partial:
+        """The words that will not change any more, and the current guess after them."""
+        stable, tail = self._search.partial()
+        return Partial(" ".join(stable), " ".join(tail))
+
+    def finish(self) -> NBest:
+        """The candidate sentences with exact scores, best first."""
+        options = self._options
+        found = self._search.finish()
+        kept = [history for score, history in found if score >= found[0][0] - options.lattice_beam]
+        kept = kept[: min(options.nbest, options.max_arcs)]
+        return self._engine.rank(kept, np.concatenate(self._frames), options, self._inventory)

@@ -1,0 +1,265 @@
+"""The reference search: CTC prefix beam search over a lexicon tree with an n-gram. The oracle of faster engines.
+
+What is searched for. A sentence w1 ... wn is read from a sequence of one token per frame by the rules of CTC (repeats
+joined, then blanks removed) if what remains is
+
+    SIL* pron(w1) SIL* pron(w2) ... SIL* pron(wn) SIL*
+
+with any pronunciation of each word. SIL may stand before, between and after words any number of times and is never
+required; entering a word directly after the last phoneme of another costs `sil_cost`, the start and the end of the
+sentence cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as within a
+word. A word counts when its last phoneme is there; a sentence ends only between words.
+
+The score of a path is
+
+    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank + log weight of each pronunciation)
+    + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
+
+with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know (which has the
+n-gram's `<unk>` probability). The score of a *sentence* joins all its paths: the log of the sum of their exponentials
+(`logadd`) or their maximum (`max`). `cortext.decoding.sentences` computes it, so a reported score is exact and does not
+depend on the beam; the beam decides which sentences are found. Log-probabilities below `FLOOR` count as `FLOOR`, so
+that every sentence that fits into the frames has a finite score. In frames that are passed over (`blank_skip`) the
+blank is the only token.
+
+Hypotheses are kept apart by their whole history of words, so joining never mixes sentences and `history_words` changes
+nothing. For pruning only, the score of an unfinished word includes the best it can still get: the best unigram (and
+word score) below its node.
+
+Graves et al., Connectionist Temporal Classification, ICML 2006; Hannun et al., First-Pass Large Vocabulary Continuous
+Speech Recognition using Bi-Directional Recurrent DNNs, arXiv 1408.2873 (prefix beam search).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import itemgetter
+
+import numpy as np
+
+from cortext.decoding.ngram import NGram, State
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.tree import ROOT, LexiconTree
+from cortext.text.phonemes import Inventory
+
+FLOOR = -1000.0
+"""Natural-log probability below which all are alike, minus infinity included."""
+
+_NEG_INF = -math.inf
+
+
+class History:
+    """The words of a hypothesis so far, as a linked list; one object per word sequence of a search.
+
+    state: the n-gram's state after them; ngram: their unscaled log-probability, unknown-word scores included
+    """
+
+    __slots__ = ("_next", "length", "ngram", "parent", "state", "word")
+
+    def __init__(self, parent: History | None, word: str, state: State, ngram: float) -> None:
+        self.parent, self.word, self.state, self.ngram = parent, word, state, ngram
+        self.length: int = parent.length + 1 if parent else 0
+        self._next: dict[str, tuple[History, float]] = {}
+
+    def then(self, word: str, ngram: NGram, options: DecoderOptions) -> tuple[History, float]:
+        """The history with one more word, and what that word adds to the score."""
+        found = self._next.get(word)
+        if found is None:
+            log_prob, state = ngram.score(self.state, word)
+            if word not in ngram:
+                log_prob += options.unk_score
+            history = History(self, word, state, self.ngram + log_prob)
+            found = self._next[word] = history, options.lm_weight * log_prob + options.word_score
+        return found
+
+    def words(self) -> list[str]:
+        """The words, first to last."""
+        backwards, history = [], self
+        while history.parent is not None:
+            backwards.append(history.word)
+            history = history.parent
+        return backwards[::-1]
+
+
+Key = tuple[History, int, int]
+"""A hypothesis: its words, its node in the tree and the token of the last frame (the blank, or the node's phoneme)."""
+
+Arc = tuple[int | None, float, tuple[tuple[str, float], ...]]
+"""Where a token leads from a node: the next node (None at a leaf), what it adds to the score there, and the words that
+end with it, with what leaving the tree adds (their n-gram and word scores come on top)."""
+
+
+class Graph:
+    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and its arcs by token."""
+
+    def __init__(self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory) -> None:
+        self.blank, self.after_word = inventory.blank, len(tree)
+        ahead = _look_ahead(tree, ngram, options)
+        self.arcs: list[dict[int, Arc]] = [
+            {token: self._arc(tree, ahead, node, child, options) for token, child in children.items()}
+            for node, children in enumerate(tree.children)
+        ]
+        self.arcs.append(
+            {
+                token: (node, gain - options.sil_cost, tuple((word, ends - options.sil_cost) for word, ends in words))
+                for token, (node, gain, words) in self.arcs[ROOT].items()
+            }
+        )
+        for node in (ROOT, self.after_word):
+            self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
+
+    @staticmethod
+    def _arc(tree: LexiconTree, ahead: list[float], node: int, child: int, options: DecoderOptions) -> Arc:
+        words = tuple([(w, options.acoustic_scale * log_weight - ahead[node]) for w, log_weight in tree.words[child]])
+        return (child if tree.children[child] else None, ahead[child] - ahead[node], words)
+
+
+def _look_ahead(tree: LexiconTree, ngram: NGram, options: DecoderOptions) -> list[float]:
+    """For each node the best that the words strictly below it can add, by their unigrams; 0 for the root."""
+    ahead = [_NEG_INF] * len(tree)
+    for node in reversed(range(len(tree))):  # children have higher numbers than their parents
+        for child in tree.children[node].values():
+            ahead[node] = max(ahead[node], ahead[child])
+            for word, log_weight in tree.words[child]:
+                log_prob = ngram.unigram(word) + (0.0 if word in ngram else options.unk_score)
+                own = options.acoustic_scale * log_weight + options.lm_weight * log_prob + options.word_score
+                ahead[node] = max(ahead[node], own)
+    ahead = [0.0 if value == _NEG_INF else value for value in ahead]
+    ahead[ROOT] = 0.0
+    return ahead
+
+
+def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> np.ndarray:
+    """What each token adds to a path's score in each frame, float64 [P, V]; -inf where blank_skip forbids it."""
+    scores_PV = np.maximum(log_probs_PV.astype(np.float64), FLOOR)
+    blank = inventory.blank
+    passed_over_P = (
+        np.exp(scores_PV[:, blank]) >= options.blank_skip
+        if options.blank_skip < 1
+        else np.zeros(len(scores_PV), dtype=bool)
+    )
+    scores_PV[:, blank] -= math.log(options.blank_penalty)
+    scores_PV *= options.acoustic_scale
+    only_blank_V = np.arange(scores_PV.shape[1]) != blank
+    scores_PV[np.ix_(passed_over_P, only_blank_V)] = _NEG_INF
+    return scores_PV
+
+
+class Search:
+    """The search through one utterance, frame by frame."""
+
+    def __init__(self, graph: Graph, ngram: NGram, options: DecoderOptions) -> None:
+        self._graph, self._ngram, self._options = graph, ngram, options
+        self._join = _log_add if options.recombine == "logadd" else _maximum
+        start = History(None, "", ngram.begin(), 0.0)
+        self._live: list[tuple[Key, float]] = [((start, ROOT, graph.blank), 0.0)]
+
+    def advance(self, scores_PV: np.ndarray) -> None:
+        """Take in frames of `scaled` scores."""
+        for scores_V in scores_PV:
+            self._live = self._prune(self._extend(scores_V.tolist()))
+
+    def _extend(self, scores: list[float]) -> dict[Key, float]:
+        """All continuations of the live hypotheses by one frame that can survive it, with their joined scores."""
+        arcs, after_word, blank = self._graph.arcs, self._graph.after_word, self._graph.blank
+        ngram, options, join = self._ngram, self._options, self._join
+        floor = self._floor(scores)
+        tokens = sorted(
+            [(score, token) for token, score in enumerate(scores) if token != blank and score > _NEG_INF], reverse=True
+        )
+        table: dict[Key, float] = {}
+        for key, score in self._live:
+            history, node, last = key
+            join(table, (history, node, blank), score + scores[blank])
+            if last != blank:
+                join(table, key, score + scores[last])
+            arcs_here, least = arcs[node], floor - score
+            for added, token in tokens:
+                if added < least:
+                    break
+                if token == last or token not in arcs_here:
+                    continue
+                child, gain, words = arcs_here[token]
+                if child is not None and added + gain >= least:
+                    join(table, (history, child, token), score + added + gain)
+                for word, ends in words:
+                    longer, word_gain = history.then(word, ngram, options)
+                    if added + ends + word_gain >= least:
+                        join(table, (longer, after_word, token), score + added + ends + word_gain)
+        return table
+
+    def _floor(self, scores: list[float]) -> float:
+        """No continuation below this can survive; -inf while the beam alone does not decide.
+
+        The blank is open to every hypothesis, so the best after this frame is at least the best before it and a blank.
+        It leaves at least half as many hypotheses as there were: with 2 * min_active of them the minimum is safe.
+        """
+        if len(self._live) < 2 * self._options.min_active:
+            return _NEG_INF
+        (_, _, last), best = self._live[0]
+        return best + max(scores[self._graph.blank], scores[last]) - self._options.beam
+
+    def _prune(self, table: dict[Key, float]) -> list[tuple[Key, float]]:
+        """The survivors, best first: within the beam, at most max_active, at least min_active where there are."""
+        options = self._options
+        least = max(table.values()) - options.beam
+        live = [item for item in table.items() if item[1] >= least]
+        if len(live) < options.min_active:
+            live = sorted(table.items(), key=itemgetter(1), reverse=True)[: options.min_active]
+        live.sort(key=itemgetter(1), reverse=True)
+        return live[: options.max_active]
+
+    def finish(self) -> list[tuple[float, History]]:
+        """The sentences that the utterance may be, with the search's own score, best first.
+
+        If no live hypothesis stands between words, the unfinished words are dropped.
+        """
+        between = (ROOT, self._graph.after_word)
+        live = [item for item in self._live if item[0][1] in between] or self._live
+        table: dict[History, float] = {}
+        for (history, _, _), score in live:
+            self._join(table, history, score)
+        weight = self._options.lm_weight
+        ended = [(score + weight * self._ngram.end(history.state), history) for history, score in table.items()]
+        return sorted(ended, key=itemgetter(0), reverse=True)
+
+    def partial(self) -> tuple[list[str], list[str]]:
+        """The words that all live hypotheses share from the start, and the words of the best one after them."""
+        histories = list(dict.fromkeys(key[0] for key, _ in self._live))
+        best, shared = histories[0], histories[0]
+        for history in histories[1:]:
+            shared = _common(shared, history)
+        words = best.words()
+        return words[: shared.length], words[shared.length :]
+
+
+def _common(one: History, other: History) -> History:
+    """The longest history that both begin with."""
+    while one is not other:
+        if one.length < other.length:
+            one, other = other, one
+        assert one.parent is not None
+        one = one.parent
+    return one
+
+
+Join = Callable[[dict, object, float], None]
+
+
+def _log_add(table: dict, key: object, score: float) -> None:
+    """Join a path with those of the same key by the sum of their probabilities."""
+    known = table.get(key)
+    if known is None:
+        table[key] = score
+    elif known >= score:
+        table[key] = known + math.log1p(math.exp(score - known))
+    else:
+        table[key] = score + math.log1p(math.exp(known - score))
+
+
+def _maximum(table: dict, key: object, score: float) -> None:
+    """Join a path with those of the same key by keeping the better."""
+    known = table.get(key)
+    if known is None or score > known:
+        table[key] = score

@@ -1,0 +1,196 @@
+"""What given sentences score, exactly, and when their words were said: CTC forward and Viterbi, no beam.
+
+The paths and their scores are those that `cortext.decoding.reference` defines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cortext.decoding.options import DecoderOptions
+from cortext.text.phonemes import Inventory
+
+_NO_WORD = -1
+_MAX_CELLS = 20_000_000  # frames x states of the sentences that are scored together
+
+Spelling = Sequence[tuple[Sequence[int], float]]
+"""The pronunciations of a word: token numbers, and the log of the weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePaths:
+    """The paths that read one sentence.
+
+    score:      all of them joined, without the n-gram and word scores
+    boundaries: how often the best path enters a word directly after another, without SIL
+    spans:      first frame and end frame (exclusive) of each word on the best path: those of its phonemes
+    """
+
+    score: float
+    boundaries: int
+    spans: tuple[tuple[int, int], ...]
+
+
+class _States:
+    """CTC states of several sentences side by side. Every state stands for one token; sources lead to it."""
+
+    def __init__(self, inventory: Inventory, options: DecoderOptions) -> None:
+        self.blank, self.sil = inventory.blank, inventory.sil
+        self.scale, self.sil_cost = options.acoustic_scale, options.sil_cost
+        self.tokens: list[int] = []
+        self.words: list[int] = []
+        self.sources: list[list[tuple[int, float]]] = []
+        self.starts: list[int] = []
+        self.finals: list[list[int]] = []
+
+    def state(self, token: int, sources: Sequence[tuple[int, float]], word: int = _NO_WORD) -> int:
+        """A state that can repeat itself and that follows `sources` (state, added score)."""
+        number = len(self.tokens)
+        self.tokens.append(token)
+        self.words.append(word)
+        self.sources.append([(number, 0.0), *sources])
+        return number
+
+    def add(self, spellings: Sequence[Spelling]) -> None:
+        """Add the states of one sentence, given the pronunciations of its words."""
+        start = self.state(self.blank, [])
+        self.sources[start] = []
+        self.starts.append(start)
+        ends, cost = [(start, 0.0), (self.state(self.blank, [(start, 0.0)]), 0.0)], 0.0
+        entries = ends + self._silence(ends)
+        for word, spelling in enumerate(spellings):
+            ends = []
+            for tokens, log_weight in spelling:
+                before = [(state, added + self.scale * log_weight) for state, added in entries]
+                for token in tokens:
+                    label = self.state(token, [each for each in before if self.tokens[each[0]] != token], word)
+                    before = [(label, 0.0), (self.state(self.blank, [(label, 0.0)]), 0.0)]
+                ends += before
+            cost = self.sil_cost
+            entries = [(state, -cost) for state, _ in ends] + self._silence(ends)
+        self.finals.append([state for state, _ in entries])
+
+    def _silence(self, ends: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        """SIL, any number of times, after `ends`: the states from which the next word may begin."""
+        sil = self.state(self.sil, ends)
+        blank = self.state(self.blank, [(sil, 0.0)])
+        self.sources[sil].append((blank, 0.0))
+        return [(sil, 0.0), (blank, 0.0)]
+
+
+class _Arrays:
+    """The states as padded arrays: sources_SK and what they add_SK; state S is impossible and pads."""
+
+    def __init__(self, states: _States) -> None:
+        n_states, width = len(states.tokens), max(map(len, states.sources))
+        self.tokens_S = np.array(states.tokens)
+        self.sources_SK = np.full((n_states, width), n_states)
+        self.added_SK = np.zeros((n_states, width))
+        for number, sources in enumerate(states.sources):
+            for column, (source, added) in enumerate(sources):
+                self.sources_SK[number, column] = source
+                self.added_SK[number, column] = added
+        self.before_S = np.full(n_states + 1, -np.inf)  # before the first frame
+        self.before_S[states.starts] = 0.0
+
+    def forward(self, scores_PV: np.ndarray) -> np.ndarray:
+        """Log of the summed exponentials of all paths into each state, float64 [S]."""
+        alpha_S = self.before_S.copy()
+        with np.errstate(divide="ignore"):
+            for scores_V in scores_PV:
+                paths_SK = alpha_S[self.sources_SK] + self.added_SK
+                best_S = paths_SK.max(axis=1)
+                best_S[best_S == -np.inf] = 0.0
+                summed_S = np.log(np.exp(paths_SK - best_S[:, None]).sum(axis=1))
+                alpha_S[:-1] = best_S + summed_S + scores_V[self.tokens_S]
+        return alpha_S
+
+    def viterbi(self, scores_PV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Score of the best path into each state, float64 [S], and the source it came by in each frame, [P, S]."""
+        alpha_S = self.before_S.copy()
+        came_PS = np.zeros((len(scores_PV), len(self.tokens_S)), dtype=np.min_scalar_type(self.sources_SK.shape[1]))
+        rows_S = np.arange(len(self.tokens_S))
+        for came_S, scores_V in zip(came_PS, scores_PV, strict=True):
+            paths_SK = alpha_S[self.sources_SK] + self.added_SK
+            choice_S = paths_SK.argmax(axis=1)
+            came_S[:] = choice_S
+            alpha_S[:-1] = paths_SK[rows_S, choice_S] + scores_V[self.tokens_S]
+        return alpha_S, came_PS
+
+
+def score_sentences(
+    sentences: Sequence[Sequence[Spelling]], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+) -> list[SentencePaths]:
+    """Score sentences, each given as the pronunciations of its words.
+
+    scores_PV: float64 [P, V] of `reference.scaled`
+    A sentence that does not fit into the frames scores -inf and has no spans.
+    """
+    return [
+        paths
+        for group in _groups(sentences, len(scores_PV))
+        for paths in _score_group(group, scores_PV, options, inventory)
+    ]
+
+
+def _groups(sentences: Sequence[Sequence[Spelling]], n_frames: int) -> Iterator[list[Sequence[Spelling]]]:
+    """Sentences in groups that fit into memory together."""
+    group: list[Sequence[Spelling]] = []
+    cells = 0
+    for sentence in sentences:
+        own = n_frames * sum(4 + 2 * len(tokens) for spelling in sentence for tokens, _ in spelling)
+        if group and cells + own > _MAX_CELLS:
+            yield group
+            group, cells = [], 0
+        group.append(sentence)
+        cells += own
+    if group:
+        yield group
+
+
+def _score_group(
+    sentences: Sequence[Sequence[Spelling]], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+) -> list[SentencePaths]:
+    states = _States(inventory, options)
+    for sentence in sentences:
+        states.add(sentence)
+    arrays = _Arrays(states)
+    best_S, came_PS = arrays.viterbi(scores_PV)
+    joined_S = arrays.forward(scores_PV) if options.recombine == "logadd" else best_S
+    results = []
+    for sentence, ends in zip(sentences, states.finals, strict=True):
+        score = float(np.logaddexp.reduce(joined_S[ends]) if options.recombine == "logadd" else joined_S[ends].max())
+        if score == -np.inf:
+            results.append(SentencePaths(score, 0, ()))
+            continue
+        path = _trace(arrays, came_PS, ends[int(best_S[ends].argmax())])
+        results.append(SentencePaths(score, *_read(path, states, len(sentence))))
+    return results
+
+
+def _trace(arrays: _Arrays, came_PS: np.ndarray, state: int) -> list[int]:
+    """The states of the best path that ends in `state`, one per frame."""
+    path = []
+    for came_S in came_PS[::-1]:
+        path.append(state)
+        state = int(arrays.sources_SK[state, came_S[state]])
+    return path[::-1]
+
+
+def _read(path: list[int], states: _States, n_words: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Boundaries without SIL, and the frames of each word."""
+    first, last = [0] * n_words, [_NO_WORD] * n_words
+    boundaries, silent = 0, True
+    for frame, state in enumerate(path):
+        word = states.words[state]
+        if word != _NO_WORD:
+            if last[word] == _NO_WORD:
+                first[word] = frame
+                boundaries += not silent
+            last[word], silent = frame, False
+        elif states.tokens[state] == states.sil:
+            silent = True
+    return boundaries, tuple((start, end + 1) for start, end in zip(first, last, strict=True))
