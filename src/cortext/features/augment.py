@@ -39,7 +39,9 @@ class Augmentation:
             if not getattr(self, name) >= 0 or not math.isfinite(getattr(self, name)):
                 raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be 0 or more")
         if self.random_walk_axis not in (-3, -2, -1, 0, 1, 2):
-            raise ConfigError(f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)")
+            raise ConfigError(
+                f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"
+            )
         if self.smooth_kernel_std <= 0 or self.smooth_kernel_size < 1:
             raise ConfigError("data_transforms.smooth_kernel_std and smooth_kernel_size must be above 0")
         try:

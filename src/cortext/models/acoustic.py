@@ -129,7 +129,9 @@ class AcousticModel:
             x_BTC = x_BTC[..., self.feature_subset]
         # A GRU reads forwards only and 'valid' smoothing looks ahead only within a trial, so that frames of a trial
         # depend on its own bins alone; bins beyond it are zeroed because NaN there would not be.
-        inside_BT = torch.arange(x_BTC.shape[1], device=self.device) < torch.from_numpy(n_bins_B).to(self.device)[:, None]
+        inside_BT = (
+            torch.arange(x_BTC.shape[1], device=self.device) < torch.from_numpy(n_bins_B).to(self.device)[:, None]
+        )
         x_BTC = torch.where(inside_BT[..., None], x_BTC, 0.0)
         if smooth:
             x_BTC = self.smooth(x_BTC)

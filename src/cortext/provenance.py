@@ -1,0 +1,38 @@
+"""What produced a result: versions, commit, machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import cortext
+
+PACKAGES = ("cortext", "torch", "numpy", "safetensors", "rapidfuzz")
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what decides a result, the git commit where cortext runs from a checkout, machine and time (UTC)."""
+    return {
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
+        "commit": git_commit(),
+        "platform": platform.platform(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout that cortext runs from (`-dirty` where it has changes); None for an installed package."""
+    package = Path(cortext.__file__).resolve().parent
+    root = package.parents[1]
+    if package != root / "src" / "cortext" or not (root / ".git").exists():
+        return None  # installed below somebody else's repository, whose commit says nothing
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

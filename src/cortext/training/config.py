@@ -1,0 +1,147 @@
+"""Settings of a training run. Names and structure are those of the published YAML; defaults are its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext.config import load_config, with_overrides
+from cortext.errors import ConfigError, nearest
+from cortext.features import Augmentation
+from cortext.models import GRUConfig, model_config
+
+METRICS = ("val_per", "val_wer", "val_loss")
+
+
+@dataclass
+class DatasetConfig:
+    """Section `dataset`: which trials, and how they become batches."""
+
+    data_transforms: Augmentation = field(default_factory=Augmentation)
+    """Augmentation and smoothing."""
+    batch_size: int = 64
+    """Trials in a batch."""
+    days_per_batch: int = 4
+    """Different recording days in a batch."""
+    seed: int = 1
+    """Decides which trials are in which batch."""
+    must_include_days: list[int] | None = None
+    """Days (positions in the list of sessions, negative from the end) that every batch has; null for none."""
+    feature_subset: list[int] | None = None
+    """Features that the model gets, by number; null for all."""
+    bad_trials_dict: dict[str, dict[Any, list[int]]] | None = None
+    """Trials left out: `{session: {block: [trial, ...]}}`; null for none."""
+    sessions: list[str] | None = None
+    """Sessions to train on, in the order of the day layers; null for all that the data have."""
+    length_buckets: int = 1
+    """Bands of trial length; a batch comes from one band, which limits padding. 1 draws as the release does."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"dataset.seed is {self.seed}; it must be at least 0")
+
+
+@dataclass
+class TrainConfig:
+    """A training run."""
+
+    model: Any = field(default_factory=GRUConfig)
+    """The model; its key `kind` names one of the registered ones."""
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    """Which trials, and how they become batches."""
+
+    num_training_batches: int = 120_000
+    """Batches to train on."""
+    lr_scheduler_type: Literal["cosine", "linear"] = "cosine"
+    """`cosine`: linear warm-up, then half a cosine down. `linear`: a straight line down, without warm-up."""
+    lr_max: float = 0.005
+    """Highest learning rate of everything but the day layers."""
+    lr_min: float = 0.0001
+    """Learning rate at the end of the decay."""
+    lr_decay_steps: int = 120_000
+    """Batch at which the decay ends."""
+    lr_warmup_steps: int = 1_000
+    """Batches of warm-up; the first has a learning rate of zero."""
+    lr_max_day: float = 0.005
+    """Highest learning rate of the day layers."""
+    lr_min_day: float = 0.0001
+    """Learning rate of the day layers at the end of their decay."""
+    lr_decay_steps_day: int = 120_000
+    """Batch at which the day layers' decay ends (the linear schedule uses `lr_decay_steps` for all)."""
+    lr_warmup_steps_day: int = 1_000
+    """Batches of warm-up of the day layers."""
+
+    beta0: float = 0.9
+    """Decay of Adam's mean of the gradient."""
+    beta1: float = 0.999
+    """Decay of Adam's mean of the squared gradient."""
+    epsilon: float = 0.1
+    """Added to Adam's denominator. The published 0.1 damps small gradients and belongs to the published rates."""
+    weight_decay: float = 0.001
+    """AdamW's weight decay; biases have none."""
+    weight_decay_day: float = 0.0
+    """Weight decay of the day layers."""
+    grad_norm_clip_value: float = 10.0
+    """Gradients with a larger norm are scaled down to it; 0 clips nothing."""
+    seed: int = 10
+    """Decides initial weights, dropout and augmentation."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Matrix products in bfloat16 or float32; `auto` takes bfloat16 where the hardware has it. The loss is float32."""
+
+    batches_per_train_log: int = 200
+    """Batches from one line about training to the next."""
+    batches_per_val_step: int = 2_000
+    """Batches from one validation to the next; there is one at the end too."""
+    batches_per_save: int = 0
+    """Batches from one saved state to the next, beside those saved at validations; 0 for none."""
+    best_metric: Literal["val_per", "val_wer", "val_loss"] = "val_per"
+    """What the kept weights are best in. Equal values are decided by `val_loss`."""
+    early_stopping: bool = False
+    """Whether to stop when the metric no longer improves."""
+    early_stopping_val_steps: int = 20
+    """Validations without improvement after which training stops."""
+    val_wer_trials: int = 50
+    """Validation trials, evenly spread, whose words are decoded at a validation where there is a language model."""
+    val_wer_options: dict[str, Any] = field(default_factory=lambda: {"max_active": 30, "nbest": 1})
+    """Decoder options of that search, narrow so that it takes little time."""
+
+    def __post_init__(self) -> None:
+        self.model = model_config(self.model)
+        lower = {"num_training_batches": 1, "lr_decay_steps": 1, "lr_decay_steps_day": 1, "lr_warmup_steps": 0}
+        lower |= {"lr_warmup_steps_day": 0, "lr_min": 0, "lr_min_day": 0, "beta0": 0, "beta1": 0, "weight_decay": 0}
+        lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
+        lower |= {"batches_per_val_step": 1, "batches_per_save": 0, "early_stopping_val_steps": 1, "val_wer_trials": 0}
+        for name, bound in lower.items():
+            if not getattr(self, name) >= bound:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
+        for name in ("lr_max", "lr_max_day", "epsilon"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("beta0", "beta1"):
+            if not getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
+
+
+def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
+    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `demo`, `tiny`).
+
+    `overrides` are `key=value` texts. Raises ConfigError.
+    """
+    if isinstance(config, TrainConfig):
+        return with_overrides(config, overrides)
+    path = Path(config)
+    if not path.is_file() and path.parent == Path() and not path.suffix:
+        recipes = {recipe.stem: recipe for recipe in _recipe_directory().glob("*.yaml")}
+        if path.name not in recipes:
+            raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
+        path = recipes[path.name]
+    return load_config(path, TrainConfig, overrides)
+
+
+def _recipe_directory() -> Path:
+    """`configs/`: inside the installed package, or beside `src/` in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parents[1] / "configs"

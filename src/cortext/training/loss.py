@@ -1,0 +1,57 @@
+"""The loss: connectionist temporal classification (Graves et al., ICML 2006), as the release computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from cortext.data.checks import frames_needed
+from cortext.data.packed import PackedSplit
+from cortext.errors import DataError
+
+
+def ctc_loss(
+    logits_BPV: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    n_labels_B: torch.Tensor,
+    blank: int = 0,
+) -> torch.Tensor:
+    """Negative log-likelihood (natural) of each trial's label, float32 [B]; training minimises the mean.
+
+    Computed in float32 whatever the logits are. A label that does not fit into its frames gives inf.
+    """
+    log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
+    return torch.nn.functional.ctc_loss(
+        log_probs_PBV, labels_BU, n_patches_B, n_labels_B, blank=blank, reduction="none", zero_infinity=False
+    )
+
+
+def check_labels_fit(split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0) -> None:
+    """Raise DataError for the first trial without a label, or whose label needs more frames than its bins give.
+
+    CTC gives inf and broken gradients for such a trial. `longest_cut` bins may be cut off by augmentation.
+    """
+    for i in range(len(split)):
+        labels_U = split.labels(i)
+        where = trial_name(split, i)
+        if labels_U is None:
+            raise DataError(f"the {split.name} split has a trial without a label", where=where, fix="leave it out")
+        available = n_patches(int(split.n_bins_N[i]) - longest_cut)
+        if available < frames_needed(labels_U):
+            found = f"{available} frames are left after augmentation for a label that needs {frames_needed(labels_U)}"
+            raise DataError(found, where=where, fix="name it in dataset.bad_trials_dict, or lower random_cut")
+
+
+def trial_name(split: PackedSplit, i: int) -> str:
+    """How messages name trial `i`."""
+    return f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
+
+
+def name_trials(split: PackedSplit, indices: np.ndarray, most: int = 8) -> str:
+    """The names of some trials on one line, the first `most` of them."""
+    unique = np.unique(indices)
+    names = ", ".join(trial_name(split, int(i)) for i in unique[:most])
+    return names if len(unique) <= most else f"{names} and {len(unique) - most} more"

@@ -1,0 +1,149 @@
+"""AdamW (Loshchilov and Hutter, ICLR 2019) with the parameter groups and schedules of the release.
+
+Three groups: biases (no decay), day layers (their own learning rate and decay), and the rest. The release has one
+parameter per day, and a day that is absent from a batch has no gradient, so that AdamW leaves it alone: weights,
+moments and step count. Here the days are one tensor, whose absent days have a gradient of zero, with which AdamW would
+go on moving them; `DayAdamW` therefore updates only the days of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from cortext.training.config import TrainConfig
+
+
+def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps: int) -> float:
+    """Learning rate of batch `step` (from 0) as a fraction of the highest; `floor` is the lowest fraction.
+
+    cosine: 0 at batch 0, linear up to 1 at `warmup_steps`, half a cosine down to `floor` at `decay_steps`.
+    linear: from 1 at batch 0 straight down to `floor` at `decay_steps`.
+    """
+    if kind == "linear":
+        return 1 + (floor - 1) * min(step, decay_steps) / decay_steps
+    if step < warmup_steps:
+        return step / warmup_steps
+    if step >= decay_steps:
+        return floor
+    progress = (step - warmup_steps) / max(1, decay_steps - warmup_steps)
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class DayAdamW:
+    """AdamW for tensors [days, ...], of which a batch moves only its own days; each day has its own step count."""
+
+    def __init__(
+        self, parameters: dict[str, nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float
+    ) -> None:
+        self.parameters, self.betas, self.eps, self.weight_decay = parameters, betas, eps, weight_decay
+        self.mean = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        self.square = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        n_days = max((len(parameter) for parameter in parameters.values()), default=0)
+        self.steps = torch.zeros(n_days, dtype=torch.int64)
+
+    @torch.no_grad()
+    def step(self, days: np.ndarray, lr: float) -> None:
+        """Move the given days (distinct, int64) along their gradients."""
+        rows = torch.from_numpy(days)
+        self.steps[rows] += 1
+        steps = self.steps[rows].double()
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            at = rows.to(parameter.device)
+            per_day = (-1, *[1] * (parameter.dim() - 1))
+            step_size, root = (
+                correction.float().to(parameter.device).view(per_day)
+                for correction in (lr / (1 - self.betas[0] ** steps), (1 - self.betas[1] ** steps).sqrt())
+            )
+            gradient = parameter.grad[at]
+            mean = torch.lerp(self.mean[name][at], gradient, 1 - self.betas[0])
+            square = (self.square[name][at] * self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+            decayed = parameter[at] * (1 - lr * self.weight_decay)
+            parameter[at] = decayed - step_size * mean / (square.sqrt() / root + self.eps)
+            self.mean[name][at], self.square[name][at] = mean, square
+
+
+class Optimizer:
+    """The optimiser of a run: `step` moves the parameters of a model, `state` and `load` are for checkpoints."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        self.config = config
+        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        days = {name: parameter for name, parameter in trainable.items() if name.startswith("day_")}
+        self.shared = {name: parameter for name, parameter in trainable.items() if name not in days}
+        is_bias = {name: "bias" in name.rpartition(".")[2] for name in self.shared}
+        betas = (config.beta0, config.beta1)
+        self.adam = torch.optim.AdamW(
+            [
+                {"params": [p for name, p in self.shared.items() if is_bias[name]], "weight_decay": 0.0},
+                {"params": [p for name, p in self.shared.items() if not is_bias[name]]},
+            ],
+            lr=config.lr_max,
+            betas=betas,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self.day_adam = DayAdamW(days, betas, config.epsilon, config.weight_decay_day)
+        self.trainable = list(trainable.values())
+
+    def lr(self, step: int) -> float:
+        """Learning rate of batch `step`, from 0."""
+        c = self.config
+        kind, warmup = c.lr_scheduler_type, c.lr_warmup_steps
+        return c.lr_max * lr_factor(step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, warmup)
+
+    def lr_day(self, step: int) -> float:
+        """Learning rate of the day layers at batch `step`."""
+        c = self.config
+        if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
+            return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
+        floor = c.lr_min_day / c.lr_max_day
+        return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
+
+    def step(self, step: int, days: np.ndarray) -> float:
+        """Clip the gradients, move the parameters, clear the gradients; returns the norm before clipping.
+
+        A norm that is not finite moves nothing. days: int64, the different recording days in the batch
+        """
+        limit = self.config.grad_norm_clip_value or math.inf
+        norm = float(nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True))
+        if math.isfinite(norm):
+            for group in self.adam.param_groups:
+                group["lr"] = self.lr(step)
+            self.adam.step()
+            self.day_adam.step(days, self.lr_day(step))
+        self.adam.zero_grad(set_to_none=True)
+        for parameter in self.day_adam.parameters.values():
+            parameter.grad = None
+        return norm
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Moments and step counts by name."""
+        state = {"day_steps": self.day_adam.steps}
+        state |= {f"mean.{name}": tensor for name, tensor in self.day_adam.mean.items()}
+        state |= {f"square.{name}": tensor for name, tensor in self.day_adam.square.items()}
+        for name, parameter in self.shared.items():
+            if entry := self.adam.state.get(parameter):
+                state |= {f"mean.{name}": entry["exp_avg"], f"square.{name}": entry["exp_avg_sq"]}
+                state[f"steps.{name}"] = entry["step"]
+        return state
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over what `state` gave."""
+        self.day_adam.steps.copy_(state["day_steps"])
+        for name in self.day_adam.parameters:
+            self.day_adam.mean[name].copy_(state[f"mean.{name}"])
+            self.day_adam.square[name].copy_(state[f"square.{name}"])
+        for name, parameter in self.shared.items():
+            if f"steps.{name}" in state:
+                moments = {"exp_avg": state[f"mean.{name}"], "exp_avg_sq": state[f"square.{name}"]}
+                self.adam.state[parameter] = {
+                    key: tensor.to(parameter.device, copy=True)
+                    for key, tensor in ({"step": state[f"steps.{name}"]} | moments).items()
+                }

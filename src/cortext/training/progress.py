@@ -1,0 +1,73 @@
+"""What a person watching a run sees: a progress bar on a terminal, and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+Advance = Callable[[int, float, float | None, float], None]
+"""Called with batches done, loss, PER (None before the first validation) and trials per second."""
+
+
+@contextmanager
+def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
+    """A bar on stderr with loss, PER, trials per second and time left; nothing where stderr is not a terminal."""
+    console = Console(stderr=True)
+    status = TextColumn("loss {task.fields[loss]:.2f}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s")
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), status, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        number = bar.add_task("training", total=total, completed=done, loss=float("nan"), per="-", rate=0.0)
+
+        def advance(done: int, loss: float, per: float | None, rate: float) -> None:
+            text = "-" if per is None else f"{100 * per:.1f} %"
+            bar.update(number, completed=done, loss=loss, per=text, rate=rate)
+
+        yield advance
+
+
+@contextmanager
+def packing_bar(shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for the packing of session files before training."""
+    console = Console(stderr=True)
+    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        number = bar.add_task("packing", total=None, visible=False)
+        yield lambda done, total: bar.update(number, completed=done, total=total, visible=True)
+
+
+class TensorBoard:
+    """Scalars as TensorBoard event files, written at once.
+
+    tensorboardX's own `SummaryWriter` writes from a thread, which on a full disk dies and leaves its caller waiting.
+    `first_step`: events of an earlier sitting from this step on are hidden.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
+        start = SessionLog(status=SessionLog.START)
+        self._write(Event(step=first_step, wall_time=time.time(), session_log=start))
+
+    def scalars(self, values: Mapping[str, float | None], step: int) -> None:
+        """Write numbers; None is left out."""
+        for name, value in values.items():
+            if value is not None:
+                self._write(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def _write(self, event: Any) -> None:
+        self._writer.write_event(event)

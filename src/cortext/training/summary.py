@@ -1,0 +1,79 @@
+"""What came of a run: `summary.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.config import to_mapping
+from cortext.models import AcousticModel
+from cortext.models.acoustic import write_whole
+from cortext.provenance import provenance
+from cortext.training.checkpoint import Progress
+from cortext.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A finished run. Rates are fractions; `best_*` belong to the kept weights."""
+
+    run: str
+    kind: str
+    steps: int
+    best_step: int
+    best_metric: str
+    best_value: float
+    val_per: float
+    val_loss: float
+    val_wer: float | None
+    """On at most `val_wer_trials` trials with a narrow search; None without a language model."""
+    n_parameters: int
+    n_train_trials: int
+    n_val_trials: int
+    n_sessions: int
+    device: str
+    threads: int
+    """Threads of a CPU operation: bit-exact repetition needs the same number."""
+    seed: int
+    seconds: float
+    """Training and validation, in all sittings."""
+
+    def __str__(self) -> str:
+        wer = "" if self.val_wer is None else f", WER {100 * self.val_wer:.1f} %"
+        best = f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, CTC loss {self.val_loss:.2f}"
+        return f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,} parameters; {best}"
+
+
+def summarise(path: Path, config: TrainConfig, model: AcousticModel, progress: Progress, device: str) -> RunSummary:
+    """The summary of a run that has come to its end."""
+    best = progress.best
+    assert best is not None  # every run ends with a validation
+    return RunSummary(
+        run=str(path),
+        kind=config.model.kind,
+        steps=progress.step,
+        best_step=best["step"],
+        best_metric=config.best_metric,
+        best_value=best[config.best_metric],
+        val_per=best["val_per"],
+        val_loss=best["val_loss"],
+        val_wer=best["val_wer"],
+        n_parameters=model.n_parameters,
+        n_train_trials=progress.data["n_train"],
+        n_val_trials=progress.data["n_val"],
+        n_sessions=len(model.sessions),
+        device=device,
+        threads=torch.get_num_threads(),
+        seed=config.seed,
+        seconds=round(progress.seconds, 2),
+    )
+
+
+def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
+    """Write the summary with the configuration and what produced it (commit, versions, machine)."""
+    content: dict[str, Any] = asdict(summary) | {"config": to_mapping(config), "provenance": provenance()}
+    write_whole(path, json.dumps(content, indent=2, default=str).encode())
