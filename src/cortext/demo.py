@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cortext.errors import CortextError
 
@@ -28,6 +28,8 @@ class DemoResult:
     """What the demo reached, how long each stage took, and where the report is."""
 
     metrics: Metrics
+    examples: tuple[tuple[str, str], ...]
+    """Five sentences, evenly spread over the trials: what was attempted, what was decoded."""
     seconds: dict[str, float]
     peak_memory_gb: float
     report: Path
@@ -61,7 +63,7 @@ def run_demo(
     data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
     seconds: dict[str, float] = {}
 
-    def timed(name: str, work: Callable[[Progress | None], object]) -> object:
+    def timed(name: str, work: Callable[[Progress | None], Any]) -> Any:
         started = time.perf_counter()
         result = work(stage(name))
         seconds[name] = round(time.perf_counter() - started, 1)
@@ -74,7 +76,8 @@ def run_demo(
     metrics = timed(
         "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", workers=workers, progress=bar)
     )
-    result = DemoResult(metrics, seconds, _peak_memory_gb(), out / "eval" / "report.html")  # type: ignore[arg-type]
+    examples = _examples(out / "eval" / "nbest.jsonl")
+    result = DemoResult(metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html")
     (out / MARK).write_text(json.dumps({"preset": preset, "seed": seed, "seconds": seconds}, indent=2) + "\n")
     return result
 
@@ -90,6 +93,12 @@ def _fresh_directory(out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("{}\n")
     return out
+
+
+def _examples(nbest: Path, count: int = 5) -> tuple[tuple[str, str], ...]:
+    lines = nbest.read_text(encoding="utf-8").splitlines()
+    chosen = [json.loads(lines[number * len(lines) // count]) for number in range(min(count, len(lines)))]
+    return tuple((trial["reference"], trial["hypotheses"][0]["text"]) for trial in chosen)
 
 
 def _peak_memory_gb() -> float:

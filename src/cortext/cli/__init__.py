@@ -24,7 +24,7 @@ app = typer.Typer(
 
 
 # Typer carries click inside; of its exceptions only BadParameter is public, and what a user can cause shares its base.
-_ClickError = typer.BadParameter.__mro__[2]
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[assignment]
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from cortext.evaluation import Metrics
 
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of tables.")
 OVERRIDES = typer.Option([], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times.")
@@ -45,12 +48,22 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def percent(rate: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`12.3 %`, or `12.3 % (11.0-13.9)` with an interval; a dash where there is no rate."""
-    if rate is None:
-        return "-"
-    interval = "" if low is None or high is None else f" ({100 * low:.1f}-{100 * high:.1f})"
-    return f"{100 * rate:.1f} %{interval}"
+def percent(rate: float | None) -> str:
+    """`12.3 %`, or a dash where there is no rate."""
+    return "-" if rate is None else f"{100 * rate:.1f} %"
+
+
+def print_metrics(metrics: Metrics) -> None:
+    """Print the error rates of an evaluation with their intervals."""
+    rows = []
+    for name in ("per", "wer", "cer"):
+        rate, interval = getattr(metrics, name), getattr(metrics, f"{name}_ci95")
+        low, high = (percent(bound) for bound in interval) if interval else ("", "")
+        rows.append((name.upper(), percent(rate), f"{low} to {high}" if interval else "-"))
+    trials = f"{metrics.n_trials} {metrics.split} trials, {metrics.n_words} words"
+    print_table("", [trials, "rate", "95 % interval"], rows)
+    if metrics.n_skipped:
+        typer.echo(f"left out: {metrics.n_skipped} unusable trials; metrics.json says why")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, print_json, progress_bar
+from cortext.cli.console import JSON, OVERRIDES, print_json, print_metrics, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -45,3 +45,12 @@ def demo(
     if as_json:
         print_json(dataclasses.asdict(result))
         return
+    print_metrics(result.metrics)
+    total = sum(result.seconds.values())
+    print_table(
+        "", [*result.seconds, "in all"], [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]], 0
+    )
+    for reference, hypothesis in result.examples:
+        typer.echo(f"said     {reference}\ndecoded  {hypothesis}\n")
+    typer.echo(f"peak memory {result.peak_memory_gb:.1f} GB")
+    typer.echo(f"report: {result.report}")

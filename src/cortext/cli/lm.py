@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,8 +62,19 @@ def score(
     _print_facts(text, LanguageModel.open(directory).evaluate(text), as_json)
 
 
-def _print_facts(title: Path, facts: dict[str, object], as_json: bool) -> None:
+def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
-    else:
-        print_table(str(title), ["", ""], list(facts.items()), right_from=2)
+        return
+    rows = [(name.replace("_", " "), _readable(value)) for name, value in facts.items()]
+    print_table("", [str(title), ""], rows, right_from=2)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_readable(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "  ".join(_readable(item) for item in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, SKIP_BAD, percent, print_json, print_table, progress_bar
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, SKIP_BAD, print_json, print_metrics, progress_bar
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
@@ -87,8 +87,8 @@ def evaluate(
     if as_json:
         print_json(dataclasses.asdict(metrics))
         return
-    print_table("", ["", "rate", "trials"], [("PER", percent(metrics.per), metrics.n_trials)])
-    typer.echo(out / "report.html")
+    print_metrics(metrics)
+    typer.echo(f"report: {out / 'report.html'}")
 
 
 def decode(
