@@ -172,7 +172,7 @@ class Search:
         for key, score in self._live:
             history, node, last = key
             join(table, (history, node, blank), score + scores[blank])
-            if last != blank:
+            if last != blank and scores[last] > _NEG_INF:
                 join(table, key, score + scores[last])
             arcs_here, least = arcs[node], floor - score
             for added, token in tokens:

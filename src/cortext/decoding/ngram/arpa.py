@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from cortext.decoding.ngram.estimate import BOS, EOS, MAX_ORDER, UNK, Level
 from cortext.errors import LanguageModelError
@@ -68,8 +67,8 @@ class _Reader:
         self.without_backoff: set[Context] = set()
         self.extended: set[Context] = set()
 
-    def fail(self, what: str, fix: str = "make the file again") -> NoReturn:
-        raise LanguageModelError(what, where=f"{self.path}, line {self.number}", fix=fix)
+    def error(self, what: str, fix: str = "make the file again") -> LanguageModelError:
+        return LanguageModelError(what, where=f"{self.path}, line {self.number}", fix=fix)
 
     def lines(self) -> Iterator[str]:
         """Lines that are not empty, without the end of line."""
@@ -82,9 +81,11 @@ class _Reader:
                     if stripped:
                         yield stripped
         except UnicodeDecodeError:
-            self.fail("not UTF-8 text", fix="an ARPA file is needed (KenLM binaries are not read here)")
+            raise self.error(
+                "not UTF-8 text", fix="an ARPA file is needed (KenLM binaries are not read here)"
+            ) from None
         except EOFError:
-            self.fail("the compressed file is truncated", fix="copy or make it again")
+            raise self.error("the compressed file is truncated", fix="copy or make it again") from None
         except OSError as error:
             raise LanguageModelError(f"cannot read it: {error.strerror or error}", where=self.path) from None
 
@@ -94,14 +95,14 @@ class _Reader:
             if line == "\\data\\":
                 break
         else:
-            self.fail("no \\data\\ section", fix="an ARPA file is needed")
+            raise self.error("no \\data\\ section", fix="an ARPA file is needed")
         line = self.header(lines)
         for order, count in enumerate(self.arpa.counts, start=1):
             if line != f"\\{order}-grams:":
-                self.fail(f"found {line[:40]!r} where \\{order}-grams: is expected")
+                raise self.error(f"found {line[:40]!r} where \\{order}-grams: is expected")
             line = self.section(lines, order, count)
         if line != "\\end\\":
-            self.fail(f"found {line[:40]!r} where \\end\\ is expected")
+            raise self.error(f"found {line[:40]!r} where \\end\\ is expected")
         arpa = self.arpa
         arpa.backoffs = {c: value for c, value in arpa.backoffs.items() if value != 0.0 or c in self.extended}
         return arpa
@@ -113,17 +114,19 @@ class _Reader:
             if not line.startswith("ngram "):
                 self.arpa.counts = tuple(counts)
                 if not counts:
-                    self.fail("no 'ngram 1=COUNT' line after \\data\\")
+                    raise self.error("no 'ngram 1=COUNT' line after \\data\\")
                 return line
             order, equals, count = line[len("ngram ") :].partition("=")
             if not (equals and order.strip().isdigit() and count.strip().isdigit()):
-                self.fail(f"bad count {line!r}; 'ngram ORDER=COUNT' is expected")
+                raise self.error(f"bad count {line!r}; 'ngram ORDER=COUNT' is expected")
             if int(order) != len(counts) + 1:
-                self.fail(f"found the count of order {int(order)} where order {len(counts) + 1} is expected")
+                raise self.error(f"found the count of order {int(order)} where order {len(counts) + 1} is expected")
             if int(order) > MAX_ORDER:
-                self.fail(f"order {int(order)} is above the highest supported, {MAX_ORDER}", "build a lower order")
+                raise self.error(
+                    f"order {int(order)} is above the highest supported, {MAX_ORDER}", "build a lower order"
+                )
             counts.append(int(count))
-        self.fail("the file ends in its header")
+        raise self.error("the file ends in its header")
 
     def section(self, lines: Iterator[str], order: int, count: int) -> str:
         """Read the n-grams of one order; returns the line after them."""
@@ -132,23 +135,23 @@ class _Reader:
         for line in lines:
             if line[0] == "\\":
                 if len(probs) - before != count:
-                    self.fail(f"{len(probs) - before} {order}-grams where the header says {count}")
+                    raise self.error(f"{len(probs) - before} {order}-grams where the header says {count}")
                 if order == 1:
                     self.finish_unigrams()
                 return line
             fields = line.split()
             if len(fields) != order + 1 and (highest or len(fields) != order + 2):
                 expected = f"{order + 1}" if highest else f"{order + 1} or {order + 2}"
-                self.fail(f"{len(fields)} fields in a {order}-gram; {expected} are expected")
+                raise self.error(f"{len(fields)} fields in a {order}-gram; {expected} are expected")
             ngram = self.ngram(fields[1 : order + 1])
             if ngram in probs:
-                self.fail(f"{order}-gram {' '.join(fields[1 : order + 1])!r} occurs twice")
+                raise self.error(f"{order}-gram {' '.join(fields[1 : order + 1])!r} occurs twice")
             probs[ngram] = self.log(fields[0], highest_value=0.0)
             if len(fields) == order + 2:
                 backoffs[ngram] = self.log(fields[-1])
             elif not highest:
                 self.without_backoff.add(ngram)
-        self.fail("the file is truncated: it ends before \\end\\", fix="copy or make it again")
+        raise self.error("the file is truncated: it ends before \\end\\", fix="copy or make it again")
 
     def ngram(self, words: Sequence[str]) -> Context:
         """The word numbers of an n-gram whose words and context are known."""
@@ -158,13 +161,13 @@ class _Reader:
         try:
             ngram = tuple([numbers[word] for word in words])
         except KeyError as error:
-            self.fail(f"word {error.args[0]!r} is not among the 1-grams")
+            raise self.error(f"word {error.args[0]!r} is not among the 1-grams") from None
         context = ngram[:-1]
         if context not in self.extended:
             if context in self.without_backoff:
-                self.fail(f"context {' '.join(words[:-1])!r} has no back-off in the {len(context)}-grams")
+                raise self.error(f"context {' '.join(words[:-1])!r} has no back-off in the {len(context)}-grams")
             if context not in self.arpa.backoffs:
-                self.fail(f"context {' '.join(words[:-1])!r} is not among the {len(context)}-grams")
+                raise self.error(f"context {' '.join(words[:-1])!r} is not among the {len(context)}-grams")
             self.extended.add(context)
         return ngram
 
@@ -172,7 +175,9 @@ class _Reader:
         words = self.arpa.words
         for special in (BOS, EOS):
             if special not in words:
-                self.fail(f"no {special} among the 1-grams", fix="build the model from sentences with their ends")
+                raise self.error(
+                    f"no {special} among the 1-grams", fix="build the model from sentences with their ends"
+                )
         if UNK not in words:
             words[UNK] = len(words)
             self.arpa.probs[words[UNK],] = MISSING_UNK
@@ -182,7 +187,7 @@ class _Reader:
         try:
             value = float(text) * LN10
         except ValueError:
-            self.fail(f"{text!r} is not a number")
+            raise self.error(f"{text!r} is not a number") from None
         if math.isnan(value) or value > highest_value:
-            self.fail(f"{text!r} is not a log10 {'probability' if highest_value == 0.0 else 'back-off'}")
+            raise self.error(f"{text!r} is not a log10 {'probability' if highest_value == 0.0 else 'back-off'}")
         return value

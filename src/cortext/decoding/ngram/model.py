@@ -18,10 +18,7 @@ _CACHE_LIMIT = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """How well a model predicts a text.
-
-    `perplexity` is per word and sentence end, unknown words included; `perplexity_known` leaves unknown words out.
-    """
+    """How well a model predicts a text: log-probabilities of everything, and without the unknown words."""
 
     sentences: int
     words: int
@@ -31,15 +28,18 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
+        """Per word and sentence end, unknown words included."""
         return math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
 
     @property
     def perplexity_known(self) -> float:
+        """Per known word and sentence end."""
         known = self.words - self.unknown_words + self.sentences
         return math.exp(-self.log_prob_known / known) if self.sentences else math.nan
 
     @property
     def oov_rate(self) -> float:
+        """Share of the words that the model does not know."""
         return self.unknown_words / self.words if self.words else 0.0
 
 
