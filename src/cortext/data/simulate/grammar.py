@@ -20,15 +20,11 @@ family are dealt in turn by `SPLIT_CYCLE`, so that validation and test each own 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import TypeVar
 
 import numpy as np
-
-Item = TypeVar("Item")
 
 SPLIT_CYCLE = ("lm", "lm", "lm", "val", "lm", "lm", "lm", "test")
 """Split of the templates of a family, in the file's order; "lm" templates also write the training sentences."""
@@ -61,44 +57,61 @@ class _Draw:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Slots (per filler a text for every form; "" is the plain one) and templates, and sentences drawn from them."""
+    """Slots (per filler a text for every form; "" is the plain one) and templates."""
 
     slots: dict[str, list[dict[str, str]]]
     templates: tuple[Template, ...]
 
-    def sentence(self, template: Template, rng: np.random.Generator) -> str:
+
+class Writer:
+    """Writes sentences from a grammar, the same ones for the same generator and order of calls.
+
+    The fillers of a slot are dealt like cards, each once before any comes again: text of a few thousand sentences then
+    holds every filler, which leaves fewer words that a language model has never seen.
+    """
+
+    def __init__(self, grammar: Grammar, rng: np.random.Generator) -> None:
+        self.grammar = grammar
+        self._rng = rng
+        self._decks: dict[str, list[int]] = {}
+
+    def sentence(self, template: Template) -> str:
         """One expansion of a template, ready to print: with a capital letter, and `an` before a vowel."""
-        text = " ".join(self._render(template.text, {}, rng).split())
+        text = " ".join(self._render(template.text, {}).split())
         text = _ARTICLE.sub(r"\1n ", text)
         return text[0].upper() + text[1:]
 
-    def sentences(self, template: Template, n: int, rng: np.random.Generator) -> list[str]:
+    def sentences(self, template: Template, n: int) -> list[str]:
         """Up to `n` different expansions in the order drawn; fewer where a template has few."""
         found: dict[str, None] = {}
         for _ in range(3 * n):
-            found[self.sentence(template, rng)] = None
+            found[self.sentence(template)] = None
             if len(found) >= n:
                 break
         return list(found)
 
-    def _render(self, text: str, scope: dict[str, _Draw], rng: np.random.Generator) -> str:
-        chosen = _CHOICE.sub(lambda match: _pick(match[1].split("|"), rng), text)
-        return _REFERENCE.sub(lambda match: self._fill(match[1], match[2], match[3] or "", scope, rng), chosen)
+    def _render(self, text: str, scope: dict[str, _Draw]) -> str:
+        chosen = _CHOICE.sub(lambda match: self._pick(match[1].split("|")), text)
+        return _REFERENCE.sub(lambda match: self._fill(match[1], match[2], match[3] or "", scope), chosen)
 
-    def _fill(self, slot: str, digit: str, form: str, scope: dict[str, _Draw], rng: np.random.Generator) -> str:
+    def _fill(self, slot: str, digit: str, form: str, scope: dict[str, _Draw]) -> str:
         key = slot + digit
         if key not in scope:
-            taken = {draw.row for other, draw in scope.items() if other.rstrip("0123456789") == slot}
-            row = int(rng.integers(len(self.slots[slot]) - len(taken)))
-            for lower in sorted(taken):
-                row += row >= lower
-            scope[key] = _Draw(row)
+            scope[key] = _Draw(self._deal(slot, {draw.row for name, draw in scope.items() if name.rstrip("23456789") == slot}))
         draw = scope[key]
-        return self._render(self.slots[slot][draw.row][form], draw.inner, rng)
+        return self._render(self.grammar.slots[slot][draw.row][form], draw.inner)
 
+    def _deal(self, slot: str, taken: set[int]) -> int:
+        while True:
+            deck = self._decks.get(slot)
+            if not deck:
+                deck = self._decks[slot] = self._rng.permutation(len(self.grammar.slots[slot])).tolist()
+            row = deck.pop()
+            if row not in taken:
+                return row
 
-def _pick(options: Sequence[Item], rng: np.random.Generator) -> Item:
-    return options[int(rng.integers(len(options)))]
+    def _pick(self, options: list[str]) -> str:
+        return options[int(self._rng.integers(len(options)))]
 
 
 @cache

@@ -67,14 +67,14 @@ def splits(n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[s
     """
     if text is not None:
         return _splits_of_text(text, n_train, n_val, n_test, seed)
-    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    rng = _generator(seed, "text", 0)
     written = _shuffled(handwritten(), rng)
     n_max = int(MAX_HELD_SHARE * len(written))
     n_held = {"val": min(-(-n_val // 2), n_max), "test": min(-(-n_test // 2), n_max)}
     held_written = {"val": written[: n_held["val"]], "test": written[n_held["val"] : sum(n_held.values())]}
     held = {
-        split: _mixed(held_written[split], _drawn(split, n // 2, seed), n, rng)
-        for split, n in (("val", n_val), ("test", n_test))
+        "val": _mixed(held_written["val"], _drawn("val", n_val // 2, seed), n_val, rng),
+        "test": _mixed(held_written["test"], _drawn("test", n_test // 2, seed), n_test, rng),
     }
     known = Known(sentence.text for split in held.values() for sentence in split)
     free_written = [sentence for sentence in written[sum(n_held.values()) :] if not known.shares(sentence.text)]
@@ -123,6 +123,12 @@ def _sequences(sentence: str) -> list[tuple[str, ...]]:
     return [tuple(words[start : start + SEQUENCE_WORDS]) for start in range(n)]
 
 
+def _generator(seed: int, purpose: Literal["text", "lm", "val", "test"], step: int) -> np.random.Generator:
+    """Counter-based, so that what one purpose draws never depends on how much another has drawn."""
+    stream = ("text", "lm", "val", "test").index(purpose)
+    return np.random.Generator(np.random.Philox(key=[seed, 2 * stream + step]))
+
+
 @cache
 def _handwritten() -> tuple[Sentence, ...]:
     folder = resources.files(__package__) / "text"
@@ -138,20 +144,15 @@ def _distinct(sentences: Iterable[str]) -> list[str]:
     return list(first.values())
 
 
-def _drawn(split: str, n: int, seed: int) -> list[Sentence]:
+def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sentence]:
     """At least `n` different sentences (fewer if there are no more), dealt evenly from all the split's templates."""
     rules = grammar.load()
-    templates = [(number, rule) for number, rule in enumerate(rules.templates) if rule.split == split]
+    templates = [rule for rule in rules.templates if rule.split == split]
     quota = 6 * n // (5 * len(templates)) + 1  # some templates have fewer
     sentences: list[Sentence] = []
     while len(sentences) < n:
-        columns = [
-            [
-                Sentence(text, "grammar", rule.name)
-                for text in rules.sentences(rule, quota, np.random.Generator(np.random.Philox(key=[seed, number + 1])))
-            ]
-            for number, rule in templates
-        ]
+        writer = grammar.Writer(rules, _generator(seed, split, 0))
+        columns = [[Sentence(s, "grammar", rule.name) for s in writer.sentences(rule, quota)] for rule in templates]
         n_before = len(sentences)
         dealt = (sentence for row in zip_longest(*columns) for sentence in row if sentence is not None)
         sentences = list({normalize(sentence.text): sentence for sentence in dealt}.values())
@@ -159,7 +160,7 @@ def _drawn(split: str, n: int, seed: int) -> list[Sentence]:
             break
         quota *= 2
     # Within one deal of the templates the order is by chance, or a small split would see the first families only.
-    rng = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[1, 0, 0, 0]))
+    rng = _generator(seed, split, 1)
     deals = [sentences[start : start + len(templates)] for start in range(0, len(sentences), len(templates))]
     return [sentence for deal in deals for sentence in _shuffled(deal, rng)]
 
@@ -182,7 +183,7 @@ def _shuffled(items: Sequence[Sentence], rng: np.random.Generator) -> list[Sente
 
 
 def _splits_of_text(text: Sequence[str], n_train: int, n_val: int, n_test: int, seed: int) -> Splits:
-    rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
+    rng = _generator(seed, "text", 0)
     pool = _shuffled([Sentence(line, "handwritten", None) for line in _distinct(text)], rng)
     n_held = max(1, len(pool) // 10)
     val, test, rest = pool[:n_held], pool[n_held : 2 * n_held], pool[2 * n_held :]
