@@ -45,7 +45,7 @@ def stem(word: str) -> str:
 
     What follows an apostrophe goes; then, until nothing changes, the longest ending of the lists above while two
     letters remain (three for derivations), else half of a doubled last letter, else vowels at the end but for the
-    first two letters; at last one prefix if three letters remain. Irregular forms (decide, decision) stay apart.
+    first two letters. Irregular forms (decide, decision) stay apart.
     """
     rest, before = word.partition("'")[0] or word.strip("'"), ""
     while rest != before:
@@ -59,15 +59,14 @@ def stem(word: str) -> str:
             rest = rest[:-1]
         else:
             rest = rest[:2].replace("y", "i") + rest[2:].rstrip("aeiouy")
-    for prefix in PREFIXES:
-        if rest.startswith(prefix) and len(rest) >= len(prefix) + 3:
-            return rest[len(prefix) :]
     return rest
 
 
-def stems(word: str) -> frozenset[str]:
-    """The stems of the parts between hyphens."""
-    return frozenset(stem(part) for part in word.split("-") if part)
+def stems(word: str) -> set[str]:
+    """The stems of the parts between hyphens, with and without a prefix: related words have one in common."""
+    parts = [part for part in word.split("-") if part]
+    parts += [part.removeprefix(p) for part in parts for p in PREFIXES if part.startswith(p) and len(part) > len(p) + 2]
+    return {stem(part) for part in parts}
 
 
 def held_out(lexicon: Lexicon, seed: int = SEED, n_words: int = N_HELD_OUT) -> tuple[list[str], set[str]]:

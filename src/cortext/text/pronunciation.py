@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import islice, product
+from itertools import chain, islice, product
 
 from cortext.errors import TextError
 from cortext.text import g2p
@@ -48,8 +48,12 @@ def to_phonemes(sentence: str) -> list[str]:
 
 
 def lexicon_for(words: Iterable[str]) -> Lexicon:
-    """A lexicon of exactly these words, predicted where the dictionary lacks them; raises TextError as `pronounce`."""
-    return Lexicon({word: pronounce(word) for word in words})
+    """A lexicon of these words, predicted where the dictionary lacks them.
+
+    Pieces without a letter, such as a hyphen that stands alone in normalised text, have no sound and are left out.
+    Raises TextError for a word with other characters than letters, hyphens and apostrophes.
+    """
+    return Lexicon({word: pronounce(word) for word in words if word.strip("-'")})
 
 
 @lru_cache(maxsize=1 << 16)
@@ -57,24 +61,31 @@ def _pronounce(word: str) -> tuple[Pronunciation, ...]:
     known = Lexicon.cmu().pronunciations(word)
     if known:
         return known
+    if "-" in word:
+        return _joined([part for part in word.split("-") if part.strip("'")])
     contraction = _CONTRACTION.fullmatch(word)
     if contraction:
         stem, ending = contraction.groups()
-        return tuple(variant + _ending(ending, variant[-1]) for variant in _pronounce(stem))
-    parts = [part for part in re.split(r"[-']", word) if part]
-    if parts != [word]:
-        combined = islice(product(*[_pronounce(part) for part in parts]), _MAX_VARIANTS)
-        return tuple(dict.fromkeys(sum(variants, ()) for variants in combined))
+        return tuple([variant + _ending(ending, variant[-1]) for variant in _pronounce(stem)])
+    if "'" in word:  # the second half of keep'em is in the dictionary with its apostrophe, that of o'zork is not
+        parts = [part if part in Lexicon.cmu() else part.strip("'") for part in re.split("(?=')", word)]
+        return _joined([part for part in parts if part])
     if not re.search("[aeiouy]", word):
         return (spell(word),)
     return (g2p.predict(word) or spell(word),)
+
+
+def _joined(parts: list[str]) -> tuple[Pronunciation, ...]:
+    """The combinations of the parts' pronunciations, the most usual of each first."""
+    combined = islice(product(*[_pronounce(part) for part in parts]), _MAX_VARIANTS)
+    return tuple(dict.fromkeys(tuple(chain.from_iterable(variants)) for variants in combined))
 
 
 def spell(word: str) -> Pronunciation:
     """The names of the letters of `word`, one after another."""
     dictionary = Lexicon.cmu()
     letters = [("EY",) if letter == "a" else dictionary.pronunciations(letter)[0] for letter in word]
-    return tuple(phoneme for letter in letters for phoneme in letter)
+    return tuple(chain.from_iterable(letters))
 
 
 def _ending(ending: str, last: str) -> Pronunciation:

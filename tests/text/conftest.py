@@ -1,0 +1,29 @@
+"""The scripts under tools/ as modules: they hold the held-out list and the rules that made the shipped data."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def load_tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def train_g2p() -> ModuleType:
+    return load_tool("train_g2p")
+
+
+@pytest.fixture(scope="session")
+def build_lexicon() -> ModuleType:
+    return load_tool("build_lexicon")

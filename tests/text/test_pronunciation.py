@@ -1,0 +1,88 @@
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortext.errors import TextError
+from cortext.text import ARPABET, SIL, Lexicon, error_rate, lexicon_for, pronounce, to_phonemes
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("cats", "K AE T S"),
+        ("Cats", "K AE T S"),
+        ("speakerphone's", "S P IY K ER F OW N Z"),
+        ("jukebox's", "JH UW K B AA K S IH Z"),
+        ("quesadilla's", None),
+        ("notebook's", "N OW T B UH K S"),
+        ("notebooks'", "N OW T B UH K S"),
+        ("pilot'd", "P AY L AH T IH D"),
+        ("people'll", "P IY P AH L AH L"),
+        ("book-cat", "B UH K K AE T"),
+        ("cat's-book", "K AE T S B UH K"),
+        ("keep'em", "K IY P AH M"),
+        ("'cats", "K AE T S"),
+        ("btw", "B IY T IY D AH B AH L Y UW"),
+    ],
+)
+def test_words_beyond_the_dictionary_are_built_from_their_parts(word, expected):
+    found = pronounce(word)[0]
+    assert found if expected is None else " ".join(found) == expected
+
+
+def test_all_variants_of_the_parts_are_combined_most_usual_first():
+    assert pronounce("the-read") == tuple(
+        the + read for the in (("DH", "AH"), ("DH", "IY")) for read in (("R", "EH", "D"), ("R", "IY", "D"))
+    )
+
+
+def test_variants_of_many_parts_are_limited():
+    assert len(pronounce("-".join(["the"] * 12))) <= 16
+
+
+@given(
+    st.text(alphabet="abcdefghijklmnopqrstuvwxyz'-", min_size=1, max_size=12).filter(lambda w: re.search("[a-z]", w))
+)
+def test_every_word_with_a_letter_has_a_pronunciation(word):
+    found = pronounce(word)
+    assert found
+    for variant in found:
+        assert variant
+        assert set(variant) <= set(ARPABET)
+
+
+@pytest.mark.parametrize("word", ["", "-", "'", "--'", "café", "two words", "b2b", "Ⅳ"])
+def test_word_without_letters_or_with_other_characters_is_an_error(word):
+    with pytest.raises(TextError, match="no pronunciation for"):
+        pronounce(word)
+
+
+def test_sentence_has_silence_after_every_word():
+    assert to_phonemes("Hello, the world!") == "HH AH L OW SIL DH AH SIL W ER L D SIL".split()
+
+
+def test_pieces_without_letters_are_passed_over():
+    assert to_phonemes("no -") == ["N", "OW", "SIL"]
+
+
+@pytest.mark.parametrize("sentence", ["", "  ", "123!", "-", "' '"])
+def test_sentence_without_words_is_an_error(sentence):
+    with pytest.raises(TextError, match="no word in the sentence"):
+        to_phonemes(sentence)
+
+
+def test_lexicon_for_holds_exactly_the_words_that_sound():
+    lexicon = lexicon_for(["read", "zork", "-"])
+    assert list(lexicon) == ["read", "zork"]
+    assert lexicon.pronunciations("read") == Lexicon.cmu().pronunciations("read")
+
+
+def test_phonemes_of_real_prompts_agree_with_the_published_labels(real_data):
+    lines = (real_data / "phonemes" / "t12_val_even.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    labels = [[SIL if symbol == "|" else symbol for symbol in row["true_phonemes"]] for row in rows]
+    ours = [to_phonemes(row["reference"]) for row in rows]
+    assert error_rate(labels, ours, "phoneme").rate < 0.005
