@@ -14,7 +14,7 @@ SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
 LABELS = np.array([8, 3, 40, 12, 12, 40])  # needs 7 frames: 6 tokens and a blank between the equal ones
 
 
-def some_trials(session: str, block: int, n_trials: int = 4, n_features: int = 8, labelled: bool = True) -> list[Trial]:
+def trials_of(session: str, block: int, n_trials: int = 4, n_features: int = 8, labelled: bool = True) -> list[Trial]:
     generator = np.random.default_rng([block, n_features, int(session[-2:])])
     return [
         Trial(
@@ -30,12 +30,18 @@ def some_trials(session: str, block: int, n_trials: int = 4, n_features: int = 8
 
 
 @pytest.fixture
+def some_trials() -> Callable[..., list[Trial]]:
+    """Makes trials of a session and block."""
+    return trials_of
+
+
+@pytest.fixture
 def dataset_root(tmp_path: Path) -> Path:
     """Two sessions; the second has no val."""
     root = tmp_path / "data"
     for session, splits in zip(SESSIONS, (("train", "val", "test"), ("train", "test")), strict=True):
         for block, split in enumerate(splits, start=1):
-            trials = some_trials(session, block, labelled=split != "test")
+            trials = trials_of(session, block, labelled=split != "test")
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root
 
