@@ -1,0 +1,356 @@
+"""Downloads from a server of our own that breaks off, ignores ranges, or refuses."""
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from cortext.data import fetch as fetcher
+from cortext.data.archive import unpack
+from cortext.data.download import RemoteFile, download
+from cortext.data.fetch import fetch
+from cortext.errors import DataError
+
+NEURAL = "t15_copyTask_neuralData.zip"
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+CONTENT = bytes(range(256)) * 12_000  # 3 MB
+FILES = {
+    "README.md": b"about",
+    "t15_copyTask.pkl": b"pickled" * 1000,
+    "t15_personalUse.pkl": b"another" * 2000,
+    NEURAL: zipped({"hdf5_data_final/t15.2023.08.11/data_train.hdf5": CONTENT, "__MACOSX/x": b"junk"}),
+    "t15_pretrained_rnn_baseline.zip": zipped({"t15_pretrained_rnn_baseline/checkpoint/args.yaml": b"a: 1"}),
+}
+
+
+class Repository(ThreadingHTTPServer):
+    """Dryad's API for one data set, with faults to order."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = dict(FILES)
+        self.break_after: list[int] = []
+        """Bytes after which the next downloads break off."""
+        self.ranges, self.listed, self.wrong_digest, self.busy = True, True, False, 0
+        self.status, self.token = 200, None
+        self.requests: list[tuple[str, str | None, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Repository
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        range_, authorization = self.headers.get("Range"), self.headers.get("Authorization")
+        self.server.requests.append((self.path, range_, authorization))
+        if self.path.startswith("/api/v2/datasets/doi:10.5061%2Fdryad.dncjsxm85/versions"):
+            link = {"stash:files": {"href": "/api/v2/versions/9/files"}}
+            old = {"stash:files": {"href": "/api/v2/versions/1/files"}}
+            self.send_json({"_embedded": {"stash:versions": [{"_links": old}, {"_links": link}]}})
+        elif self.path.startswith("/api/v2/versions/9/files"):
+            self.send_listing()
+        elif self.path.startswith("/api/v2/files/"):
+            self.send_download()
+        elif self.path.startswith("/store/"):
+            self.send_content(self.server.files[self.path.removeprefix("/store/")], range_)
+        else:
+            self.send_error(404)
+
+    def send_json(self, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(self.server.status if not self.server.listed else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_listing(self) -> None:
+        """Two pages, as for a data set with many files."""
+        second = self.path.endswith("page=2")
+        names = list(FILES)[3:] if second else list(FILES)[:3]
+        entries = []
+        for name in names:
+            content = b"" if self.server.wrong_digest else FILES[name]
+            digest = {"digestType": "sha-256", "digest": hashlib.sha256(content).hexdigest()}
+            link = {"stash:download": {"href": f"/api/v2/files/{name}/download"}}
+            entries.append({"path": name, "size": len(FILES[name]), "_links": link, **digest})
+        links = {} if second else {"next": {"href": "/api/v2/versions/9/files?page=2"}}
+        self.send_json({"_embedded": {"stash:files": entries}, "_links": links})
+
+    def send_download(self) -> None:
+        server = self.server
+        if server.busy:
+            server.busy -= 1
+            self.send_error(503)
+        elif server.status != 200:
+            self.send_error(server.status)
+        elif server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
+            self.send_error(401)
+        else:
+            self.send_response(302)
+            self.send_header("Location", "/store/" + self.path.split("/")[4])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def send_content(self, content: bytes, range_: str | None) -> None:
+        first = int(range_.removeprefix("bytes=").rstrip("-")) if range_ and self.server.ranges else 0
+        if first >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if first else 200)
+        if first:
+            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - first))
+        self.end_headers()
+        n_bytes = self.server.break_after.pop(0) if self.server.break_after else len(content)
+        self.wfile.write(content[first : first + n_bytes])
+        self.close_connection = True
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("DRYAD_TOKEN", raising=False)
+    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    server = Repository()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def downloads(repository: Repository) -> list[tuple[str, str | None]]:
+    return [(path, range_) for path, range_, _ in repository.requests if path.startswith("/store/")]
+
+
+def test_everything_is_fetched_and_unpacked(repository: Repository, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    products = fetch("t15", tmp_path, base_url=repository.url, progress=lambda *progress: calls.append(progress))
+    assert sorted(path.name for path in products) == [
+        "hdf5_data_final",
+        "t15_copyTask.pkl",
+        "t15_personalUse.pkl",
+        "t15_pretrained_rnn_baseline",
+    ]
+    assert (tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5").read_bytes() == CONTENT
+    assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
+    assert not (tmp_path / NEURAL).exists()
+    visible = [path.name for path in tmp_path.iterdir() if not path.name.endswith(".completed")]
+    assert sorted(visible) == sorted(path.name for path in products)
+    total = sum(len(FILES[name]) * (2 if name.endswith("zip") else 1) for name in FILES if name != "README.md")
+    assert {total for _, total in calls} == {total}
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1][0] >= 0.9 * total  # the archive's own index is no member
+
+
+@pytest.mark.parametrize(
+    ("part", "product"), [("neural", "hdf5_data_final"), ("baseline", "t15_pretrained_rnn_baseline")]
+)
+def test_a_part_is_fetched_alone_and_only_once(repository: Repository, tmp_path: Path, part: str, product: str) -> None:
+    assert fetch("t15", tmp_path, part=part, base_url=repository.url) == [tmp_path / product]
+    assert len(downloads(repository)) == 1
+    assert fetch("t15", tmp_path, part=part, base_url=repository.url) == [tmp_path / product]
+    assert len(downloads(repository)) == 1
+
+
+def test_a_connection_that_breaks_off_is_continued(repository: Repository, tmp_path: Path) -> None:
+    size = len(FILES[NEURAL])
+    repository.break_after = [size // 2, 10]
+    fetch("t15", tmp_path, part="neural", base_url=repository.url)
+    assert (tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5").read_bytes() == CONTENT
+    ranges = [range_ for _, range_ in downloads(repository)]
+    assert ranges == [None, f"bytes={size // 2}-", f"bytes={size // 2 + 10}-"]
+
+
+def test_a_later_call_continues_an_earlier_one(repository: Repository, tmp_path: Path) -> None:
+    repository.break_after = [5000] + [0] * 5
+    with pytest.raises(DataError, match=r"t15_copyTask.pkl.*: cannot be downloaded: .*; .* 5000 bytes are kept"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    before = len(repository.requests)
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
+    assert [range_ for path, range_, _ in repository.requests[before:] if "store/t15_copyTask.pkl" in path] == [
+        "bytes=5000-"
+    ]
+
+
+def test_a_server_that_ignores_ranges_makes_us_start_again(repository: Repository, tmp_path: Path) -> None:
+    repository.ranges, repository.break_after = False, [5000]
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
+
+
+def test_a_busy_server_is_asked_again(repository: Repository, tmp_path: Path) -> None:
+    repository.busy = 3
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert (tmp_path / "t15_personalUse.pkl").exists()
+
+
+def test_a_stale_rest_longer_than_the_file_is_dropped(repository: Repository, tmp_path: Path) -> None:
+    remote = RemoteFile("t15_copyTask.pkl", f"{repository.url}/store/t15_copyTask.pkl")
+    (tmp_path / ".t15_copyTask.pkl.unknown.part").write_bytes(b"x" * 9000)
+    download(remote, tmp_path / remote.name)
+    assert (tmp_path / remote.name).read_bytes() == FILES[remote.name]
+
+
+def test_a_wrong_checksum_is_kept_aside(repository: Repository, tmp_path: Path) -> None:
+    repository.wrong_digest = True
+    with pytest.raises(DataError, match=r"sha-256 \w{64} found, e3b0c\w+ expected; kept as t15_copyTask.pkl.mismatch"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert [path.name for path in tmp_path.iterdir()] == ["t15_copyTask.pkl.mismatch"]
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, "demands a login"), (403, "demands a login"), (404, "404")])
+def test_a_refusal_says_how_to_go_on_by_hand(repository: Repository, tmp_path: Path, status: int, message: str) -> None:
+    repository.status = status
+    with pytest.raises(DataError) as caught:
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    line = str(caught.value)
+    assert message in line
+    assert "https://datadryad.org/dataset/doi:10.5061/dryad.dncjsxm85" in line
+    assert f"cortext fetch t15 {tmp_path} --from FOLDER" in line
+    assert ("DRYAD_TOKEN" in line) == (status != 404)
+
+
+def test_the_token_goes_to_the_repository_only(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.token = "abc"
+    with pytest.raises(DataError, match="demands a login"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    monkeypatch.setenv("DRYAD_TOKEN", "abc")
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    sent = {path.split("/")[1] for path, _, authorization in repository.requests if authorization}
+    listed = [authorization for path, _, authorization in repository.requests if "versions" in path]
+    assert sent == {"api"}
+    assert not any(listed)  # a bad token would be refused even there
+
+
+def test_no_network_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(
+        DataError, match=r"no connection \(.*refused.*\); check the network, or download the files from"
+    ):
+        fetch("t15", tmp_path / "out", base_url="http://127.0.0.1:9")
+
+
+def test_an_unexpected_listing_is_one_line(repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="404"):
+        fetch("t15", tmp_path, base_url=repository.url + "/elsewhere")
+    for entry in ({"path": "../evil", "_links": {}}, {"path": "a\\b", "_links": {}}):
+        with pytest.raises(DataError, match="no plain file name"):
+            fetcher._remote_file(entry, repository.url)
+
+
+def test_unknown_names_suggest_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="unknown data set 't14'; did you mean 't15'"):
+        fetch("t14", tmp_path)
+    with pytest.raises(DataError, match="unknown part 'nural' of t15; did you mean 'neural'"):
+        fetch("t15", tmp_path, part="nural")
+
+
+def test_full_disk_keeps_the_beginning(repository: Repository, tmp_path: Path, full_disk) -> None:
+    with full_disk(3000), pytest.raises(DataError, match=r"cannot be written: .*free some space and try again"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    fetch("t15", tmp_path, part="figures", base_url=repository.url)
+    assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
+
+
+def test_files_downloaded_by_hand_are_checked_and_unpacked(repository: Repository, tmp_path: Path) -> None:
+    folder, out = tmp_path / "downloads", tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(DataError, match=f"{NEURAL} not found"):
+        fetch("t15", out, part="neural", from_dir=folder, base_url=repository.url)
+    (folder / NEURAL).write_bytes(FILES[NEURAL])
+    (folder / "t15_copyTask.pkl").write_bytes(FILES["t15_copyTask.pkl"])
+    assert fetch("t15", out, from_dir=folder, base_url=repository.url) == [
+        out / "hdf5_data_final",
+        out / "t15_copyTask.pkl",
+    ]
+    assert (folder / NEURAL).exists()
+    assert not downloads(repository)
+    (folder / "t15_pretrained_rnn_baseline.zip").write_bytes(FILES["t15_pretrained_rnn_baseline.zip"][:-9])
+    with pytest.raises(DataError, match=r"bytes found, \d+ expected; download it again"):
+        fetch("t15", out, part="baseline", from_dir=folder, base_url=repository.url)
+    with pytest.raises(DataError, match="not a zip archive"):
+        fetch("t15", out, part="baseline", from_dir=folder, base_url="http://127.0.0.1:9")
+    with pytest.raises(DataError, match="no such directory"):
+        fetch("t15", out, from_dir=tmp_path / "absent", base_url=repository.url)
+
+
+def test_an_archive_that_could_not_be_unpacked_is_not_downloaded_again(
+    repository: Repository, tmp_path: Path, full_disk
+) -> None:
+    with full_disk(len(FILES[NEURAL]) + 1000), pytest.raises(DataError, match="free some space"):
+        fetch("t15", tmp_path, part="neural", base_url=repository.url)
+    assert not (tmp_path / "hdf5_data_final").exists()
+    fetch("t15", tmp_path, part="neural", base_url=repository.url)
+    assert len(downloads(repository)) == 1
+    assert (tmp_path / "hdf5_data_final").exists()
+
+
+def link_member() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        info = zipfile.ZipInfo("folder")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc")
+        archive.writestr("folder/passwd", "x")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "\\evil", "C:\\evil", "..\\evil", "C:evil"])
+def test_archives_cannot_escape(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "inside"
+    out.mkdir()
+    (tmp_path / "bad.zip").write_bytes(zipped({"good": b"1", name: b"2"}))
+    with pytest.raises(DataError, match=r"would be unpacked outside the directory; nothing was unpacked"):
+        unpack(tmp_path / "bad.zip", out)
+    assert not list(out.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "inside"]
+
+
+def test_archives_cannot_plant_links(tmp_path: Path) -> None:
+    (tmp_path / "bad.zip").write_bytes(link_member())
+    with pytest.raises(DataError, match="member 'folder' is a link or a device"):
+        unpack(tmp_path / "bad.zip", tmp_path)
+
+
+def test_damaged_archives_leave_nothing(tmp_path: Path) -> None:
+    content = bytearray(FILES[NEURAL])
+    content[200] ^= 255
+    (tmp_path / "bad.zip").write_bytes(content)
+    with pytest.raises(DataError, match="damaged archive"):
+        unpack(tmp_path / "bad.zip", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.zip"]
+
+
+def test_unpacking_replaces_what_an_older_archive_brought(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped({"data/old": b"1", "data/empty/": b""}))
+    unpack(tmp_path / "a.zip", tmp_path)
+    (tmp_path / "a.zip").write_bytes(zipped({"data/new": b"2", "top": b"3"}))
+    assert unpack(tmp_path / "a.zip", tmp_path) == [tmp_path / "data", tmp_path / "top"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["new"]

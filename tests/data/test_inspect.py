@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from cortext.data import pack, write_session
+from cortext.data.inspect import inspect
+from cortext.errors import DataError
+
+
+def test_report_counts_what_is_there(dataset_root: Path, some_trials) -> None:
+    calls: list[tuple[int, int]] = []
+    report = inspect(dataset_root, lambda *progress: calls.append(progress))
+    assert (report.kind, report.n_features, report.problems) == ("session files", 8, [])
+    assert [(row.session, row.split, row.n_trials) for row in report.rows] == [
+        ("t15.2023.08.11", "train", 4),
+        ("t15.2023.08.11", "val", 4),
+        ("t15.2023.08.11", "test", 4),
+        ("t15.2023.08.13", "train", 4),
+        ("t15.2023.08.13", "test", 4),
+    ]
+    assert [(row.split, row.n_trials) for row in report.totals] == [("train", 8), ("val", 4), ("test", 8)]
+    row, trials = report.rows[0], some_trials("t15.2023.08.11", 1)
+    assert row.date == "2023-08-11"
+    assert row.minutes == pytest.approx(sum(t.n_bins for t in trials) * 0.02 / 60)
+    assert (row.shortest_bins, row.longest_bins) == (min(t.n_bins for t in trials), max(t.n_bins for t in trials))
+    assert row.lowest == min(t.features_TC.min() for t in trials)
+    assert row.highest == max(t.features_TC.max() for t in trials)
+    assert (row.n_sentences, row.n_phonemes) == (4, 24)
+    assert report.n_distinct_sentences == 4
+    assert {"AH", "CH", "ER", "SIL"}.isdisjoint(report.phonemes_missing)
+    assert len(report.phonemes_missing) == 36
+    assert calls[-1] == (20, 20)
+
+
+def test_report_is_a_table_and_json(dataset_root: Path) -> None:
+    report = inspect(dataset_root)
+    plain = json.loads(report.to_json())
+    assert plain["rows"][1]["split"] == "val"
+    assert plain["problems"] == []
+    lines = str(report).splitlines()
+    assert lines[2].split()[:4] == ["session", "split", "trials", "bad"]
+    assert lines[3].split()[:4] == ["t15.2023.08.11", "train", "4", "0"]
+    assert lines[-1] == "problems: none"
+
+
+def test_every_problem_is_listed(dataset_root: Path, some_trials, tmp_path: Path) -> None:
+    folder = dataset_root / "t15.2023.08.11"
+    with h5py.File(folder / "data_train.hdf5", "r+") as file:
+        file["trial_0001/input_features"][0, 0] = np.nan
+        del file["trial_0003/transcription"]
+    (dataset_root / "t15.2023.08.13" / "data_train.hdf5").write_bytes(b"no")
+    write_session(folder / "data_val.hdf5", some_trials("t15.2023.08.11", 1))
+    report = inspect(dataset_root)
+    assert [(Path(p.file).name, p.trial, p.field) for p in report.problems] == [
+        ("data_train.hdf5", "trial_0001", "input_features"),
+        ("data_train.hdf5", "trial_0003", "transcription"),
+        ("data_train.hdf5", None, None),
+        ("data_val.hdf5", None, "trial_num"),
+    ]
+    assert "2 trials have numbers of another split's (the first: " in str(report.problems[3])
+    assert [row.n_bad for row in report.rows] == [2, 0, 0, 1, 0]
+    assert "problems: 4" in str(report)
+
+    packed = inspect(pack(dataset_root, tmp_path / "packed", skip_bad=True).path)
+    assert packed.kind == "packed"
+    assert len(packed.problems) == 3
+    assert {(row.session, row.split): (row.n_trials, row.n_bad) for row in packed.rows}["t15.2023.08.11", "train"] == (
+        2,
+        2,
+    )
+    assert [(row.split, row.n_trials) for row in packed.totals] == [("train", 2), ("val", 4), ("test", 8)]
+
+
+def test_nothing_readable_is_a_report_too(dataset_root: Path, tmp_path: Path) -> None:
+    for path in dataset_root.glob("*/*.hdf5"):
+        path.write_bytes(b"")
+    report = inspect(dataset_root)
+    assert report.n_features is None
+    assert len(report.problems) == 5
+    with pytest.raises(DataError, match="no such directory"):
+        inspect(tmp_path / "absent")
