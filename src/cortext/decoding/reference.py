@@ -85,9 +85,9 @@ class History:
 Key = tuple[History, int, int]
 """A hypothesis: its words, its node in the tree and the token of the last frame (the blank, or the node's phoneme)."""
 
-Arc = tuple[int | None, float, tuple[tuple[str, float], ...]]
+Arc = tuple[int | None, float, tuple[tuple[str, float, float], ...]]
 """Where a token leads from a node: the next node (None at a leaf), what it adds to the score there, and the words that
-end with it, with what leaving the tree adds (their n-gram and word scores come on top)."""
+end with it, with what leaving the tree adds (n-gram and word score come on top) and the most that it can come to."""
 
 
 class Graph:
@@ -95,39 +95,45 @@ class Graph:
 
     def __init__(self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory) -> None:
         self.blank, self.after_word = inventory.blank, len(tree)
-        ahead = _look_ahead(tree, ngram, options)
+        self._tree, self._ngram, self._options = tree, ngram, options
+        self._ahead = self._look_ahead()
         self.arcs: list[dict[int, Arc]] = [
-            {token: self._arc(tree, ahead, node, child, options) for token, child in children.items()}
+            {token: self._arc(node, child) for token, child in children.items()}
             for node, children in enumerate(tree.children)
         ]
+        cost = options.sil_cost
         self.arcs.append(
             {
-                token: (node, gain - options.sil_cost, tuple((word, ends - options.sil_cost) for word, ends in words))
+                token: (node, gain - cost, tuple([(word, ends - cost, most - cost) for word, ends, most in words]))
                 for token, (node, gain, words) in self.arcs[ROOT].items()
             }
         )
         for node in (ROOT, self.after_word):
             self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
 
-    @staticmethod
-    def _arc(tree: LexiconTree, ahead: list[float], node: int, child: int, options: DecoderOptions) -> Arc:
-        words = tuple([(w, options.acoustic_scale * log_weight - ahead[node]) for w, log_weight in tree.words[child]])
-        return (child if tree.children[child] else None, ahead[child] - ahead[node], words)
+    def _arc(self, node: int, child: int) -> Arc:
+        words = []
+        for word, log_weight in self._tree.words[child]:
+            ends = self._options.acoustic_scale * log_weight - self._ahead[node]
+            words.append((word, ends, ends + self._word_score(word, self._ngram.best(word))))
+        return (child if self._tree.children[child] else None, self._ahead[child] - self._ahead[node], tuple(words))
 
+    def _word_score(self, word: str, log_prob: float) -> float:
+        unknown = 0.0 if word in self._ngram else self._options.unk_score
+        return self._options.lm_weight * (log_prob + unknown) + self._options.word_score
 
-def _look_ahead(tree: LexiconTree, ngram: NGram, options: DecoderOptions) -> list[float]:
-    """For each node the best that the words strictly below it can add, by their unigrams; 0 for the root."""
-    ahead = [_NEG_INF] * len(tree)
-    for node in reversed(range(len(tree))):  # children have higher numbers than their parents
-        for child in tree.children[node].values():
-            ahead[node] = max(ahead[node], ahead[child])
-            for word, log_weight in tree.words[child]:
-                log_prob = ngram.unigram(word) + (0.0 if word in ngram else options.unk_score)
-                own = options.acoustic_scale * log_weight + options.lm_weight * log_prob + options.word_score
-                ahead[node] = max(ahead[node], own)
-    ahead = [0.0 if value == _NEG_INF else value for value in ahead]
-    ahead[ROOT] = 0.0
-    return ahead
+    def _look_ahead(self) -> list[float]:
+        """For each node the best that the words strictly below it can add, by their unigrams; 0 for the root."""
+        tree = self._tree
+        ahead = [_NEG_INF] * len(tree)
+        for node in reversed(range(len(tree))):  # children have higher numbers than their parents
+            for child in tree.children[node].values():
+                ahead[node] = max(ahead[node], ahead[child])
+                for word, log_weight in tree.words[child]:
+                    own = self._word_score(word, self._ngram.unigram(word))
+                    ahead[node] = max(ahead[node], own + self._options.acoustic_scale * log_weight)
+        ahead[ROOT] = 0.0
+        return [0.0 if value == _NEG_INF else value for value in ahead]
 
 
 def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> np.ndarray:
@@ -161,54 +167,71 @@ class Search:
             self._live = self._prune(self._extend(scores_V.tolist()))
 
     def _extend(self, scores: list[float]) -> dict[Key, float]:
-        """All continuations of the live hypotheses by one frame that can survive it, with their joined scores."""
-        arcs, after_word, blank = self._graph.arcs, self._graph.after_word, self._graph.blank
-        ngram, options, join = self._ngram, self._options, self._join
-        floor = self._floor(scores)
+        """The continuations of the live hypotheses by one frame that can survive it, with their joined scores."""
+        table: dict[Key, float] = {}
+        self._stay(scores, table)
+        blank, least = self._graph.blank, self._least(table)
         tokens = sorted(
             [(score, token) for token, score in enumerate(scores) if token != blank and score > _NEG_INF], reverse=True
         )
-        table: dict[Key, float] = {}
+        for number, (key, score) in enumerate(self._live, start=1):
+            if tokens:
+                self._move(key, score, tokens, least - score, table)
+            if number & (number - 1) == 0 and number >= 4:  # the best come first: what survival takes rises early
+                least = self._least(table)
+        return table
+
+    def _stay(self, scores: list[float], table: dict[Key, float]) -> None:
+        """Every live hypothesis goes on with the blank or repeats its last token."""
+        join, blank = self._join, self._graph.blank
         for key, score in self._live:
             history, node, last = key
             join(table, (history, node, blank), score + scores[blank])
             if last != blank and scores[last] > _NEG_INF:
                 join(table, key, score + scores[last])
-            arcs_here, least = arcs[node], floor - score
-            for added, token in tokens:
-                if added < least:
-                    break
-                if token == last or token not in arcs_here:
-                    continue
-                child, gain, words = arcs_here[token]
-                if child is not None and added + gain >= least:
-                    join(table, (history, child, token), score + added + gain)
-                for word, ends in words:
+
+    def _move(
+        self, key: Key, score: float, tokens: list[tuple[float, int]], least: float, table: dict[Key, float]
+    ) -> None:
+        """One hypothesis takes each token that the tree allows; continuations that add less than `least` are left out.
+
+        tokens: score and number of each token of the frame, best first
+        """
+        join, ngram, options, after_word = self._join, self._ngram, self._options, self._graph.after_word
+        history, node, last = key
+        arcs = self._graph.arcs[node]
+        for added, token in tokens:
+            if added < least:
+                break
+            if token == last or token not in arcs:
+                continue
+            child, gain, words = arcs[token]
+            if child is not None and added + gain >= least:
+                join(table, (history, child, token), score + added + gain)
+            for word, ends, bound in words:
+                if added + bound >= least:
                     longer, word_gain = history.then(word, ngram, options)
                     if added + ends + word_gain >= least:
                         join(table, (longer, after_word, token), score + added + ends + word_gain)
-        return table
 
-    def _floor(self, scores: list[float]) -> float:
-        """No continuation below this can survive; -inf while the beam alone does not decide.
+    def _least(self, table: dict[Key, float]) -> float:
+        """The score that survival takes: within the beam, at most max_active, at least min_active where there are.
 
-        The blank is open to every hypothesis, so the best after this frame is at least the best before it and a blank.
-        It leaves at least half as many hypotheses as there were: with 2 * min_active of them the minimum is safe.
+        More continuations can only raise it, so what is below it half-way through a frame need not be looked at.
         """
-        if len(self._live) < 2 * self._options.min_active:
+        options = self._options
+        if len(table) <= options.min_active:
             return _NEG_INF
-        (_, _, last), best = self._live[0]
-        return best + max(scores[self._graph.blank], scores[last]) - self._options.beam
+        values = sorted(table.values(), reverse=True)
+        least = min(values[0] - options.beam, values[options.min_active - 1])
+        return max(least, values[options.max_active - 1]) if len(values) > options.max_active else least
 
     def _prune(self, table: dict[Key, float]) -> list[tuple[Key, float]]:
-        """The survivors, best first: within the beam, at most max_active, at least min_active where there are."""
-        options = self._options
-        least = max(table.values()) - options.beam
+        """The survivors, best first."""
+        least = self._least(table)
         live = [item for item in table.items() if item[1] >= least]
-        if len(live) < options.min_active:
-            live = sorted(table.items(), key=itemgetter(1), reverse=True)[: options.min_active]
         live.sort(key=itemgetter(1), reverse=True)
-        return live[: options.max_active]
+        return live[: self._options.max_active]
 
     def finish(self) -> list[tuple[float, History]]:
         """The sentences that the utterance may be, with the search's own score, best first.

@@ -55,6 +55,7 @@ class NGram:
         self._words, self._probs, self._backoffs = arpa.words, arpa.probs, arpa.backoffs
         self._unk = self._words[UNK]
         self._end = self._words[EOS]
+        self._best: dict[int, float] = {}
         self._cache: dict[tuple[State, int], tuple[float, State]] = {}
 
     @property
@@ -94,6 +95,14 @@ class NGram:
     def unigram(self, word: str) -> float:
         """Log-probability of a word without any context."""
         return self._probs[self._words.get(word, self._unk),]
+
+    def best(self, word: str) -> float:
+        """The highest log-probability of a word after any context (as far as back-offs are not above 1)."""
+        if not self._best:
+            for ngram, log_prob in self._probs.items():
+                if log_prob > self._best.get(ngram[-1], -math.inf):
+                    self._best[ngram[-1]] = log_prob
+        return self._best[self._words.get(word, self._unk)]
 
     def score_text(self, sentences: Iterable[str]) -> TextScore:
         """Perplexity and unknown words of normalised sentences."""
