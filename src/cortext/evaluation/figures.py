@@ -75,8 +75,31 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     return re.sub(r">\s+<", "><", svg).strip()
 
 
-def _figure(height_in: float) -> Figure:
-    return Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+def _panels(
+    heights_in: Sequence[float], *, columns: int = 1, left: float, top: float, bottom: float, gap: float = 0.1
+) -> tuple[Figure, Any]:
+    """A figure and its axes [rows, columns]; rows have the given heights, margins and gaps are in inches.
+
+    Fixed margins, because letting matplotlib find them draws everything twice.
+    """
+    total_in = sum(heights_in) + gap * (len(heights_in) - 1) + top + bottom
+    figure = Figure(figsize=(_WIDTH_IN, total_in))
+    axes = figure.subplots(
+        len(heights_in),
+        columns,
+        sharex=columns == 1,
+        squeeze=False,
+        height_ratios=heights_in,
+        gridspec_kw={
+            "left": left / _WIDTH_IN,
+            "right": 1 - 0.05 / _WIDTH_IN,
+            "top": 1 - top / total_in,
+            "bottom": bottom / total_in,
+            "hspace": gap * len(heights_in) / sum(heights_in),
+            "wspace": 0.13,
+        },
+    )
+    return figure, axes
 
 
 @dataclass(frozen=True)
@@ -94,8 +117,8 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
         name for name in ("per", "wer") if any(getattr(rate, name) is not None for s in series for rate in s.rates)
     ]
     with matplotlib.rc_context(_STYLE):
-        figure = _figure(0.5 + 1.9 * len(names))
-        axes = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        figure, axes = _panels([1.6] * len(names), left=0.35, top=0.3, bottom=0.45, gap=0.35)
+        axes = axes[:, 0]
         for axis, name in zip(axes, names, strict=True):
             for number, one in enumerate(series):
                 _rate_line(axis, one, name, number, len(series))
@@ -139,9 +162,8 @@ class Curve:
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
     """Losses on the left, error rates in % on the right, along the training steps; two colours, then dashes."""
     with matplotlib.rc_context(_STYLE):
-        figure = _figure(2.7)
-        axes = figure.subplots(1, 2)
-        for axis, curves, title in zip(axes, (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
+        figure, axes = _panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
+        for axis, curves, title in zip(axes[0], (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
             for number, curve in enumerate(curves):
                 colour = (BLUE, ORANGE)[number % 2]
                 faint = {"linewidth": 1.0, "alpha": 0.8} if len(curve.steps) > 60 else {"marker": "o", "markersize": 3}
@@ -173,8 +195,8 @@ def confusion_matrix(confusion: Confusion) -> Figure:
     image[..., 3] = np.sqrt(np.minimum(share_RH / FULL_ERROR, 1))
     image[range(n), range(n)] = np.column_stack([np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))])
     with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
-        figure = Figure(figsize=(_WIDTH_IN, 8.9), layout="constrained")
-        axis = figure.subplots()
+        figure, axes = _panels([7.9], left=0.6, top=0.3, bottom=0.65)
+        axis = axes[0, 0]
         axis.imshow(image, interpolation="none", aspect="auto")
         axis.set_xticks(range(n + 1), [*confusion.symbols, "deleted"], rotation=90, fontsize=7)
         axis.set_yticks(range(n), confusion.symbols, fontsize=7)
@@ -229,8 +251,8 @@ def trial_figure(picture: TrialPicture) -> Figure:
     has_words = bool(picture.words)
     heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
     with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False}):
-        figure = _figure(sum(heights) + 0.55)
-        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        figure, axes = _panels(heights, left=0.65, top=0.03, bottom=0.42)
+        axes = axes[:, 0]
         _draw_features(axes[0], picture)
         _draw_posteriors(axes[1], picture)
         _draw_phonemes(axes[2], picture.phonemes)

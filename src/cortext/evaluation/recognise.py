@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cortext.config import load_config
-from cortext.data import PackedDataset, PackedSplit, open_data
+from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import Problem
 from cortext.decoding import Decoder
 from cortext.decoding.greedy import greedy
@@ -75,7 +75,7 @@ def recognise(
         options = read_options(options)
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
-        packed = open_data(data, skip_bad=skip_bad)
+        packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
         decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
         vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
@@ -101,6 +101,15 @@ def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def _packed_by_training(run: Path, data: Path) -> Path | None:
+    """The packed copy of these session files that training left in the run directory, which need not be made again."""
+    cache = run / "packed"
+    try:
+        return cache if open_packed(cache).source == data.resolve() else None
+    except DataError:
+        return None
 
 
 def read_options(options: Options) -> DecoderOptions:
@@ -226,7 +235,7 @@ def _search(
     progress: Progress | None,
 ) -> list[NBest]:
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = (os.cpu_count() or 1) if workers is None else workers
     return list(decoder.decode_batch(log_probs, model.inventory, workers=workers, progress=progress))
 
 

@@ -19,7 +19,6 @@ from cortext.data.disk import disk_error, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.description import Description
-from cortext.evaluation.provenance import provenance
 from cortext.evaluation.recognise import Options, Progress, Recognised, recognise, stage
 from cortext.evaluation.report import write_report
 from cortext.evaluation.scores import (
@@ -34,6 +33,7 @@ from cortext.evaluation.scores import (
     words_per_minute,
 )
 from cortext.evaluation.submission import write_nbest, write_predictions
+from cortext.provenance import provenance
 from cortext.text.normalize import normalize
 
 FORMAT_VERSION = 1
