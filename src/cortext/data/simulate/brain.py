@@ -41,7 +41,7 @@ ARRAY_PREFERENCE = np.array(
 )
 ARRAY_KINEMATIC = np.array([0.5, 0.9, 0.4, 0.5])
 """Weight of velocities over positions: area 4 follows movement most closely."""
-DEPTH_SPREAD = 0.8
+DEPTH_SPREAD = 0.6
 """Standard deviation of log modulation depth: a few electrodes carry much, many little."""
 
 
@@ -135,7 +135,7 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     words = vocabulary(config)
     arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
     first = stream(config.seed, Purpose.BRAIN, trial=2)
-    depth0 = np.exp(np.log(config.modulation * ARRAY_DEPTH[arrays]) + DEPTH_SPREAD * _normal(first, len(arrays)))
+    depth0 = config.modulation * ARRAY_DEPTH[arrays] * np.exp(DEPTH_SPREAD * _normal(first, len(arrays)))
     base0 = np.log(config.baseline_hz * BIN_MS / 1000) + 0.5 * _normal(first, len(arrays))
     shortest, longest = (int(lead / BIN_MS) for lead in config.lead_ms)
     lead = first.integers(shortest, longest + 1, size=len(arrays))

@@ -44,9 +44,9 @@ class SimulatorConfig:
     """Shape of the gamma distribution of each phoneme's duration; its coefficient of variation is shape**-0.5."""
     word_pause_ms: float = 300.0
     """Mean silence between words; attempted speech is said word by word."""
-    lead_in_ms: float = 500.0
+    lead_in_ms: float = 350.0
     """Mean silence between the go cue, where a trial begins, and the first phoneme."""
-    trail_ms: float = 500.0
+    trail_ms: float = 350.0
     """Mean silence between the last phoneme and the end of the trial."""
     rate_spread: float = 0.15
     """Largest relative deviation of a block's speaking rate from the mean rate."""
@@ -58,7 +58,7 @@ class SimulatorConfig:
     """Electrodes of the four arrays together; each gives two features, threshold crossings and spike-band power."""
     snr: float = 1.0
     """Factor on the power of what articulators drive, everything else held; 0.5 halves the signal-to-noise ratio."""
-    modulation: float = 0.27
+    modulation: float = 0.38
     """Median modulation depth: the standard deviation of an electrode's log rate that articulators cause in speech."""
     baseline_hz: float = 22.0
     """Median threshold-crossing rate of an electrode at rest."""
@@ -72,13 +72,13 @@ class SimulatorConfig:
     # Noise that electrodes share
     n_latents: int = 12
     """Slow latent components; time constants are spread evenly in logarithm over `latent_s`."""
-    latent_s: tuple[float, float] = (0.4, 12.0)
+    latent_s: tuple[float, float] = (1.0, 20.0)
     """Shortest and longest time constant of the latent components, in seconds."""
-    latent_sd: float = 0.3
+    latent_sd: float = 0.45
     """Standard deviation of an electrode's log rate that the latent components cause together."""
-    latent_alignment: float = 0.5
+    latent_alignment: float = 0.8
     """Share of the latent components' power that falls on the directions in which articulators drive the electrodes."""
-    arousal_sd: float = 0.12
+    arousal_sd: float = 0.22
     """Standard deviation of the log rate, common to all electrodes, and of the log gain of tuning, due to arousal."""
     movement_per_min: float = 4.0
     """Movements of head and face a minute, each a burst on many electrodes for about half a second."""
@@ -86,7 +86,7 @@ class SimulatorConfig:
     """Standard deviation over electrodes of the log rate at the height of a movement."""
     power_noise_sd: float = 1.0
     """Private noise of log spike-band power, in units that have log rate 1 drive the power by 1.6."""
-    reference_noise_sd: float = 0.3
+    reference_noise_sd: float = 0.4
     """Fast noise of log spike-band power common to the electrodes of an array, which share a reference."""
 
     # Drift between days
@@ -135,7 +135,7 @@ def _require(condition: bool, name: str, value: object, needed: str) -> None:
 PRESETS: dict[str, SimulatorConfig] = {
     "tiny": SimulatorConfig(
         n_days=2, train_per_day=24, val_per_day=6, test_per_day=3, trials_per_block=12,
-        n_electrodes=16, modulation=0.9, phoneme_ms=160.0, word_pause_ms=180.0, lead_in_ms=300.0, trail_ms=300.0,
+        n_electrodes=16, modulation=0.9, phoneme_ms=190.0, word_pause_ms=260.0, lead_in_ms=300.0, trail_ms=300.0,
     ),
     "demo": SimulatorConfig(),
     "t15": SimulatorConfig(plan="t15", n_electrodes=256, phoneme_ms=230.0, word_pause_ms=400.0,
