@@ -60,6 +60,7 @@ TRIAL_FAULTS = {
         "input_features",
         "7 features found, 8 expected",
     ),
+    "no features": (put("input_features", np.ones((120, 0), np.float32)), "input_features", "0 features found"),
     "one-dimensional": (put("input_features", np.ones(60, np.float32)), "input_features", "2 dimension"),
     "text": (put("input_features", [[b"a"]]), "input_features", "numbers in 2 dimension"),
     "NaN": (poke(np.nan), "input_features", "1 NaN or Inf found, the first at bin 5 of feature 3"),
@@ -162,6 +163,22 @@ def test_a_damaged_structure_is_no_traceback(dataset_root: Path) -> None:
     problems: list[Problem] = []
     assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) < 8
     assert problems
+
+
+def test_a_damaged_array_costs_one_trial(dataset_root: Path) -> None:
+    """A checksum in the file tells that the array is not what was written."""
+    path = dataset_root / "t15.2023.08.11" / "data_train.hdf5"
+    with h5py.File(path, "r+") as file:
+        values = file[BAD]["input_features"][:]
+        del file[BAD]["input_features"]
+        dataset = file[BAD].create_dataset("input_features", data=values, chunks=values.shape, fletcher32=True)
+        offset = dataset.id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    problems: list[Problem] = []
+    assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
+    assert str(problems[0]).startswith(f"{path}: {BAD}: damaged HDF5 (")
 
 
 def test_an_odd_first_trial_does_not_condemn_the_others(dataset_root: Path) -> None:

@@ -116,13 +116,14 @@ def with_nan() -> np.ndarray:
 
 
 def test_an_error_of_the_caller_s_generator_passes_and_leaves_nothing(tmp_path: Path) -> None:
-    def trials():
+    def trials(error: Exception):
         yield trial()
-        raise ZeroDivisionError
+        raise error
 
-    with pytest.raises(ZeroDivisionError):
-        write_session(tmp_path / "data_train.hdf5", trials())
-    assert not list(tmp_path.iterdir())
+    for error in (ZeroDivisionError(), FileNotFoundError("recording.ns5")):
+        with pytest.raises(type(error)):
+            write_session(tmp_path / "data_train.hdf5", trials(error))
+        assert not list(tmp_path.iterdir())
 
 
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, full_disk) -> None:
@@ -130,6 +131,12 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, full_disk) -> 
     with full_disk(100_000), pytest.raises(DataError, match=r"cannot be written: .*free some space"):
         write_session(path, (trial(number, n_bins=400) for number in range(40)))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match=r"cannot be written: .*; check the folder's permissions"):
+        write_session(tmp_path / "file" / "data_train.hdf5", [trial()])
 
 
 def test_make_trial_looks_phonemes_up() -> None:

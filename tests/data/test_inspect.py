@@ -64,7 +64,12 @@ def test_every_problem_is_listed(dataset_root: Path, some_trials, tmp_path: Path
     assert [row.n_bad for row in report.rows] == [2, 0, 0, 1, 0]
     assert "problems: 4" in str(report)
 
-    packed = inspect(pack(dataset_root, tmp_path / "packed", skip_bad=True).path)
+    calls: list[tuple[int, int]] = []
+    out = pack(dataset_root, tmp_path / "packed", skip_bad=True).path
+    packed = inspect(out, lambda *progress: calls.append(progress))
+    assert calls == sorted(calls)
+    assert calls[-1] == (28, 28)
+    assert inspect(out) == packed
     assert packed.kind == "packed"
     assert len(packed.problems) == 3
     assert {(row.session, row.split): (row.n_trials, row.n_bad) for row in packed.rows}["t15.2023.08.11", "train"] == (

@@ -176,6 +176,9 @@ def test_a_packed_directory_is_data_while_its_source_stays_as_it_was(
     write_session(dataset_root / "t15.2023.08.11" / "data_train.hdf5", some_trials("t15.2023.08.11", 5))
     with pytest.raises(DataError, match=f"have changed since it was packed; run cortext pack {dataset_root} --out"):
         open_data(tmp_path / "packed")
+    for path in dataset_root.glob("*/*.hdf5"):
+        path.unlink()
+    assert not open_data(tmp_path / "packed").stale()
     dataset_root.rename(tmp_path / "moved")
     assert not open_data(tmp_path / "packed").stale()
 

@@ -95,13 +95,14 @@ def test_settings_that_cannot_be_met_are_named() -> None:
         "names day -9, which": dict(must_include_days=[-9]),
         "names day 5 twice": dict(must_include_days=[5, -1]),
         "names day -1, which has no training trials": dict(must_include_days=[-1], n_days=7),
+        "seed is -1": dict(seed=-1),
         "length_buckets is 0": dict(length_buckets=0),
         "length_buckets is 3": dict(length_buckets=3),
     }
     for message, settings in cases.items():
-        arguments = dict(batch_size=64, days_per_batch=4) | settings
+        arguments = dict(batch_size=64, days_per_batch=4, seed=0) | settings
         with pytest.raises(ConfigError, match=message):
-            DayBalancedSampler(DAY_N, seed=0, **arguments)
+            DayBalancedSampler(DAY_N, **arguments)
 
 
 def padding(sampler: DayBalancedSampler, lengths: np.ndarray, n_steps: int = 300) -> float:

@@ -100,6 +100,8 @@ def check_features(
     if n_features is not None and found != n_features:
         fix = "give every trial of a dataset the same features"
         raise FaultError(field, f"{found} features found, {n_features} expected as in the dataset's other trials", fix)
+    if not found:
+        raise FaultError(field, "0 features found, at least 1 expected", "write the recorded features")
     if n_bins < patch.size:
         fix = "record longer trials"
         raise FaultError(field, f"{n_bins} bins found, at least {patch.size} (one patch) expected", fix)

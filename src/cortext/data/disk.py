@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -87,6 +89,15 @@ def disk_error(error: Exception, path: Path) -> DataError:
         return DataError(f"cannot be written: {os.strerror(number)}", where=path, fix=fix)
     reason = os.strerror(number) if number else str(error)
     return DataError(f"cannot be written: {reason}", where=path, fix="check the folder's permissions and the disk")
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """A context in which a failed write to `path` is a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, path) from None
 
 
 def replace_directory(new: Path, out: Path) -> None:

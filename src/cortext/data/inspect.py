@@ -84,10 +84,14 @@ def inspect(path: str | Path, progress: Progress | None = None) -> DatasetReport
     survey = _Survey()
     if is_packed(path):
         packed = open_packed(path)
-        packed.verify()
-        survey.problems.extend(packed.bad_trials)
         total = sum(len(packed.split(name)) for name in packed.splits)
-        survey.take(_packed_trials(packed), progress, total)
+        if progress:  # checking counts as reading every trial once, looking at them as once more
+            packed.verify(lambda done, all_: progress(done * total // all_, 2 * total))
+            survey.take(_packed_trials(packed), lambda done, _: progress(total + done, 2 * total), total)
+        else:
+            packed.verify()
+            survey.take(_packed_trials(packed), None, total)
+        survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
     dataset = open_dataset(path)
     total = sum(dataset.n_trials(split) for split in dataset.splits)

@@ -51,7 +51,7 @@ class DayBalancedSampler:
         day_N = np.asarray(day_N, dtype=np.int64)
         self.days = np.unique(day_N)
         self.batch_size, self.days_per_batch, self.length_buckets = batch_size, days_per_batch, length_buckets
-        self._key = int(seed)
+        self._key = seed
         self._check(n_bins_N)
         last = int(self.days[-1]) + 1 if n_days is None else n_days
         self.must_include_days = self._included(must_include_days or (), last)
@@ -64,6 +64,8 @@ class DayBalancedSampler:
             self._trials[day] = trials
 
     def _check(self, n_bins_N: np.ndarray | None) -> None:
+        if self._key < 0:
+            raise ConfigError(f"seed is {self._key}; 0 or more is needed")
         if not 1 <= self.days_per_batch <= self.batch_size:
             found = f"days_per_batch is {self.days_per_batch} and batch_size is {self.batch_size}"
             raise ConfigError(f"{found}; 1 <= days_per_batch <= batch_size is needed")

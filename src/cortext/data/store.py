@@ -247,7 +247,10 @@ class PackedDataset:
 
     def stale(self) -> bool:
         """Whether a session file was added, removed or changed since; False where the source is gone altogether."""
-        return self.source.is_dir() and source_files(self.source) != self.source_files
+        try:
+            return source_files(self.source) != self.source_files
+        except (DataError, OSError):
+            return False
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every byte and compare with the checksums. Raises DataError for a difference."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import numpy as np
+
+from cortext.text.phonemes import RELEASE
 
 BIN_MS = 20
 SPLITS = ("train", "val", "test")
@@ -40,6 +43,28 @@ class Trial:
     def name(self) -> str:
         """How messages and result files name the trial."""
         return f"{self.session}/block {self.block}/trial {self.trial}"
+
+
+def make_trial(
+    features_TC: np.ndarray,
+    session: str,
+    block: int,
+    trial: int,
+    sentence: str | None = None,
+    *,
+    phoneme_ids: Iterable[int] | np.ndarray | None = None,
+    corpus: str | None = None,
+) -> Trial:
+    """A Trial from what a lab has: neural features [T, C] in 20 ms bins and the prompted sentence.
+
+    Phonemes are looked up (`cortext.text.to_phonemes`) where they are not given; without a sentence there are none.
+    """
+    if phoneme_ids is None and sentence is not None:
+        from cortext.text import to_phonemes  # loads the dictionary
+
+        phoneme_ids = RELEASE.ids(to_phonemes(sentence))
+    ids = None if phoneme_ids is None else np.asarray(phoneme_ids, dtype=np.int64)
+    return Trial(np.asarray(features_TC, dtype=np.float32), session, block, trial, sentence, ids, corpus)
 
 
 @dataclass(frozen=True, slots=True)
