@@ -81,10 +81,13 @@ class AcousticModel:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.network.parameters())).device
+        """Where the weights are."""
+        device: torch.device = next(iter(self.network.parameters())).device
+        return device
 
     @property
     def n_parameters(self) -> int:
+        """Numbers that training has set."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def day(self, session: str) -> int:
@@ -106,7 +109,8 @@ class AcousticModel:
         """
         features_TC = np.asarray(features_TC)
         n_bins_B = np.array([len(features_TC)])
-        return self.logits_batch(features_TC[None], [session], n_bins_B, smooth=smooth)[0][0]
+        logits_PV: np.ndarray = self.logits_batch(features_TC[None], [session], n_bins_B, smooth=smooth)[0][0]
+        return logits_PV
 
     def log_probs(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
         """Log-probabilities (natural) float32 [P, V] of one trial; see `logits`."""
@@ -230,7 +234,7 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
         raise RunError(f"the weights cannot be read: {error}", where=path, fix="copy the file again") from None
     except ConfigError as error:
         raise RunError(error.what, where=run_dir / "model.json") from None
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise RunError(f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir) from None
     return AcousticModel(
         network,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import nn
@@ -58,7 +58,7 @@ def model_config(mapping: Any, where: str | None = None) -> Any:
     kind = mapping.get("kind", "gru")
     if kind not in MODELS:
         raise ConfigError(f"unknown model {kind!r}; {nearest(str(kind), MODELS)}", where=where)
-    return from_mapping(MODELS[kind].Config, mapping, where=where, prefix="model.")  # type: ignore[arg-type]
+    return from_mapping(cast(Any, MODELS[kind]).Config, mapping, where=where, prefix="model.")
 
 
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:

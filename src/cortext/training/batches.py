@@ -5,7 +5,7 @@ Nothing remembers what was drawn before, so that a resumed run needs only the nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ class Batches:
         x_BTC, n_bins_B = prepare(x_BTC, n_bins_B, self.transforms, generator)
         return TrainBatch(x_BTC, day_B, n_bins_B, labels_BU, n_labels_B, np.asarray(indices), np.unique(layers))
 
-    def training(self, sampler: DayBalancedSampler, seed: int, first: int, end: int) -> Iterator[TrainBatch]:
+    def training(self, sampler: DayBalancedSampler, seed: int, first: int, end: int) -> Generator[TrainBatch]:
         """Augmented batches number `first` to `end - 1`; a thread prepares each while the one before is in use."""
 
         def load(step: int) -> TrainBatch:

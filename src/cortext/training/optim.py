@@ -9,6 +9,7 @@ go on moving them; `DayAdamW` therefore updates only the days of the batch.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,11 +79,12 @@ class Optimizer:
         self.shared = {name: parameter for name, parameter in trainable.items() if name not in days}
         is_bias = {name: "bias" in name.rpartition(".")[2] for name in self.shared}
         betas = (config.beta0, config.beta1)
+        groups: list[dict[str, Any]] = [
+            {"params": [p for name, p in self.shared.items() if is_bias[name]], "weight_decay": 0.0},
+            {"params": [p for name, p in self.shared.items() if not is_bias[name]]},
+        ]
         self.adam = torch.optim.AdamW(
-            [
-                {"params": [p for name, p in self.shared.items() if is_bias[name]], "weight_decay": 0.0},
-                {"params": [p for name, p in self.shared.items() if not is_bias[name]]},
-            ],
+            groups,
             lr=config.lr_max,
             betas=betas,
             eps=config.epsilon,

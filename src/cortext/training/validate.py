@@ -38,8 +38,8 @@ class Validator:
         size = config.dataset.batch_size
         self.chunks = [order[start : start + size] for start in range(0, len(order), size)]
         n_wer = min(config.val_wer_trials, len(n_bins_N))
-        self.wer_trials = set(np.linspace(0, len(n_bins_N) - 1, n_wer).astype(int).tolist()) if lm and n_wer else set()
-        self.decoder = _narrow_decoder(lm, config) if self.wer_trials else None
+        self.wer_trials = set(np.linspace(0, len(n_bins_N) - 1, n_wer).astype(int).tolist())
+        self.decoder = _narrow_decoder(lm, config) if lm is not None and n_wer else None
 
     @torch.no_grad()
     def measure(self, forward: Forward) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Validator:
                 day, labels_U = int(split.day_N[i]), split.labels(i)
                 assert labels_U is not None  # check_labels_fit has seen to it
                 per_day[day] = per_day.get(day, EditCounts()) + edit_counts(labels_U.tolist(), decoded)
-                if i in self.wer_trials:
+                if self.decoder and i in self.wer_trials:
                     for_words[i] = log_probs_PV[:n_patches].copy()
         return {
             "val_loss": float(losses_N.mean()),
@@ -83,7 +83,7 @@ def _rate(counts: EditCounts) -> float:
     return counts.errors / max(1, counts.reference_length)
 
 
-def _narrow_decoder(lm: str | Path | None, config: TrainConfig) -> Any:
+def _narrow_decoder(lm: str | Path, config: TrainConfig) -> Any:
     from cortext.decoding import Decoder  # the search is only loaded where there are words to find
 
     return Decoder.from_dir(lm, config.val_wer_options)

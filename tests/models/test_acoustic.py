@@ -1,0 +1,140 @@
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cortext.errors import ConfigError, DataError, RunError
+from cortext.features import smooth
+from cortext.models import AcousticModel, GRUConfig, build_model, load_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
+
+
+def acoustic(n_features=6, feature_subset=None, smoothing=None):
+    torch.manual_seed(0)
+    n_used = n_features if feature_subset is None else len(feature_subset)
+    network = build_model(GRUConfig(n_units=8, n_layers=1), n_features=n_used, n_days=2, n_classes=41)
+    return AcousticModel(
+        network,
+        sessions=SESSIONS,
+        n_features=n_features,
+        inventory=RELEASE,
+        smoothing=smoothing or Smoothing(),
+        feature_subset=feature_subset,
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    save_model(acoustic(), tmp_path)
+    return tmp_path
+
+
+def features(n_bins=40, n_features=6):
+    return np.random.default_rng(0).normal(size=(n_bins, n_features)).astype(np.float32)
+
+
+def test_a_trial_is_smoothed_with_valid_padding():
+    model, x_TC = acoustic(), features()
+    smoothed = smooth(torch.from_numpy(x_TC)[None], padding="valid")[0].numpy()
+    assert len(smoothed) == 32
+    np.testing.assert_array_equal(model.logits(x_TC, SESSIONS[0]), model.logits(smoothed, SESSIONS[0], smooth=False))
+
+
+def test_a_model_trained_without_smoothing_smooths_nothing():
+    model = acoustic(smoothing=Smoothing(smooth_data=False))
+    both = [model.logits(features(), SESSIONS[0], smooth=smooth) for smooth in (True, False)]
+    np.testing.assert_array_equal(*both)
+
+
+def test_a_feature_subset_is_taken_from_the_whole_recording():
+    model, x_TC = acoustic(feature_subset=[4, 1, 2]), features()
+    changed = x_TC.copy()
+    changed[:, [0, 3, 5]] = 9
+    np.testing.assert_array_equal(model.logits(x_TC, SESSIONS[0]), model.logits(changed, SESSIONS[0]))
+    changed[:, 4] = 9
+    assert (model.logits(x_TC, SESSIONS[0]) != model.logits(changed, SESSIONS[0])).any()
+
+
+def test_half_precision_features_are_accepted():
+    x_TC = features().astype(np.float16)
+    logits_PV = acoustic().logits(x_TC, SESSIONS[0])
+    assert logits_PV.dtype == np.float32
+    np.testing.assert_array_equal(logits_PV, acoustic().logits(x_TC.astype(np.float32), SESSIONS[0]))
+
+
+def test_an_unknown_session_names_the_nearest_known_one():
+    with pytest.raises(RunError, match=r"'t15.2023.08.31'; did you mean 't15.2023.08.1[13]'"):
+        acoustic().logits(features(), "t15.2023.08.31")
+
+
+def test_wrong_features_say_what_is_needed():
+    with pytest.raises(DataError, match=r"\[40, 5\]; \[bins, 6\] are needed"):
+        acoustic().logits(features(n_features=5), SESSIONS[0])
+    with pytest.raises(DataError, match="21 bins; too few"):  # smoothing takes 8, a patch has 14
+        acoustic().logits(features(n_bins=21), SESSIONS[0])
+    assert acoustic().logits(features(n_bins=22), SESSIONS[0]).shape == (1, 41)
+
+
+def test_an_unknown_model_names_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="unknown model 'gur'; did you mean 'gru'"):
+        model_config({"kind": "gur"})
+
+
+def refused(run, match):
+    with pytest.raises(RunError) as caught:
+        load_model(run)
+    assert "\n" not in str(caught.value)
+    assert re.search(match, str(caught.value)), caught.value
+
+
+def change_card(run, **changes):
+    card = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(card | changes))
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path):
+    refused(tmp_path / "nowhere", "nowhere/model.json: no model here")
+
+
+def test_missing_weights_are_refused(run):
+    (run / "model.safetensors").unlink()
+    refused(run, r"model.safetensors: the run has no model weights")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 300, -1])
+def test_truncated_weights_are_refused(run, keep):
+    path = run / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(run, "model.safetensors: the weights cannot be read")
+
+
+def test_a_later_format_is_refused(run):
+    change_card(run, format_version=2)
+    refused(run, "format_version is 2; this version of cortext reads 1")
+
+
+def test_a_file_that_is_no_model_description_is_refused(run):
+    (run / "model.json").write_text("[1, 2]")
+    refused(run, "not a model description")
+
+
+def test_weights_of_another_number_of_features_are_refused(run):
+    change_card(run, n_features=7)
+    refused(run, r"day_bias is \[2, 6\]; model.json needs \[2, 7\]")
+
+
+def test_an_unknown_key_or_model_in_the_description_is_refused(run):
+    change_card(run, colour="red")
+    refused(run, "unknown key colour")
+    change_card(run, config={"kind": "gur"})
+    refused(run, "gur|colour")
+
+
+def test_a_device_that_is_not_there_is_refused(run):
+    with pytest.raises(RunError, match="cannot be put on"):
+        load_model(run, device="cuda:99")

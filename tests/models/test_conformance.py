@@ -1,0 +1,120 @@
+"""What every registered model must do. A model without a case here fails the first test."""
+
+import numpy as np
+import pytest
+import torch
+
+from cortext.models import MODELS, AcousticModel, GRUConfig, Model, build_model, load_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+CASES = {"gru": GRUConfig(n_units=12, n_layers=2)}
+SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
+N_FEATURES = 5
+
+
+def test_every_registered_model_has_a_case():
+    assert set(MODELS) == set(CASES)
+
+
+@pytest.fixture(params=sorted(CASES))
+def network(request):
+    torch.manual_seed(0)
+    network = build_model(CASES[request.param], n_features=N_FEATURES, n_days=3, n_classes=41)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.startswith("day_"):
+                parameter.add_(torch.randn(parameter.shape) * 0.2)
+    return network
+
+
+@pytest.fixture
+def model(network):
+    return AcousticModel(network, sessions=SESSIONS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing())
+
+
+def batch(n_bins_B=(70, 41, 23), seed=0):
+    rng = np.random.default_rng(seed)
+    x_BTC = np.zeros((len(n_bins_B), max(n_bins_B), N_FEATURES), dtype=np.float32)
+    for i, n_bins in enumerate(n_bins_B):
+        x_BTC[i, :n_bins] = rng.normal(size=(n_bins, N_FEATURES))
+    return x_BTC, np.array(n_bins_B)
+
+
+def test_it_has_the_interface_and_a_config_that_survives_a_round_trip(network):
+    assert isinstance(network, Model)
+    mapping = {**vars(network.config)}
+    mapping["input_network"] = {**vars(network.config.input_network)}
+    assert model_config(mapping) == network.config
+
+
+def test_logits_have_one_row_per_patch_and_one_column_per_token(network):
+    x_BTC, n_bins_B = batch()
+    logits_BPV, state = network.eval()(torch.from_numpy(x_BTC), torch.tensor([0, 1, 2]))
+    assert logits_BPV.shape == (3, network.n_patches(70), 41)
+    assert logits_BPV.dtype == torch.float32
+    assert torch.isfinite(logits_BPV).all()
+    assert torch.isfinite(state).all()
+    assert network.n_patches(n_bins_B).tolist() == [network.n_patches(int(n)) for n in n_bins_B]
+
+
+def test_every_parameter_gets_a_finite_gradient_and_absent_days_get_zero(network):
+    x_BTC, _ = batch()
+    network.train()(torch.from_numpy(x_BTC), torch.tensor([0, 2, 2]))[0].square().mean().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        if name.startswith("day_"):
+            assert not parameter.grad[1].any(), name
+            assert parameter.grad[0].any(), name
+
+
+@pytest.mark.parametrize("patches_at_once", [1, 3])
+def test_streaming_equals_the_whole_trial(network, patches_at_once):
+    x_BTC, _ = batch((70,))
+    x_BTC = torch.from_numpy(x_BTC)
+    size, stride = network.config.patch_size, network.config.patch_stride
+    day_B = torch.tensor([1])
+    with torch.no_grad():
+        whole, last_state = network.eval()(x_BTC, day_B)
+        pieces, state = [], None
+        for first in range(0, whole.shape[1], patches_at_once):
+            last = min(first + patches_at_once, whole.shape[1]) - 1
+            piece, state = network(x_BTC[:, first * stride : last * stride + size], day_B, state)
+            pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(state, last_state, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_padded_batch_equals_single_trials_whatever_the_padding_holds(model, smooth):
+    x_BTC, n_bins_B = batch()
+    for i, n_bins in enumerate(n_bins_B):
+        x_BTC[i, n_bins:] = np.nan
+    logits_BPV, n_patches_B = model.logits_batch(x_BTC, SESSIONS, n_bins_B, smooth=smooth)
+    assert n_patches_B.tolist() == [model.n_patches(int(n), smooth) for n in n_bins_B]
+    for i, session in enumerate(SESSIONS):
+        alone_PV = model.logits(x_BTC[i, : n_bins_B[i]], session, smooth=smooth)
+        assert alone_PV.shape == (n_patches_B[i], 41)
+        np.testing.assert_allclose(logits_BPV[i, : n_patches_B[i]], alone_PV, atol=1e-5)
+        assert not logits_BPV[i, n_patches_B[i] :].any()
+
+
+def test_log_probs_are_normalised_logits(model):
+    x_BTC, _ = batch((40,))
+    log_probs_PV = model.log_probs(x_BTC[0], SESSIONS[0])
+    assert log_probs_PV.dtype == np.float32
+    np.testing.assert_allclose(np.exp(log_probs_PV).sum(1), 1, rtol=1e-5)
+    difference = model.logits(x_BTC[0], SESSIONS[0]) - log_probs_PV
+    np.testing.assert_allclose(difference, difference[:, :1].repeat(41, 1), atol=1e-5)
+
+
+def test_saving_and_loading_changes_nothing(model, tmp_path):
+    save_model(model, tmp_path / "run")
+    loaded = load_model(tmp_path / "run")
+    x_BTC, n_bins_B = batch()
+    before, after = (m.logits_batch(x_BTC, SESSIONS, n_bins_B)[0] for m in (model, loaded))
+    np.testing.assert_array_equal(before, after)
+    assert loaded.card() == model.card()
+    assert loaded.inventory == RELEASE
+    assert loaded.sessions == SESSIONS
