@@ -6,8 +6,8 @@
       my sister; she; her; her
     verbs chore                         forms s, ed, en, ing are made from the first word
       water the plants | feed the {pet}
-    irregular                           base, past and past participle of the verbs that need it
-      take took taken
+    irregular                           base, past, past participle and, where it is odd, the form in -ing
+      take took taken | forget forgot forgotten forgetting
     family requests
       Could you {chore} (before lunch|for me), please?
       {person} {chore.ed} because {person.he} had time.
@@ -33,7 +33,7 @@ _REFERENCE = re.compile(r"\{([a-z]+(?:_[a-z]+)*)(\d?)(?:\.([a-z]+))?\}")
 _CHOICE = re.compile(r"\(([^()]*)\)")
 # `a` becomes `an` before a vowel that is spoken, not only spelled.
 _ARTICLE = re.compile(r"\b([Aa]) (?=(?!one\b|once\b|us[eu]|uni|euro)[aeiou]|hour\b|honest)")
-_ENDS_DOUBLED = re.compile(r"([^aeiou]*|qu)[aeiou][bdgmnpt]")  # stop -> stopped; words of one syllable only
+_ENDS_DOUBLED = re.compile(r"([^aeiou]*|qu)[aeiou][bdgmnprt]")  # stop -> stopped; words of one syllable only
 _VOWELS = "aeiou"
 
 
@@ -97,7 +97,9 @@ class Writer:
     def _fill(self, slot: str, digit: str, form: str, scope: dict[str, _Draw]) -> str:
         key = slot + digit
         if key not in scope:
-            scope[key] = _Draw(self._deal(slot, {draw.row for name, draw in scope.items() if name.rstrip("23456789") == slot}))
+            scope[key] = _Draw(
+                self._deal(slot, {draw.row for name, draw in scope.items() if name.rstrip("23456789") == slot})
+            )
         draw = scope[key]
         return self._render(self.grammar.slots[slot][draw.row][form], draw.inner)
 
@@ -164,8 +166,8 @@ def inflect(phrase: str, irregular: dict[str, list[str]]) -> dict[str, str]:
     """The forms of a verb phrase: plain, `s` (third person), `ed` (past), `en` (past participle), `ing`."""
     verb, _, rest = phrase.partition(" ")
     tail = f" {rest}" if rest else ""
-    past, participle = irregular.get(verb, [_past(verb)] * 2)
-    forms = {"": verb, "s": _third(verb), "ed": past, "en": participle, "ing": _ing(verb)}
+    past, participle, *ing = irregular.get(verb, [_past(verb)] * 2)
+    forms = {"": verb, "s": _third(verb), "ed": past, "en": participle, "ing": ing[0] if ing else _ing(verb)}
     return {form: word + tail for form, word in forms.items()}
 
 

@@ -23,7 +23,7 @@ from cortext.errors import TextError
 from cortext.text import normalize
 
 HANDWRITTEN_FILES = ("home.txt", "people.txt", "care.txt", "world.txt")
-N_LM_GRAMMAR = 8_000
+N_LM_GRAMMAR = 6_000
 """Grammar sentences in the LM text, beside the training sentences."""
 MAX_HELD_SHARE = 0.2
 """Val and test each take at most this share of the hand-written sentences; beyond it they repeat their own."""
