@@ -15,6 +15,14 @@ from cortext.models import load_model
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_reports():
+    """One figure of a trial instead of six; test_report looks at them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cortext.evaluation.report.N_PICTURES", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
 def evaluated(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluated") / "eval"
@@ -296,3 +304,20 @@ def test_options_may_be_a_yaml_file(tiny, tmp_path):
     (tmp_path / "options.yaml").write_text("nbset: 1\n")
     with pytest.raises(CortextError, match="did you mean 'nbest'"):
         decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out.csv", options=tmp_path / "options.yaml")
+
+
+def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
+    def perfect(model, split, chosen, progress):
+        """Every label for one frame, then a blank."""
+        logits = []
+        for i in chosen:
+            best_P = np.stack([split.labels(i), np.zeros_like(split.labels(i))], axis=1).ravel()
+            logits.append(20 * np.eye(len(model.inventory), dtype=np.float32)[best_P])
+        return logits
+
+    monkeypatch.setattr("cortext.evaluation.recognise._logits", perfect)
+    metrics = evaluate(tiny.run, tiny.data, "train", tiny.lm, tmp_path / "eval")
+    assert (metrics.per, metrics.wer, metrics.cer) == (0, 0, 0)
+    lines = rows(tmp_path / "eval" / "confusion.csv")[1:]
+    counts_RH = np.array([line[1:] for line in lines], dtype=int)
+    assert np.array_equal(counts_RH, np.diag(np.diag(counts_RH)))

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
 
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
 
@@ -124,9 +125,11 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
                 _rate_line(axis, one, name, number, len(series))
             axis.set_title(f"{name.upper()}, %", color=INK)
             axis.set_ylim(bottom=0)
+            axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             axis.margins(x=0.03)
         if len(series) > 1 and len(axes):
-            axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderaxespad=0)
+            _legend_above(axes[0], len(series))
+        axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         if ticks is not None:
             axes[-1].set_xticks(list(ticks), list(ticks.values()))
         axes[-1].set_xlabel(x_label)
@@ -160,7 +163,7 @@ class Curve:
 
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
-    """Losses on the left, error rates in % on the right, along the training steps; two colours, then dashes."""
+    """Losses on the left, error rates in % on the right, along the training steps; at most two curves each."""
     with matplotlib.rc_context(_STYLE):
         figure, axes = _panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
         for axis, curves, title in zip(axes[0], (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
@@ -171,9 +174,13 @@ def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
             axis.set_title(title, color=INK)
             axis.set_xlabel("training step")
             axis.set_ylim(*_robust_limits(curves))
-            if curves:
-                axis.legend(loc="upper right")
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            _legend_above(axis, max(len(curves), 1))
     return figure
+
+
+def _legend_above(axis: Axes, columns: int) -> None:
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0)
 
 
 def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:

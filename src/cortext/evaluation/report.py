@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
 SMALL_VOCABULARY = "50-word"
+SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
 def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path) -> None:
@@ -35,6 +36,7 @@ def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Conf
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     page = environment.get_template("report.html.j2").render(
         metrics=metrics,
+        title=f"{SPLIT_NAMES.get(metrics.split, metrics.split)} split, decoded",
         headline=_headline(metrics),
         groups=_groups(metrics),
         days=_days(metrics, found.trials),
