@@ -6,7 +6,7 @@ import pytest
 from cortext.data.simulate.articulators import articulate
 from cortext.data.simulate.brain import electrodes
 from cortext.data.simulate.config import PRESETS, SimulatorConfig
-from cortext.data.simulate.neural import autoregressive, drive, max_lead_bins, record
+from cortext.data.simulate.neural import autoregressive, drive, max_lead_bins, poisson, record
 from cortext.data.simulate.randomness import Purpose, stream
 from cortext.data.simulate.speech import utter
 from cortext.text import to_phonemes
@@ -35,6 +35,19 @@ def test_autoregressive_process_equals_its_recursion():
     for t in range(50):
         x = x if t == 0 else keep * x + noise[t]
         np.testing.assert_allclose(found[t], x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [0.004, 0.4, 3.0, 25.0])
+def test_poisson_counts_have_the_distribution_of_numpy_s(mean):
+    n = 200_000
+    found = poisson(np.full(n, mean, dtype=np.float32), stream(1, Purpose.SPIKES))
+    peer = np.random.default_rng(0).poisson(mean, n)
+    top = int(max(found.max(), peer.max())) + 1
+    observed, expected = (np.bincount(x.astype(int), minlength=top) for x in (found, peer))
+    # Two samples: the largest deviation of their distribution functions (Kolmogorov and Smirnov, 0.1 % level).
+    assert np.abs(np.cumsum(observed - expected)).max() / n < 1.95 * (2 / n) ** 0.5
+    assert found.mean() == pytest.approx(mean, rel=5 / (n * mean) ** 0.5)
+    assert found.var() == pytest.approx(mean, rel=0.02 + 5 / (n * mean) ** 0.5)
 
 
 def test_threshold_crossings_are_counts_at_the_baseline_rate():

@@ -34,12 +34,12 @@ def record(
     generator = stream(config.seed, Purpose.LATENTS, day, block, trial)
     arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]))
     log_rate *= np.exp(config.arousal_sd * arousal)
-    log_rate += np.einsum("tl,el->te", _shared(generator, n_bins, config, arousal), _loads(e))
+    log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
     np.minimum(log_rate, LOG_RATE_CEILING, out=log_rate)
     features = np.empty((n_bins, 2 * len(e.lead_E)), dtype=np.float32)
     spikes = features[:, : len(e.lead_E)]
     rate = np.exp(log_rate + e.baseline_E)
-    spikes[:] = stream(config.seed, Purpose.SPIKES, day, block, trial).poisson(rate)
+    spikes[:] = poisson(rate, stream(config.seed, Purpose.SPIKES, day, block, trial))
     surprise = (spikes - rate) / np.sqrt(rate + 0.1)
     powers = stream(config.seed, Purpose.POWER, day, block, trial)
     features[:, len(e.lead_E) :] = _power(log_rate, surprise, powers, config)
@@ -77,6 +77,40 @@ def autoregressive(generator: np.random.Generator, n_bins: int, time_constants_s
         span *= 2
     process: np.ndarray = x.astype(np.float32)
     return process
+
+
+def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Poisson counts of the given means (float32, at most about 60), as float32 of the same shape.
+
+    By inversion of the distribution function, all counts at once: over ten times faster than drawing one by one while
+    means are around one. Single precision leaves out what is rarer than one in ten million.
+    """
+    uniform = generator.random(mean.shape, dtype=np.float32)
+    term = np.exp(-mean)
+    cumulative = term.copy()
+    counts: np.ndarray = (uniform > cumulative).astype(np.float32)
+    for count in range(1, 5):
+        term *= mean
+        term *= np.float32(1 / count)
+        cumulative += term
+        counts += uniform > cumulative
+    larger = uniform > cumulative
+    if larger.any():
+        counts[larger] += _continued(*(x[larger] for x in (mean, uniform, term, cumulative)))
+    return counts
+
+
+def _continued(mean: np.ndarray, uniform: np.ndarray, term: np.ndarray, cumulative: np.ndarray) -> np.ndarray:
+    """By how much the few draws [N] that exceed the distribution function at 4 are larger than 5."""
+    more: np.ndarray = np.zeros(mean.shape, dtype=np.float32)
+    for count in range(5, 150):
+        term *= mean / np.float32(count)
+        cumulative += term
+        larger = uniform > cumulative
+        if not larger.any():
+            break
+        more += larger
+    return more
 
 
 def _shared(generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray) -> np.ndarray:
