@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -83,6 +84,12 @@ class Decoder:
             raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         self.lm_dir, self.options, self.engine = lm_dir, options, engine
         self._engine = ENGINES[engine](lm_dir)
+
+    def with_options(self, **changes: Any) -> Decoder:
+        """A decoder with some options changed that shares the model in memory."""
+        other = copy.copy(self)
+        other.options = self.options.changed(changes)
+        return other
 
     @classmethod
     def from_dir(

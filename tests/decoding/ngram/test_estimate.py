@@ -1,5 +1,6 @@
 """Modified Kneser-Ney estimation against hand computation and the axioms of probability."""
 
+import itertools
 import math
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_every_ngram_has_its_beginning_and_its_end_among_the_shorter_ones():
     rng = np.random.default_rng(1)
     levels, _ = estimate([rng.integers(3, 9, size=n) for n in rng.integers(1, 9, size=50)], 9, 4)
     listed = [set(map(tuple, level.ngrams.tolist())) for level in levels]
-    for shorter, longer in zip(listed, listed[1:], strict=False):
+    for shorter, longer in itertools.pairwise(listed):
         assert {ngram[:-1] for ngram in longer} <= shorter
         assert {ngram[1:] for ngram in longer} <= shorter
     assert all(math.isfinite(value) for level in levels for value in level.log10_prob)

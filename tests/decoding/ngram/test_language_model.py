@@ -1,0 +1,129 @@
+"""The language-model directory."""
+
+import gzip
+import json
+
+import pytest
+
+from cortext.decoding.ngram import LanguageModel
+from cortext.errors import LanguageModelError
+from cortext.text.phonemes import LM
+
+SENTENCES = ["The cat sat.", "the dog sat", "a cat - ran away!"]
+
+
+@pytest.fixture
+def built(tmp_path):
+    return LanguageModel.build(SENTENCES, 3, tmp_path / "lm")
+
+
+def test_a_directory_holds_the_trio_and_how_it_was_made(built):
+    directory = built.directory
+    assert sorted(path.name for path in directory.iterdir()) == ["lexicon.txt", "lm.arpa", "lm.json", "tokens.txt"]
+    assert tuple((directory / "tokens.txt").read_text().split()) == LM.symbols
+    assert "cat K AE T SIL" in (directory / "lexicon.txt").read_text().splitlines()
+    assert {"a AH SIL", "a EY SIL"} <= set((directory / "lexicon.txt").read_text().splitlines())
+    facts = json.loads((directory / "lm.json").read_text())
+    assert facts["sources"] == [{"path": None, "sentences": 3, "words": 10}]
+    assert facts["counts"] == [10, 11, 10]
+    assert facts["order"] == len(facts["discounts"]) == 3
+    assert facts["discounts"][0] == {"values": [0.5, 1.0, 1.5], "fallback": True}
+    assert list(directory.parent.iterdir()) == [directory]  # nothing temporary is left
+
+
+def test_the_model_opens_as_it_was_built(built):
+    opened = LanguageModel.open(built.directory)
+    assert opened.sentence("The cat ran.") == built.sentence("the cat ran")
+    assert opened.info() == built.info()
+    state = opened.begin()
+    log_prob, state = opened.score(state, "the")
+    assert log_prob + opened.score(state, "dog")[0] < 0
+    assert opened.end(state) < 0
+
+
+def test_files_and_sentences_are_sources(tmp_path):
+    (tmp_path / "one.txt").write_text("the cat sat\n\nthe dog\n")
+    (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"a cat ran\n"))
+    texts = [tmp_path / "one.txt", tmp_path / "two.txt.gz", "the dog ran"]
+    model = LanguageModel.build(texts, 2, tmp_path / "lm")
+    assert [(source["sentences"], source["words"]) for source in model.info()["sources"]] == [(2, 5), (1, 3), (1, 3)]
+    assert sorted(model.ngram.vocabulary) == ["a", "cat", "dog", "ran", "sat", "the"]
+    evaluated = model.evaluate(tmp_path / "one.txt")
+    assert evaluated["words"] == 5
+    assert evaluated["oov_rate"] == 0.0
+    assert evaluated == model.evaluate(["the cat sat", "the dog"])
+
+
+def test_words_outside_a_given_vocabulary_count_as_unknown(tmp_path):
+    model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=["the", "cat", "sat", "zebra"])
+    assert sorted(model.ngram.vocabulary) == sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
+    assert model.info()["out_of_vocabulary"] == {"words": 4, "distinct": 4, "rate": 0.4}
+    assert model.ngram.unigram("away") > model.ngram.unigram("zebra")  # four of ten words are unknown
+
+
+def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
+    again = LanguageModel.build(["the end"], 1, built.directory)
+    assert again.ngram.order == 1
+    (built.directory / "notes.txt").write_text("mine")
+    with pytest.raises(LanguageModelError, match=r"holds 'notes.txt', which is no part of a language model"):
+        LanguageModel.build(["the end"], 1, built.directory)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LanguageModelError, match="is a file"):
+        LanguageModel.build(["the end"], 1, tmp_path / "file")
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    with pytest.raises(LanguageModelError, match="no sentence is long enough"):
+        LanguageModel.build(["hi"], 4, tmp_path / "lm")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([], "no sentence in the texts"),
+        (["...", "12 -"], "no sentence in"),
+        ("the cat", "texts is 'the cat'; a list of Paths and sentences is needed"),
+    ],
+)
+def test_texts_without_sentences_are_refused(tmp_path, texts, message):
+    with pytest.raises(LanguageModelError, match=message):
+        LanguageModel.build(texts, 2, tmp_path / "lm")
+
+
+def test_texts_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(LanguageModelError, match=r"absent.txt: cannot read the text: No such file"):
+        LanguageModel.build([tmp_path / "absent.txt"], 2, tmp_path / "lm")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    with pytest.raises(LanguageModelError, match=r"latin.txt: not UTF-8 text"):
+        LanguageModel.build([tmp_path / "latin.txt"], 2, tmp_path / "lm")
+    (tmp_path / "one.txt").write_text("the cat")
+    with pytest.raises(LanguageModelError, match="is the name of a file; give it as a Path"):
+        LanguageModel.build([str(tmp_path / "one.txt")], 2, tmp_path / "lm")
+
+
+@pytest.mark.parametrize(("vocabulary", "message"), [(["The"], "'The' in the vocabulary"), ([], "is empty")])
+def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocabulary, message):
+    with pytest.raises(LanguageModelError, match=message):
+        LanguageModel.build(["the cat"], 2, tmp_path / "lm", vocabulary=vocabulary)
+
+
+def test_a_directory_that_cannot_be_used_is_named(built):
+    directory = built.directory
+    (directory / "lm.json").write_text("{")
+    with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON"):
+        LanguageModel.open(directory).info()
+    (directory / "lm.arpa").rename(directory / "lm.bin")
+    with pytest.raises(LanguageModelError, match=r"only a binary lm.bin.*give the model as ARPA text"):
+        LanguageModel.open(directory)
+    (directory / "tokens.txt").write_text("BLANK SIL AA")
+    with pytest.raises(LanguageModelError, match=r"tokens.txt: lacks AE, AH"):
+        LanguageModel.open(directory)
+    (directory / "tokens.txt").unlink()
+    with pytest.raises(LanguageModelError, match=r"tokens.txt: cannot read the tokens"):
+        LanguageModel.open(directory)
+    (directory / "lexicon.txt").write_text("cat K AE T SIL\ndog D QQ SIL\n")
+    with pytest.raises(LanguageModelError, match=r"lexicon.txt, line 2: unknown phoneme 'QQ'"):
+        LanguageModel.open(directory)
+    with pytest.raises(LanguageModelError, match="no such directory"):
+        LanguageModel.open(directory / "absent")
