@@ -1,6 +1,7 @@
 """The simulator's sentences: counts, splits that share nothing, determinism, and text of one's own."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,3 +224,10 @@ def test_text_that_cannot_be_used_is_an_error_of_one_line(tmp_path):
         assert "\n" not in str(caught.value)
     with pytest.raises(TextError, match="too few"):
         splits(1, 1, 1, seed=0, text=["one", "two"])
+
+
+def test_the_documentation_shows_fifty_sentences_as_drawn():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "sentences.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| (.+[.?!]) \| (hand-written|`[a-z_]+\.\d+`) \|$", page, flags=re.MULTILINE))
+    drawn = {s.text: f"`{s.template}`" if s.template else "hand-written" for s in splits(50, 0, 0, seed=0).train}
+    assert shown == drawn
