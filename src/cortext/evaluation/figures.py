@@ -125,7 +125,7 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
                 _rate_line(axis, one, name, number, len(series))
             axis.set_title(f"{name.upper()}, %", color=INK)
             axis.set_ylim(bottom=0)
-            axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axis.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
             axis.margins(x=0.03)
         if len(series) > 1 and len(axes):
             _legend_above(axes[0], len(series))

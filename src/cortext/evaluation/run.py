@@ -6,7 +6,8 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 import yaml
 
-from cortext.data.disk import disk_error, replace_directory
+from cortext.data.disk import replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.description import Description
@@ -32,7 +33,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
-from cortext.evaluation.submission import write_nbest, write_predictions
+from cortext.evaluation.submission import disk_errors, write_nbest, write_predictions
 from cortext.provenance import provenance
 from cortext.text.normalize import normalize
 
@@ -109,40 +110,50 @@ def evaluate(
     a session that the run does not know or an `out` that holds something else.
     """
     out = Path(out)
-    _check_replaceable(out)
-    found = recognise(
-        run,
-        data,
-        split,
-        lm,
-        options=options,
-        engine=engine,
-        device=device,
-        skip_bad=skip_bad,
-        description=description,
-        workers=workers,
-        progress=progress,
-    )
-    blocks = Description.read(description) if description is not None else Description()
-    with stage(found.seconds, "scoring"):
-        measured = _measure(found, blocks, seed)
-        measured["provenance"] |= _origin(run, data, lm, found, device, seed)
-        confused = confusion(found.trials)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        with stage(found.seconds, "report"):
-            _write_results(temporary, found, lm is not None, confused)
+    with _folder_beside(out) as folder:
+        found = recognise(
+            run,
+            data,
+            split,
+            lm,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skip_bad,
+            description=description,
+            workers=workers,
+            progress=progress,
+        )
+        blocks = Description.read(description) if description is not None else Description()
+        with stage(found.seconds, "scoring"):
+            measured = _measure(found, blocks, seed)
+            measured["provenance"] |= _origin(run, data, lm, found, device, seed)
+            confused = confusion(found.trials)
+        with disk_errors(out):
+            with stage(found.seconds, "report"):
+                _write_results(folder, found, lm is not None, confused)
+                metrics = Metrics(**measured, seconds=_with_total(found.seconds))
+                write_report(folder / "report.html", metrics, found, confused, Path(run))
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
-            write_report(temporary / "report.html", metrics, found, confused, Path(run))
-        metrics = Metrics(**measured, seconds=_with_total(found.seconds))
-        _write_json(temporary / "metrics.json", asdict(metrics))
-        replace_directory(temporary, out)
-    except OSError as error:
-        raise disk_error(error, out) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _write_json(folder / "metrics.json", asdict(metrics))
+            replace_directory(folder, out)
     return metrics
+
+
+@contextmanager
+def _folder_beside(out: Path) -> Iterator[Path]:
+    """A temporary directory beside `out`, removed at the end unless it was renamed.
+
+    It is made before the work, so that an `out` that cannot be written fails at once.
+    """
+    _check_replaceable(out)
+    folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    with disk_errors(out):
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,23 @@ def decode(
         progress=progress,
     )
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
+    with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        texts = write_predictions(temporary, found.trials, found.skipped)
-        temporary.replace(out)
+        try:
+            texts = write_predictions(temporary, found.trials, found.skipped)
+            temporary.replace(out)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return texts
+
+
+@contextmanager
+def disk_errors(out: Path) -> Iterator[None]:
+    """What the system refuses while `out` is written, as a DataError that names it."""
+    try:
+        yield
     except OSError as error:
         raise disk_error(error, out) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return texts
 
 
 def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:

@@ -23,7 +23,7 @@ def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
 
     The response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size` points (reflected at the
     ends), cut to the points above 0.01 and renormalised: 9 taps for the published std of 2 bins and 100 points.
-    Raises ValueError where no tap is above 0.01 (a std of about 40 bins and more).
+    Raises ValueError where no tap is above 0.01 (a std of 40 bins and more, on as many points).
     """
     radius = int(TRUNCATE * std_bins + 0.5)
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / std_bins) ** 2)

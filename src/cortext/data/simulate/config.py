@@ -138,8 +138,8 @@ PRESETS: dict[str, SimulatorConfig] = {
         n_electrodes=16, modulation=0.9, phoneme_ms=190.0, word_pause_ms=260.0, lead_in_ms=300.0, trail_ms=300.0,
     ),
     "demo": SimulatorConfig(),
-    "t15": SimulatorConfig(plan="t15", n_electrodes=256, phoneme_ms=230.0, word_pause_ms=400.0,
-                           lead_in_ms=900.0, trail_ms=1200.0),
+    "t15": SimulatorConfig(plan="t15", n_electrodes=256, phoneme_ms=260.0, word_pause_ms=550.0,
+                           lead_in_ms=800.0, trail_ms=1000.0),
 }  # fmt: skip
 """`tiny` is for tests (seconds, and easy); `demo` trains in minutes on two cores; `t15` has the release's shape."""
 

@@ -1,0 +1,108 @@
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cortext.config import save_config, to_mapping
+from cortext.errors import ConfigError
+from cortext.features import Augmentation
+from cortext.models import gru
+from cortext.training import TrainConfig, read_train_config
+from cortext.training import config as config_module
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+# The release's model_training/rnn_args.yaml, without paths and logging.
+PUBLISHED = """
+model: {n_units: 768, n_layers: 5, rnn_dropout: 0.4, rnn_trainable: true, patch_size: 14, patch_stride: 4,
+        input_network: {input_trainable: true, input_layer_dropout: 0.2}}
+num_training_batches: 120000
+lr_scheduler_type: cosine
+lr_max: 0.005
+lr_min: 0.0001
+lr_decay_steps: 120000
+lr_warmup_steps: 1000
+lr_max_day: 0.005
+lr_min_day: 0.0001
+lr_decay_steps_day: 120000
+lr_warmup_steps_day: 1000
+beta0: 0.9
+beta1: 0.999
+epsilon: 0.1
+weight_decay: 0.001
+weight_decay_day: 0
+seed: 10
+grad_norm_clip_value: 10
+batches_per_train_log: 200
+batches_per_val_step: 2000
+batches_per_save: 0
+early_stopping: false
+early_stopping_val_steps: 20
+dataset: {batch_size: 64, days_per_batch: 4, seed: 1, must_include_days: null, feature_subset: null,
+          bad_trials_dict: null,
+          data_transforms: {white_noise_std: 1.0, constant_offset_std: 0.2, random_walk_std: 0.0, random_walk_axis: -1,
+                            static_gain_std: 0.0, random_cut: 3, smooth_kernel_size: 100, smooth_data: true,
+                            smooth_kernel_std: 2}}
+"""
+
+
+def contains(whole, part):
+    if isinstance(part, dict):
+        return all(key in whole and contains(whole[key], value) for key, value in part.items())
+    return whole == part
+
+
+def test_the_published_recipe_is_the_default_and_the_shipped_file_says_it_in_full():
+    published = yaml.safe_load(PUBLISHED)
+    assert contains(to_mapping(read_train_config("gru")), published)
+    assert contains(to_mapping(TrainConfig()), published)
+    assert contains(yaml.safe_load((CONFIGS / "gru.yaml").read_text()), published)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_recipe_survives_writing_and_reading(path, tmp_path):
+    settings = read_train_config(path.stem)
+    save_config(settings, tmp_path / "again.yaml")
+    assert read_train_config(tmp_path / "again.yaml") == settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("lr_maxx=1", "unknown key lr_maxx; did you mean 'lr_max'"),
+        ("model.n_unit=8", r"unknown key model.n_unit; did you mean 'n_units'"),
+        ("model.kind=gur", "unknown model 'gur'; did you mean 'gru'"),
+        ("dataset.batch_size=many", "dataset.batch_size is 'many'"),
+        ("dataset.data_transforms.random_cut=-1", "random_cut is -1"),
+        ("lr_scheduler_type=step", "one of 'cosine', 'linear'"),
+        ("best_metric=per", "'val_per', 'val_wer', 'val_loss'"),
+        ("beta1=1.0", "beta1 is 1.0; it must be below 1"),
+        ("lr_max=0", "lr_max is 0.0; it must be above 0"),
+        ("seed=-1", "seed is -1"),
+    ],
+)
+def test_a_wrong_setting_is_named(override, message):
+    with pytest.raises(ConfigError, match=message):
+        read_train_config("tiny", [override])
+
+
+def test_overrides_reach_into_sections():
+    settings = read_train_config("tiny", ["model.input_network.input_layer_dropout=0.5", "dataset.batch_size=3"])
+    assert settings.model.input_network.input_layer_dropout == 0.5
+    assert settings.dataset.batch_size == 3
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(ConfigError, match="called 'demmo'; did you mean 'demo'"):
+        read_train_config("demmo")
+
+
+@pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(Augmentation)])
+def test_every_field_is_documented_beneath_it(module):
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ClassDef) and node.decorator_list and "dataclass" in ast.dump(node.decorator_list[0]):
+            for field, below in zip(node.body, [*node.body[1:], None], strict=True):
+                if isinstance(field, ast.AnnAssign):
+                    assert isinstance(below, ast.Expr), f"{node.name}.{ast.unparse(field.target)}"

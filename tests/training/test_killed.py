@@ -1,0 +1,113 @@
+"""A run killed with SIGKILL, again and again, ends as one that was left alone."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cortext.config import save_config
+from cortext.training import train
+
+PROGRAM = """
+import sys, torch
+torch.set_num_threads(1)
+from cortext.training import train
+config, data, out = sys.argv[1:4]
+train(config, data, out, resume=len(sys.argv) > 4, progress=False)
+"""
+
+
+def start(config: Path, data: Path, run: Path) -> subprocess.Popen:
+    resume = ["resume"] if (run / "config.yaml").exists() else []
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, config, data, run, *resume], stderr=subprocess.PIPE)
+
+
+def wait_until(process: subprocess.Popen, condition, patience: float = 60) -> bool:
+    """Whether the condition came true before the process ended."""
+    deadline = time.monotonic() + patience
+    while process.poll() is None and time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.0002)
+    return False
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def next_kill(moment: str, run: Path, delays: random.Random):
+    """A condition that comes true at the wanted moment of a sitting that starts now."""
+    state, metrics = run / "train_state" / "state.safetensors", run / "metrics.jsonl"
+    before, states_before = size(metrics), state.stat().st_mtime_ns if state.exists() else 0
+    if moment == "start":
+        at = time.monotonic() + delays.uniform(0.5, 3)
+        return lambda: time.monotonic() > at
+    if moment == "checkpoint":
+        return lambda: any(state.parent.glob(".*.tmp"))
+    if moment == "best weights":
+        return lambda: any(run.glob(".model.safetensors.*.tmp"))
+    if moment == "validation":  # the line about training comes just before it
+        return lambda: size(metrics) > before
+    at = None
+
+    def some_time_after_a_new_state() -> bool:
+        nonlocal at
+        if at is None and state.exists() and state.stat().st_mtime_ns > states_before:
+            at = time.monotonic() + delays.uniform(0, 0.5)
+        return at is not None and time.monotonic() > at
+
+    return some_time_after_a_new_state
+
+
+def without_times(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: line[key] for key in line if not key.endswith(("seconds", "_per_s"))} for line in lines]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordings, tmp_path):
+    config.num_training_batches = config.lr_decay_steps = config.lr_decay_steps_day = 240
+    config.batches_per_train_log = config.batches_per_val_step = 8
+    config.batches_per_save = 3
+    config.model.n_units = 64  # states that take some time to write
+    save_config(config, tmp_path / "config.yaml")
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    train(config, recordings, undisturbed, progress=False)
+
+    delays, killed = random.Random(0), []
+    moments = [
+        "start",
+        "checkpoint",
+        "validation",
+        "any",
+        "best weights",
+        "checkpoint",
+        "any",
+        "validation",
+        "any",
+        "any",
+    ]
+    for moment in moments:
+        condition = next_kill(moment, run, delays)
+        process = start(tmp_path / "config.yaml", recordings, run)
+        if wait_until(process, condition):
+            killed.append(moment)
+        process.kill()
+        process.communicate()
+    assert killed == moments, "the run ended before it could be killed"
+
+    process = start(tmp_path / "config.yaml", recordings, run)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    for name in ("model.safetensors", "train_state/state.safetensors"):
+        expected, found = load_file(undisturbed / name), load_file(run / name)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(expected[key], found[key]) for key in expected), name
+    assert without_times(run) == without_times(undisturbed)

@@ -1,0 +1,373 @@
+import json
+import os
+import resource
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboardX.proto.event_pb2 import Event
+
+from cortext.data.hdf5 import open_dataset
+from cortext.data.packed import open_packed
+from cortext.errors import ConfigError, DataError, RunError
+from cortext.models import load_model
+from cortext.training import RunSummary, TrainConfig, loop, train
+from cortext.training.validate import Validator
+
+TIMES = ("seconds", "_s")
+
+
+def metrics(run: Path, kind: str | None = None) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    without_times = [{key: line[key] for key in line if not key.endswith(TIMES)} for line in lines]
+    return [line for line in without_times if kind in (None, line["kind"])]
+
+
+def same_run(a: Path, b: Path) -> bool:
+    files = ("model.safetensors", "train_state/state.safetensors")
+    weights = [[load_file(run / name) for name in files] for run in (a, b)]
+    equal = all(
+        x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x) for x, y in zip(*weights, strict=True)
+    )
+    return equal and metrics(a) == metrics(b)
+
+
+@pytest.fixture
+def undisturbed(config, packed, tmp_path) -> Path:
+    train(config, packed, tmp_path / "undisturbed", progress=False)
+    return tmp_path / "undisturbed"
+
+
+def test_a_run_learns_and_writes_what_a_run_directory_holds(config, packed, tmp_path):
+    config = replace(config, num_training_batches=160, lr_decay_steps=160, lr_decay_steps_day=160, lr_max=0.01)
+    config = replace(config, lr_max_day=0.01, batches_per_val_step=80, batches_per_train_log=40)
+    summary = train(config, packed, tmp_path / "run")
+    run = tmp_path / "run"
+    assert summary.val_per < 0.5  # an untrained model has 1.0
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "model.json", "model.safetensors", "summary.json", "tensorboard", "train_state",
+    }  # fmt: skip
+    train_lines, val_lines = metrics(run, "train"), metrics(run, "val")
+    assert [line["step"] for line in train_lines] == [40, 80, 120, 160]
+    assert train_lines[-1]["train_loss"] < train_lines[0]["train_loss"]
+    assert [line["step"] for line in val_lines] == [80, 160]
+    assert set(val_lines[0]["val_per_by_session"]) == set(open_packed(packed).sessions)
+    assert val_lines[0]["val_wer"] is None
+    written = json.loads((run / "summary.json").read_text())
+    assert written["n_train_trials"] == 60
+    assert written["n_val_trials"] == 18
+    assert written["val_per"] == summary.val_per == min(line["val_per"] for line in val_lines)
+    assert written["config"]["seed"] == 10
+    assert {"versions", "commit"} <= set(written["provenance"])
+    assert isinstance(summary, RunSummary)
+    assert "PER" in str(summary)
+    model = load_model(run)
+    trial = open_packed(packed).split("val").trial(0)
+    assert model.logits(trial.features_TC, trial.session).shape == (model.n_patches(trial.n_bins), 41)
+
+
+def test_tensorboard_holds_the_same_numbers(undisturbed):
+    values = {}
+    for path in sorted((undisturbed / "tensorboard").iterdir()):
+        content, position = path.read_bytes(), 0
+        while position < len(content):  # TFRecord: length, checksum, event, checksum
+            length = int.from_bytes(content[position : position + 8], "little")
+            event = Event.FromString(content[position + 12 : position + 12 + length])
+            values |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+            position += length + 16
+    for line in metrics(undisturbed, "val"):
+        assert values["val_per", line["step"]] == pytest.approx(line["val_per"])
+    assert ("train_loss", 3) in values
+
+
+def test_session_files_are_packed_into_the_run(config, recordings, tmp_path):
+    train(config, recordings, tmp_path / "run", progress=False)
+    assert open_packed(tmp_path / "run" / "packed").sessions == tuple(s.name for s in open_dataset(recordings).sessions)
+
+
+def test_two_runs_of_a_seed_are_equal_and_of_another_are_not(config, packed, undisturbed, tmp_path):
+    train(config, packed, tmp_path / "again", progress=False)
+    assert same_run(undisturbed, tmp_path / "again")
+    train(replace(config, seed=11), packed, tmp_path / "other", progress=False)
+    assert not same_run(undisturbed, tmp_path / "other")
+
+
+def test_training_leaves_the_random_numbers_of_its_caller_alone(config, packed, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train(config, packed, tmp_path / "run", progress=False)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("step", [1, 5, 10])
+def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly(
+    config, packed, undisturbed, tmp_path, monkeypatch, step
+):
+    original = loop._Trainer._update
+
+    def interrupted_update(trainer, batch):
+        if trainer.progress.step == step and not resumed:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(trainer, batch)
+
+    monkeypatch.setattr(loop._Trainer, "_update", interrupted_update)
+    resumed = False
+    with pytest.raises(RunError, match=f"interrupted after {step + 1} of 12 batches.*--resume"):
+        train(config, packed, tmp_path / "run", progress=False)
+    resumed = True
+    with pytest.raises(RunError, match="there is an unfinished run; continue it with --resume"):
+        train(config, packed, tmp_path / "run", progress=False)
+    train(config, packed, tmp_path / "run", resume=True, progress=False)
+    assert same_run(undisturbed, tmp_path / "run")
+
+
+def test_training_runs_in_a_thread_that_cannot_catch_signals(config, packed, tmp_path):
+    thread = threading.Thread(target=train, args=(config, packed, tmp_path / "run"), kwargs={"progress": False})
+    thread.start()
+    thread.join()
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_what_was_logged_after_the_last_state_is_cut_off_on_resuming(
+    config, packed, undisturbed, tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_model", die)  # after the validation's line was written, before the state
+        with pytest.raises(Killed):
+            train(config, packed, run, progress=False)
+    assert metrics(run, "val")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tra')
+    train(config, packed, run, resume=True, progress=False)
+    assert same_run(undisturbed, run)
+
+
+def test_a_finished_run_is_not_touched(config, packed, undisturbed):
+    for resume in (False, True):
+        with pytest.raises(RunError, match="the run is finished; give another --out"):
+            train(config, packed, undisturbed, resume=resume)
+
+
+def test_a_run_killed_before_its_summary_gets_one_on_resuming(config, packed, undisturbed):
+    before = json.loads((undisturbed / "summary.json").read_text())
+    (undisturbed / "summary.json").unlink()
+    train(config, packed, undisturbed, resume=True, progress=False)
+    after = json.loads((undisturbed / "summary.json").read_text())
+    assert {key: after[key] for key in before if key != "provenance"} == {
+        key: before[key] for key in before if key != "provenance"
+    }
+
+
+def test_nothing_to_resume_is_refused(config, packed, tmp_path):
+    with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
+        train(config, packed, tmp_path / "run", resume=True)
+
+
+def test_another_directory_is_not_overwritten(config, packed, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="something else than a run"):
+        train(config, packed, tmp_path)
+
+
+def stopped_run(config: TrainConfig, packed: Path, out: Path, monkeypatch) -> Path:
+    def fail(*_):
+        raise RunError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Trainer, "_update", fail)
+        with pytest.raises(RunError, match="stopped"):
+            train(config, packed, out, progress=False)
+    return out
+
+
+def test_resuming_with_another_configuration_or_other_data_is_refused(
+    config, packed, recordings, tmp_path, monkeypatch
+):
+    run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
+    with pytest.raises(RunError, match="begun with lr_max = 0.005, now it is 0.1"):
+        train(config, packed, run, resume=True, overrides=["lr_max=0.1"])
+    (recordings / "t15.2023.08.11" / "data_val.hdf5").rename(tmp_path / "away")
+    try:
+        with pytest.raises(RunError, match=r"n_val.*resume with the same data"):
+            train(config, recordings, run, resume=True)
+    finally:
+        (tmp_path / "away").rename(recordings / "t15.2023.08.11" / "data_val.hdf5")
+
+
+def test_a_broken_state_is_refused(config, packed, tmp_path, monkeypatch):
+    run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
+    state = run / "train_state" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(RunError, match="state.safetensors: the saved state cannot be read"):
+        train(config, packed, run, resume=True)
+
+
+def test_wrong_data_leave_no_run_behind(config, tmp_path):
+    with pytest.raises(DataError):
+        train(config, tmp_path / "nowhere", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, undisturbed, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    original = loop._Trainer._validate
+
+    def fill_the_disk(trainer):
+        if trainer.progress.step == 8:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        original(trainer)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop._Trainer, "_validate", fill_the_disk)
+            with pytest.raises(RunError, match=r"safetensors: cannot write the file: File too large; free some space"):
+                train(config, packed, run, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(run.rglob("*.tmp"))
+    assert load_model(run)
+    train(config, packed, run, resume=True, progress=False)
+    assert same_run(undisturbed, run)
+
+
+def test_a_loss_that_is_not_finite_names_the_trials(config, packed, tmp_path, monkeypatch):
+    original = loop.ctc_loss
+
+    def broken(*arguments):
+        losses_B = original(*arguments)
+        return torch.where(torch.arange(len(losses_B)) == 2, torch.nan, losses_B)
+
+    monkeypatch.setattr(loop, "ctc_loss", broken)
+    with pytest.raises(
+        RunError, match=r"the loss of batch 0 is nan, in trials t15.2023.08.\d\d/block 0/trial \d+; look"
+    ):
+        train(config, packed, tmp_path / "run", progress=False)
+
+
+def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop.Optimizer, "step", lambda *_: float("inf"))
+    with pytest.raises(RunError, match=r"gradient of batch 0 has norm inf, in trials t15.*, t15"):
+        train(config, packed, tmp_path / "run", progress=False)
+
+
+def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed, tmp_path, monkeypatch):
+    pers, losses = iter([0.5, 0.4, 0.4, 0.4]), iter([1.0, 3.0, 2.0, 2.5])
+
+    def measure(validator, forward):
+        return {"val_per": next(pers), "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}
+
+    monkeypatch.setattr(Validator, "measure", measure)
+    config = replace(config, batches_per_val_step=3)
+    summary = train(config, packed, tmp_path / "run", progress=False)
+    assert (summary.best_step, summary.best_value, summary.val_loss) == (9, 0.4, 2.0)
+
+
+def test_early_stopping_counts_validations_without_improvement(config, packed, tmp_path, monkeypatch):
+    losses = iter([3.0, 2.0, 2.5, 2.2, 1.0])
+
+    def measure(validator, forward):
+        return {"val_per": 0.5, "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}
+
+    monkeypatch.setattr(Validator, "measure", measure)
+    config = replace(config, batches_per_val_step=2, early_stopping=True, early_stopping_val_steps=2)
+    summary = train(replace(config, best_metric="val_loss"), packed, tmp_path / "run", progress=False)
+    assert (summary.steps, summary.best_step, summary.best_metric) == (8, 4, "val_loss")
+
+
+def test_named_sessions_bad_trials_and_feature_subsets_are_honoured(config, packed, tmp_path):
+    dataset = replace(
+        config.dataset,
+        sessions=["t15.2023.08.18", "t15.2023.08.11"],
+        bad_trials_dict={"t15.2023.08.11": {"0": [0, 1]}},
+        feature_subset=[0, 3, 4],
+        must_include_days=[-1],
+        length_buckets=2,
+    )
+    summary = train(replace(config, dataset=dataset), packed, tmp_path / "run", progress=False)
+    model = load_model(tmp_path / "run")
+    assert model.sessions == ("t15.2023.08.18", "t15.2023.08.11")
+    assert (model.n_features, model.feature_subset) == (8, [0, 3, 4])
+    assert (summary.n_train_trials, summary.n_val_trials, summary.n_sessions) == (38, 12, 2)
+    steps = load_file(tmp_path / "run" / "train_state" / "state.safetensors")["optimizer/day_steps"]
+    assert steps[1] == 12  # the included day is in every batch
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset.sessions=[t15.2023.08.12]", "names 't15.2023.08.12', which the data lack; did you mean"),
+        ("model.n_input_features=512", "n_input_features is 512; the data have 8 features"),
+        ("dataset.days_per_batch=5", "days_per_batch is 5"),
+        ("best_metric=val_wer", "needs a language model"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused(config, packed, tmp_path, override, message):
+    with pytest.raises(ConfigError, match=message):
+        train(config, packed, tmp_path / "run", overrides=[override])
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_another_run_are_a_start_with_days_taken_by_name(config, packed, undisturbed, tmp_path):
+    dataset = replace(config.dataset, sessions=["t15.2023.08.18", "t15.2023.08.11"])
+    config = replace(config, dataset=dataset, num_training_batches=1)  # the first batch has a learning rate of zero
+    train(config, packed, tmp_path / "run", init_from=undisturbed, progress=False)
+    old, new = load_file(undisturbed / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(new["day_weight"], old["day_weight"][[2, 0]])
+    assert torch.equal(new["gru.weight_hh_l1"], old["gru.weight_hh_l1"])
+
+
+def test_weights_that_do_not_fit_are_refused_as_a_start(config, packed, undisturbed, tmp_path):
+    with pytest.raises(RunError, match=r"day_weight is \[3, 8, 8\]; \[3, 4, 4\] is needed"):
+        train(config, packed, tmp_path / "run", init_from=undisturbed, overrides=["dataset.feature_subset=[0,1,2,3]"])
+
+
+def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed, undisturbed):
+    """The last validation's numbers, from the kept weights of the same step, without batches."""
+    from cortext.decoding.greedy import greedy
+    from cortext.features import smooth
+    from cortext.text.metrics import edit_counts
+    from cortext.training.loss import ctc_loss
+
+    best = json.loads((undisturbed / "summary.json").read_text())
+    line = next(line for line in metrics(undisturbed, "val") if line["step"] == best["best_step"])
+    model, split = load_model(undisturbed), open_packed(packed).split("val")
+    losses, errors, length = [], 0, 0
+    for i in range(len(split)):
+        smoothed = smooth(torch.from_numpy(split.trial(i).features_TC)[None])[0].numpy()
+        logits_PV = model.logits(smoothed, split.session(i), smooth=False)
+        labels = split.labels(i)
+        arguments = (torch.tensor([len(logits_PV)]), torch.from_numpy(labels)[None], torch.tensor([len(labels)]))
+        losses.append(float(ctc_loss(torch.from_numpy(logits_PV)[None], *arguments)))
+        counts = edit_counts(labels.tolist(), greedy(logits_PV, "release"))
+        errors, length = errors + counts.errors, length + counts.reference_length
+    assert line["val_loss"] == pytest.approx(np.mean(losses), rel=0.02)  # the run may have used bfloat16
+    assert line["val_per"] == pytest.approx(errors / length, abs=0.05)
+
+
+def test_words_are_decoded_where_there_is_a_language_model(config, packed, tmp_path):
+    from cortext.decoding.ngram import LanguageModel
+
+    LanguageModel.build(["a cat sat", "the cat sat", "a dog sat down"], 2, tmp_path / "lm")
+    config = replace(config, best_metric="val_wer", val_wer_trials=4)
+    summary = train(config, packed, tmp_path / "run", lm=tmp_path / "lm", progress=False)
+    assert summary.val_wer is not None
+    assert summary.val_wer == min(line["val_wer"] for line in metrics(tmp_path / "run", "val"))
+
+
+def test_a_device_that_is_not_there_is_refused(config, packed, tmp_path):
+    with pytest.raises(RunError, match="device 'cuda:99' cannot be used"):
+        train(config, packed, tmp_path / "run", device="cuda:99")
