@@ -197,7 +197,7 @@ def test_resuming_with_another_configuration_or_other_data_is_refused(
     config, packed, recordings, tmp_path, monkeypatch
 ):
     run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
-    with pytest.raises(RunError, match="begun with lr_max = 0.005, now it is 0.1"):
+    with pytest.raises(RunError, match=r"begun with lr_max = 0\.005, now it is 0\.1"):
         train(config, packed, run, resume=True, overrides=["lr_max=0.1"])
     (recordings / "t15.2023.08.11" / "data_val.hdf5").rename(tmp_path / "away")
     try:
@@ -211,7 +211,7 @@ def test_a_broken_state_is_refused(config, packed, tmp_path, monkeypatch):
     run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
     state = run / "train_state" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:100])
-    with pytest.raises(RunError, match="state.safetensors: the saved state cannot be read"):
+    with pytest.raises(RunError, match=r"state\.safetensors: the saved state cannot be read"):
         train(config, packed, run, resume=True)
 
 
