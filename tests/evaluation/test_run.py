@@ -286,6 +286,14 @@ def test_a_failure_while_writing_leaves_what_was_there(tiny, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["eval"]
 
 
+def test_an_output_that_cannot_be_written_fails_before_the_work(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"file/eval: cannot be written"):
+        evaluate(tiny.run, tmp_path / "no data", "val", None, tmp_path / "file" / "eval")
+    with pytest.raises(DataError, match=r"cannot be written"):
+        decode(tiny.run, tiny.data, "test", tiny.lm, tmp_path / "file" / "out.csv")
+
+
 def test_decode_writes_the_sentences_that_evaluate_predicts(tiny, tmp_path, evaluated):
     out, _, _ = evaluated
     decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "new" / "predictions.csv", options={"nbest": 3})
