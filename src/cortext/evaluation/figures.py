@@ -129,7 +129,7 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
             axis.margins(x=0.03)
         if len(series) > 1 and len(axes):
             _legend_above(axes[0], len(series))
-        axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if ticks is not None:
             axes[-1].set_xticks(list(ticks), list(ticks.values()))
         axes[-1].set_xlabel(x_label)
