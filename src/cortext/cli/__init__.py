@@ -46,12 +46,13 @@ for module in (demo, data, model, lm):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
-    sys.exit(_status(arguments))
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
-def _status(arguments: list[str] | None) -> int:
+def run(arguments: list[str]) -> int:
+    """Run one verb and return its status."""
     try:
-        status = app(arguments or sys.argv[1:] or ["--help"], prog_name="cortext", standalone_mode=False)
+        status = app(arguments or ["--help"], prog_name="cortext", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except CortextError as error:
         return _complain(str(error), 2)

@@ -1,0 +1,190 @@
+"""The command line: help, statuses, one-line errors, and what it leaves on the disk when something is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import typer.main
+
+from cortext.cli import app, run
+from cortext.data import make_trial, open_packed, write_session
+
+PHRASES = ("good morning", "how are you", "see you soon", "thank you very much")
+
+
+def verbs() -> list[list[str]]:
+    root = typer.main.get_command(app)
+    found = []
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        subcommands = getattr(command, "commands", None)
+        found += [[name, sub] for sub in subcommands] if subcommands else [[name]]
+    return found
+
+
+@pytest.fixture
+def sessions(tmp_path) -> Path:
+    """Two days of four train and two val trials with 8 features."""
+    rng = np.random.default_rng(0)
+    root = tmp_path / "sessions"
+    for session in ("lab.2026.01.12", "lab.2026.01.14"):
+        for block, (split, count) in enumerate((("train", 4), ("val", 2)), start=1):
+            trials = [
+                make_trial(rng.standard_normal((200, 8)), session, block, number, PHRASES[number])
+                for number in range(count)
+            ]
+            write_session(root / session / f"data_{split}.hdf5", trials)
+    return root
+
+
+def complaint(capsys, arguments: list[str]) -> str:
+    """The one line that a user's error prints, after checking that it is one and that the status is 2."""
+    status = run(arguments)
+    captured = capsys.readouterr()
+    assert status == 2, captured
+    assert captured.err.startswith("cortext: ")
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    assert run([*verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Example: cortext " + " ".join(verb) in text
+    assert "--json" in text
+
+
+def test_design_verbs_of_the_main_path_exist():
+    names = {" ".join(verb) for verb in verbs()}
+    assert {"demo", "simulate", "fetch", "inspect", "pack", "train", "evaluate", "decode", "lm build"} <= names
+
+
+def test_help_and_version_do_not_wait_for_torch():
+    code = "import sys; from cortext.cli import run; run(['--version']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cortext ")
+
+
+def test_misspelt_verb_gets_the_nearest_and_status_2(capsys):
+    assert "Did you mean 'simulate'" in complaint(capsys, ["simulat"])
+
+
+def test_missing_argument_names_it_and_the_help(capsys):
+    line = complaint(capsys, ["pack", "somewhere"])
+    assert "--out" in line
+    assert "cortext pack --help" in line
+
+
+def test_a_reader_that_leaves_a_pipe_is_no_error(sessions):
+    command = f"{Path(sys.executable).parent / 'cortext'} inspect {sessions} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_missing_data_directory_is_named(tmp_path, capsys):
+    assert str(tmp_path / "none") in complaint(capsys, ["inspect", str(tmp_path / "none")])
+
+
+def test_inspect_prints_json(sessions, capsys):
+    assert run(["inspect", str(sessions), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["n_features"] == 8
+    assert report["problems"] == []
+
+
+def test_pack_counts_trials_and_skips_bad_ones_only_when_asked(sessions, tmp_path, capsys):
+    with h5py.File(sessions / "lab.2026.01.14" / "data_train.hdf5", "r+") as file:
+        file["trial_0002/input_features"][5, 3] = np.nan
+    line = complaint(capsys, ["pack", str(sessions), "--out", str(tmp_path / "packed")])
+    assert all(part in line for part in ("lab.2026.01.14", "data_train.hdf5", "trial_0002", "input_features"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sessions"]
+
+    assert run(["pack", str(sessions), "--out", str(tmp_path / "packed"), "--skip-bad", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["trials"] == {"train": 7, "val": 4}
+    assert len(facts["skipped"]) == 1
+    assert len(open_packed(tmp_path / "packed").split("train")) == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("num_training_batch=3", ["num_training_batch", "num_training_batches"]),
+        ("dataset.batch_size=many", ["dataset.batch_size", "'many'", "int"]),
+        ("model.n_unit=3", ["model.n_unit", "n_units"]),
+        ("modle.n_units=3", ["modle", "model"]),
+        ("seed", ["seed", "="]),
+    ],
+)
+def test_wrong_configuration_is_named_and_nothing_is_written(sessions, tmp_path, capsys, override, parts):
+    out = tmp_path / "run"
+    line = complaint(
+        capsys, ["train", "--config", "tiny", "--data", str(sessions), "--out", str(out), "--set", override]
+    )
+    assert all(part in line for part in parts)
+    assert not out.exists()
+
+
+def test_unknown_recipe_names_the_shipped_ones(sessions, tmp_path, capsys):
+    line = complaint(capsys, ["train", "--config", "tny", "--data", str(sessions), "--out", str(tmp_path / "run")])
+    assert "did you mean 'tiny'" in line
+
+
+def test_unknown_session_at_evaluation_is_named(sessions, tmp_path, capsys):
+    run_directory, other = tmp_path / "run", tmp_path / "other"
+    train = ["train", "--config", "tiny", "--data", str(sessions), "--out", str(run_directory), "--json"]
+    assert run([*train, "--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 1
+    features = np.random.default_rng(0).standard_normal((200, 8))
+    trials = [make_trial(features, "lab.2026.01.15", 1, 0, "good morning")]
+    write_session(other / "lab.2026.01.15" / "data_val.hdf5", trials)
+    line = complaint(capsys, ["evaluate", str(run_directory), "--data", str(other), "--out", str(tmp_path / "eval")])
+    assert "lab.2026.01.15" in line
+    assert not (tmp_path / "eval").exists()
+
+
+def test_full_disk_is_one_line(sessions, capsys):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    code = (
+        f"{limit}\nimport signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom cortext.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "pack", str(sessions), "--out", str(sessions.parent / "packed")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in sessions.parent.iterdir()) == ["sessions"]
+
+
+def test_simulate_refuses_a_directory_that_is_not_empty(sessions, capsys):
+    assert "not empty" in complaint(capsys, ["simulate", str(sessions), "--preset", "tiny"])
+
+
+def test_demo_leaves_a_foreign_directory_alone(sessions, capsys):
+    assert "not an earlier demo" in complaint(capsys, ["demo", "--preset", "tiny", "--out", str(sessions)])
+    assert (sessions / "lab.2026.01.12" / "data_train.hdf5").is_file()
+
+
+def test_language_model_is_built_described_and_scored(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("good morning\nhow are you\nsee you soon\n")
+    lm = str(tmp_path / "lm")
+    assert run(["lm", "build", str(text), "--order", "2", "--out", lm, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["order"] == 2
+    assert run(["lm", "info", lm]) == 0
+    assert "vocabulary" in capsys.readouterr().out
+    assert run(["lm", "score", lm, str(text), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["oov_rate"] == 0
+    assert "cannot" in complaint(capsys, ["lm", "build", str(tmp_path / "none.txt"), "--out", lm + "2"])
