@@ -9,7 +9,7 @@ import numpy as np
 
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial, Word
-from cortext.decoding.reference import Graph, History, Search, scaled
+from cortext.decoding.reference import Graph, Search, scaled
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
 from cortext.decoding.tree import LexiconTree
 from cortext.errors import DecodingError
@@ -42,31 +42,28 @@ class ReferenceEngine:
         for word in words:
             if word not in self.lm.lexicon:
                 raise DecodingError(f"the word {word!r} is not in the lexicon", where=self.lm.directory)
-        history = History(None, "", self.lm.begin(), 0.0)
-        for word in words:
-            history, _ = history.then(word, self.lm.ngram, options)
         scores_PV = scaled(log_probs_PV, options, inventory)
         (paths,) = score_sentences([self._spellings(words, inventory)], scores_PV, options, inventory)
         if paths.score == -np.inf:
             raise DecodingError(f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames")
-        return self.hypothesis(words, history, paths, options)
+        return self._hypothesis(words, paths, options)
 
     def rank(
-        self, found: Sequence[History], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+        self,
+        sentences: Sequence[Sequence[str]],
+        scores_PV: np.ndarray,
+        options: DecoderOptions,
+        inventory: Inventory,
     ) -> NBest:
-        """Sentences with their exact scores, best first."""
-        sentences = [history.words() for history in found]
+        """Sentences, each as its words, with their exact scores, best first."""
         spellings = [self._spellings(words, inventory) for words in sentences]
         paths = score_sentences(spellings, scores_PV, options, inventory)
-        rows = zip(sentences, found, paths, strict=True)
-        hypotheses = [self.hypothesis(words, history, each, options) for words, history, each in rows]
+        hypotheses = [self._hypothesis(words, each, options) for words, each in zip(sentences, paths, strict=True)]
         return NBest(tuple(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.text))))
 
-    def hypothesis(
-        self, words: Sequence[str], history: History, paths: SentencePaths, options: DecoderOptions
-    ) -> Hypothesis:
-        """The result for one sentence, from its n-gram score and its paths."""
-        lm_score = history.ngram + self.lm.end(history.state)
+    def _hypothesis(self, words: Sequence[str], paths: SentencePaths, options: DecoderOptions) -> Hypothesis:
+        unknown = sum(word not in self.lm.ngram for word in words)
+        lm_score = self.lm.ngram.sentence(" ".join(words)) + options.unk_score * unknown
         sil_score = -options.sil_cost * paths.boundaries
         spans = zip(words, paths.spans, strict=True)
         return Hypothesis(
@@ -104,7 +101,7 @@ class ReferenceUtterance:
 
     def __init__(self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory) -> None:
         self._engine, self._options, self._inventory = engine, options, inventory
-        self._search = Search(graph, engine.lm.ngram, options)
+        self._search = Search(graph)
         self._frames: list[np.ndarray] = [np.empty((0, len(inventory)))]
 
     def advance(self, log_probs_PV: np.ndarray) -> None:
@@ -122,6 +119,6 @@ class ReferenceUtterance:
         """The candidate sentences with exact scores, best first."""
         options = self._options
         found = self._search.finish()
-        kept = [history for score, history in found if score >= found[0][0] - options.lattice_beam]
+        kept = [history.words() for score, history in found if score >= found[0][0] - options.lattice_beam]
         kept = kept[: min(options.nbest, options.max_arcs)]
         return self._engine.rank(kept, np.concatenate(self._frames), options, self._inventory)

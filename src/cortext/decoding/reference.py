@@ -10,7 +10,8 @@ required; entering a word directly after the last phoneme of another costs `sil_
 sentence cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as within a
 word. A word counts when its last phoneme is there; a sentence ends only between words.
 
-The score of a path is
+A path is one token per frame, read as words in one way (`AA B` may be two ways to read one sentence, as where one
+word has the pronunciations `AA` and `AA B`). Its score is
 
     acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank + log weight of each pronunciation)
     + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
@@ -46,32 +47,28 @@ from cortext.text.phonemes import Inventory
 FLOOR = -1000.0
 """Natural-log probability below which all are alike, minus infinity included."""
 
+MAX_REMEMBERED = 1_000_000
+"""Scored words that a graph remembers before it forgets all (about 200 bytes each)."""
+
 _NEG_INF = -math.inf
+
+
+Scored = tuple[float, State]
+"""What a word adds to the score after a state of the n-gram, and the state after it."""
 
 
 class History:
     """The words of a hypothesis so far, as a linked list; one object per word sequence of a search.
 
-    state: the n-gram's state after them; ngram: their unscaled log-probability, unknown-word scores included
+    state: the n-gram's state after them
+    next:  what words add after that state, as far as it is known (shared by all histories with that state)
     """
 
-    __slots__ = ("_next", "length", "ngram", "parent", "state", "word")
+    __slots__ = ("length", "next", "parent", "state", "word")
 
-    def __init__(self, parent: History | None, word: str, state: State, ngram: float) -> None:
-        self.parent, self.word, self.state, self.ngram = parent, word, state, ngram
+    def __init__(self, parent: History | None, word: str, state: State, following: dict[str, Scored]) -> None:
+        self.parent, self.word, self.state, self.next = parent, word, state, following
         self.length: int = parent.length + 1 if parent else 0
-        self._next: dict[str, tuple[History, float]] = {}
-
-    def then(self, word: str, ngram: NGram, options: DecoderOptions) -> tuple[History, float]:
-        """The history with one more word, and what that word adds to the score."""
-        found = self._next.get(word)
-        if found is None:
-            log_prob, state = ngram.score(self.state, word)
-            if word not in ngram:
-                log_prob += options.unk_score
-            history = History(self, word, state, self.ngram + log_prob)
-            found = self._next[word] = history, options.lm_weight * log_prob + options.word_score
-        return found
 
     def words(self) -> list[str]:
         """The words, first to last."""
@@ -91,11 +88,17 @@ end with it, with what leaving the tree adds (n-gram and word score come on top)
 
 
 class Graph:
-    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and its arcs by token."""
+    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and its arcs by token.
+
+    It also remembers what words scored after which state, from one utterance to the next.
+    """
 
     def __init__(self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory) -> None:
         self.blank, self.after_word = inventory.blank, len(tree)
-        self._tree, self._ngram, self._options = tree, ngram, options
+        self.ngram, self.options = ngram, options
+        self._tree = tree
+        self._following: dict[State, dict[str, Scored]] = {}
+        self._n_scored = 0
         self._ahead = self._look_ahead()
         self.arcs: list[dict[int, Arc]] = [
             {token: self._arc(node, child) for token, child in children.items()}
@@ -111,16 +114,30 @@ class Graph:
         for node in (ROOT, self.after_word):
             self.arcs[node][inventory.sil] = (ROOT, 0.0, ())
 
+    def history(self, parent: History | None, word: str, state: State) -> History:
+        """The history after `parent` and `word`."""
+        return History(parent, word, state, self._following.setdefault(state, {}))
+
+    def score(self, history: History, word: str) -> Scored:
+        """Score a word after a history whose `next` does not hold it yet."""
+        if self._n_scored >= MAX_REMEMBERED:
+            self._following.clear()
+            self._n_scored = 0
+        self._n_scored += 1
+        log_prob, state = self.ngram.score(history.state, word)
+        scored = history.next[word] = self._word_score(word, log_prob), state
+        return scored
+
     def _arc(self, node: int, child: int) -> Arc:
         words = []
         for word, log_weight in self._tree.words[child]:
-            ends = self._options.acoustic_scale * log_weight - self._ahead[node]
-            words.append((word, ends, ends + self._word_score(word, self._ngram.best(word))))
+            ends = self.options.acoustic_scale * log_weight - self._ahead[node]
+            words.append((word, ends, ends + self._word_score(word, self.ngram.best(word))))
         return (child if self._tree.children[child] else None, self._ahead[child] - self._ahead[node], tuple(words))
 
     def _word_score(self, word: str, log_prob: float) -> float:
-        unknown = 0.0 if word in self._ngram else self._options.unk_score
-        return self._options.lm_weight * (log_prob + unknown) + self._options.word_score
+        unknown = 0.0 if word in self.ngram else self.options.unk_score
+        return self.options.lm_weight * (log_prob + unknown) + self.options.word_score
 
     def _look_ahead(self) -> list[float]:
         """For each node the best that the words strictly below it can add, by their unigrams; 0 for the root."""
@@ -130,8 +147,8 @@ class Graph:
             for child in tree.children[node].values():
                 ahead[node] = max(ahead[node], ahead[child])
                 for word, log_weight in tree.words[child]:
-                    own = self._word_score(word, self._ngram.unigram(word))
-                    ahead[node] = max(ahead[node], own + self._options.acoustic_scale * log_weight)
+                    own = self._word_score(word, self.ngram.unigram(word))
+                    ahead[node] = max(ahead[node], own + self.options.acoustic_scale * log_weight)
         ahead[ROOT] = 0.0
         return [0.0 if value == _NEG_INF else value for value in ahead]
 
@@ -155,10 +172,11 @@ def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Invento
 class Search:
     """The search through one utterance, frame by frame."""
 
-    def __init__(self, graph: Graph, ngram: NGram, options: DecoderOptions) -> None:
-        self._graph, self._ngram, self._options = graph, ngram, options
-        self._join = _log_add if options.recombine == "logadd" else _maximum
-        start = History(None, "", ngram.begin(), 0.0)
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._options = graph, graph.options
+        self._join = _log_add if graph.options.recombine == "logadd" else _maximum
+        self._longer: dict[tuple[History, str], History] = {}
+        start = graph.history(None, "", graph.ngram.begin())
         self._live: list[tuple[Key, float]] = [((start, ROOT, graph.blank), 0.0)]
 
     def advance(self, scores_PV: np.ndarray) -> None:
@@ -197,9 +215,9 @@ class Search:
 
         tokens: score and number of each token of the frame, best first
         """
-        join, ngram, options, after_word = self._join, self._ngram, self._options, self._graph.after_word
+        join, graph, after_word = self._join, self._graph, self._graph.after_word
         history, node, last = key
-        arcs = self._graph.arcs[node]
+        arcs = graph.arcs[node]
         for added, token in tokens:
             if added < least:
                 break
@@ -209,10 +227,14 @@ class Search:
             if child is not None and added + gain >= least:
                 join(table, (history, child, token), score + added + gain)
             for word, ends, bound in words:
-                if added + bound >= least:
-                    longer, word_gain = history.then(word, ngram, options)
-                    if added + ends + word_gain >= least:
-                        join(table, (longer, after_word, token), score + added + ends + word_gain)
+                if added + bound < least:
+                    continue
+                gain, state = history.next.get(word) or graph.score(history, word)
+                if added + ends + gain >= least:
+                    longer = self._longer.get((history, word))
+                    if longer is None:
+                        longer = self._longer[history, word] = graph.history(history, word, state)
+                    join(table, (longer, after_word, token), score + added + ends + gain)
 
     def _least(self, table: dict[Key, float]) -> float:
         """The score that survival takes: within the beam, at most max_active, at least min_active where there are.
@@ -244,7 +266,7 @@ class Search:
         for (history, _, _), score in live:
             self._join(table, history, score)
         weight = self._options.lm_weight
-        ended = [(score + weight * self._ngram.end(history.state), history) for history, score in table.items()]
+        ended = [(score + weight * self._graph.ngram.end(history.state), history) for history, score in table.items()]
         return sorted(ended, key=itemgetter(0), reverse=True)
 
     def partial(self) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,8 +85,8 @@ class _Reader:
             raise self.error(
                 "not UTF-8 text", fix="an ARPA file is needed (KenLM binaries are not read here)"
             ) from None
-        except EOFError:
-            raise self.error("the compressed file is truncated", fix="copy or make it again") from None
+        except (EOFError, zlib.error):
+            raise self.error("the compressed file is truncated or damaged", fix="copy or make it again") from None
         except OSError as error:
             raise LanguageModelError(f"cannot read it: {error.strerror or error}", where=self.path) from None
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -185,7 +186,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield from file
     except UnicodeDecodeError:
         raise LanguageModelError("not UTF-8 text", where=path, fix="give one sentence per line in UTF-8") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise LanguageModelError(
             f"cannot read the text: {getattr(error, 'strerror', None) or error}", where=path
         ) from None

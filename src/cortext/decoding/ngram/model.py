@@ -13,8 +13,6 @@ State = Context
 """What of the history can still matter: the longest suffix that is the context of an n-gram. Equal states score all
 continuations alike, so hypotheses with equal states may be joined."""
 
-_CACHE_LIMIT = 2_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
@@ -46,7 +44,7 @@ class TextScore:
 class NGram:
     """A back-off n-gram model: p(w | h) is that of the longest listed n-gram, times the back-offs of longer contexts.
 
-    Unknown words get the probability of `<unk>`. Not safe to share between threads while scoring (it caches).
+    Unknown words get the probability of `<unk>`.
     """
 
     def __init__(self, arpa: Arpa) -> None:
@@ -54,9 +52,7 @@ class NGram:
         self.counts = arpa.counts
         self._words, self._probs, self._backoffs = arpa.words, arpa.probs, arpa.backoffs
         self._unk = self._words[UNK]
-        self._end = self._words[EOS]
         self._best: dict[int, float] = {}
-        self._cache: dict[tuple[State, int], tuple[float, State]] = {}
 
     @property
     def vocabulary(self) -> list[str]:
@@ -73,12 +69,15 @@ class NGram:
     def score(self, state: State, word: str) -> tuple[float, State]:
         """Log-probability of `word` after `state`, and the state after it."""
         number = self._words.get(word, self._unk)
-        found = self._cache.get((state, number))
-        if found is None:
-            if len(self._cache) > _CACHE_LIMIT:
-                self._cache.clear()
-            found = self._cache[state, number] = self._score(state, number)
-        return found
+        log_prob = 0.0
+        for start in range(len(state) + 1):
+            context = state[start:]
+            listed = self._probs.get((*context, number))
+            if listed is not None:
+                log_prob += listed
+                break
+            log_prob += self._backoffs.get(context, 0.0)
+        return log_prob, self._shorten((*state, number))
 
     def end(self, state: State) -> float:
         """Log-probability that the sentence ends after `state`."""
@@ -119,17 +118,6 @@ class NGram:
                     unknown_total += log_prob
             total += self.end(state)
         return TextScore(n_sentences, n_words, n_unknown, total, total - unknown_total)
-
-    def _score(self, state: State, number: int) -> tuple[float, State]:
-        log_prob = 0.0
-        for start in range(len(state) + 1):
-            context = state[start:]
-            listed = self._probs.get((*context, number))
-            if listed is not None:
-                log_prob += listed
-                break
-            log_prob += self._backoffs.get(context, 0.0)
-        return log_prob, self._shorten((*state, number))
 
     def _shorten(self, words: Context) -> State:
         for start in range(max(0, len(words) - self.order + 1), len(words)):
