@@ -1,9 +1,10 @@
 """From articulators to what electrodes record: threshold crossings and spike-band power in 20 ms bins.
 
 Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the same rate and the
-very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng.: spike-band power is driven by nearby units).
-Much of the noise is shared: single-trial variability in motor cortex is low-dimensional, slow and partly along the
-directions of tuning (Churchland et al. 2010; Moreno-Bote et al. 2014), and independent noise would average away.
+very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng. 4: its power is dominated by local single units).
+Much of the noise is shared: correlated noise of motor cortex is slow (Averbeck & Lee 2003, J. Neurosci. 23), what lies
+along the tuning limits what any decoder can tell (Moreno-Bote et al. 2014, Nat. Neurosci. 17), and independent noise
+would average away over hundreds of features.
 """
 
 from __future__ import annotations
