@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from cortext.errors import ConfigError
+from cortext.models.layers import dropout, gru, patches
 from cortext.models.registry import register
 
 
@@ -83,7 +84,6 @@ class GRU(nn.Module):
         # One stacked tensor instead of one parameter per day: the same mathematics, one gather per batch.
         self.day_weight = nn.Parameter(torch.eye(n_features).repeat(n_days, 1, 1))  # [days, C, C]
         self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))  # [days, C]
-        self.day_dropout = nn.Dropout(config.input_network.input_layer_dropout)
         self.gru = nn.GRU(
             input_size=n_features * max(config.patch_size, 1),
             hidden_size=config.n_units,
@@ -127,15 +127,10 @@ class GRU(nn.Module):
         beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the whole trial.
         """
         x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])
-        x_BTC = self.day_dropout(nn.functional.softsign(x_BTC))
+        x_BTC = dropout(nn.functional.softsign(x_BTC), self.config.input_network.input_layer_dropout, self.training)
         if state_LBD is None:
             state_LBD = self.h0.expand(self.config.n_layers, len(x_BTC), -1).contiguous()
-        hidden_BPD, state_LBD = self.gru(self._patches(x_BTC), state_LBD)
+        if self.config.patch_size:
+            x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
+        hidden_BPD, state_LBD = gru(self.gru, x_BTC, state_LBD)
         return self.out(hidden_BPD), state_LBD
-
-    def _patches(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """[B, P, patch_size * C]: within a patch, time runs slowest, as the published weights expect."""
-        if self.config.patch_size == 0:
-            return x_BTC
-        x_BPCT = x_BTC.unfold(1, self.config.patch_size, self.config.patch_stride)
-        return x_BPCT.transpose(2, 3).flatten(2)

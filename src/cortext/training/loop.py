@@ -29,6 +29,7 @@ from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loss import check_labels_fit, ctc_loss, name_trials
+from cortext.training.memory import keep_freed_memory
 from cortext.training.optim import Optimizer
 from cortext.training.progress import Advance, TensorBoard, packing_bar, training_bar
 from cortext.training.summary import RunSummary, summarise, write_summary
@@ -59,6 +60,7 @@ def train(
     Raises ConfigError, DataError and RunError (also for a loss that is not finite, and when interrupted).
     """
     settings = read_train_config(config, overrides)
+    keep_freed_memory()
     run = RunDirectory(out)
     if lm is None and settings.best_metric == "val_wer":
         raise ConfigError("best_metric is 'val_wer', which needs a language model", fix="give --lm or another metric")

@@ -1,0 +1,28 @@
+"""How the allocator treats the memory of a batch once it is free."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from glibc's malloc.h
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep freed memory for the next batch instead of handing it back; returns whether it listens.
+
+    By default every tensor of more than some MB comes fresh from the system, page by page, at every step: with the
+    demo's model that is a tenth of the time of a training step on a CPU.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    results = [
+        mallopt(M_MMAP_THRESHOLD, 1 << 30),
+        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1),
+        mallopt(M_TOP_PAD, 64 << 20),
+    ]
+    return all(result == 1 for result in results)

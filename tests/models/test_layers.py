@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import nn
+
+from cortext.models.layers import dropout, gru, patches
+
+
+def gradients(function, *inputs):
+    for tensor in inputs:
+        tensor.grad = None
+    outputs = function()
+    sum((output * torch.linspace(0.5, 1.5, output.shape[-1])).square().sum() for output in outputs).backward()
+    return [output.detach() for output in outputs], [tensor.grad.clone() for tensor in inputs]
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_gru_and_its_gradients_are_those_of_the_module(n_layers):
+    torch.manual_seed(0)
+    module = nn.GRU(7, 5, n_layers, batch_first=True)
+    x, state = torch.randn(3, 9, 7, requires_grad=True), torch.randn(n_layers, 3, 5, requires_grad=True)
+    inputs = (x, state, *module.parameters())
+    expected, found = (gradients(f, *inputs) for f in (lambda: module(x, state), lambda: gru(module, x, state)))
+    for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
+        torch.testing.assert_close(b, a, atol=1e-6, rtol=1e-5)
+
+
+def test_gru_in_bfloat16_is_close_to_float32():
+    torch.manual_seed(0)
+    module = nn.GRU(32, 64, 2, batch_first=True)
+    x, state = torch.randn(4, 40, 32, requires_grad=True), torch.zeros(2, 4, 64)
+
+    def in_bfloat16():
+        with torch.autocast("cpu", torch.bfloat16):
+            return gru(module, x, state)
+
+    expected, found = (gradients(f, x, *module.parameters()) for f in (lambda: module(x, state), in_bfloat16))
+    assert found[0][0].dtype == torch.float32
+    torch.testing.assert_close(found[0][0], expected[0][0], atol=0.02, rtol=0)
+    for a, b in zip(expected[1], found[1], strict=True):
+        assert float((a - b).norm() / a.norm()) < 0.02
+
+
+@pytest.mark.parametrize(("n_bins", "size", "stride"), [(30, 14, 4), (31, 14, 4), (14, 14, 4), (20, 6, 2), (20, 3, 5)])
+def test_patches_lay_bins_side_by_side_and_hand_gradients_back(n_bins, size, stride):
+    x = torch.randn(2, n_bins, 3, requires_grad=True)
+    n_patches = (n_bins - size) // stride + 1
+
+    def by_hand():
+        rows = [x[:, p * stride : p * stride + size].flatten(1) for p in range(n_patches)]
+        return (torch.stack(rows, 1),)
+
+    expected, found = (gradients(f, x) for f in (by_hand, lambda: (patches(x, size, stride),)))
+    assert torch.equal(expected[0][0], found[0][0])
+    torch.testing.assert_close(found[1][0], expected[1][0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_zeroes_the_given_share_and_keeps_the_mean(dtype):
+    torch.manual_seed(0)
+    x = torch.ones(101, 997, dtype=dtype, requires_grad=True)
+    y = dropout(x, 0.3, training=True)
+    y.sum().backward()
+    zeros = y == 0
+    assert float(zeros.float().mean()) == pytest.approx(0.3, abs=0.005)
+    assert float(y.detach().float().mean()) == pytest.approx(1, abs=0.01)
+    assert torch.equal(y.detach(), x.grad)
+    for shift in (1, 2, 3):  # the lanes of one draw are independent
+        both = (zeros.flatten()[shift:] & zeros.flatten()[:-shift]).float().mean()
+        assert float(both) == pytest.approx(0.09, abs=0.004)
+
+
+def test_dropout_does_nothing_outside_training_or_at_zero():
+    x = torch.randn(3, 4)
+    assert torch.equal(dropout(x, 0.5, training=False), x)
+    assert torch.equal(dropout(x, 0.0, training=True), x)
