@@ -176,3 +176,22 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest(decoder):
 def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(DecodingError, match=message):
         DecoderOptions.of(options)
+
+
+def test_limits_of_memory_do_not_change_the_result(decoder, monkeypatch):
+    log_probs_PV = posteriors("we went there two days ago", noise=2.0)
+    expected = decoder.decode(log_probs_PV, RELEASE)
+    monkeypatch.setattr("cortext.decoding.sentences._MAX_CELLS", 1)  # every sentence is scored on its own
+    monkeypatch.setattr("cortext.decoding.reference.MAX_REMEMBERED", 5)
+    found = decoder.with_options(nbest=9).decode(log_probs_PV, RELEASE)
+    assert [each.text for each in found] == [each.text for each in expected][:9]
+    assert [each.score for each in found] == pytest.approx([each.score for each in expected][:9], abs=1e-9)
+
+
+def test_the_best_sentence_does_not_hang_on_silence_noise_or_length(decoder):
+    silence_PV = np.log(np.full((300, 41), 1e-6, dtype=np.float32))
+    silence_PV[:, RELEASE.blank] = np.log(1 - 40e-6)
+    assert decoder.decode(silence_PV, RELEASE)[0].text == ""
+    uniform_PV = np.full((100, 41), -np.log(41), dtype=np.float32)
+    assert np.isfinite(decoder.decode(uniform_PV, RELEASE)[0].score)
+    assert decoder.decode(uniform_PV[:1], RELEASE)[0].text == ""

@@ -64,7 +64,7 @@ class ReferenceEngine:
     def _hypothesis(self, words: Sequence[str], paths: SentencePaths, options: DecoderOptions) -> Hypothesis:
         unknown = sum(word not in self.lm.ngram for word in words)
         lm_score = self.lm.ngram.sentence(" ".join(words)) + options.unk_score * unknown
-        sil_score = -options.sil_cost * paths.boundaries
+        sil_score = 0.0 - options.sil_cost * paths.boundaries
         spans = zip(words, paths.spans, strict=True)
         return Hypothesis(
             text=" ".join(words),

@@ -1,6 +1,7 @@
 """What given sentences score, exactly, and when their words were said: CTC forward and Viterbi, no beam.
 
-The paths and their scores are those that `cortext.decoding.reference` defines.
+The paths and their scores are those that `cortext.decoding.reference` defines. Time and memory grow with frames times
+phonemes, that is with the square of the length: milliseconds for a sentence, minutes for a quarter of an hour.
 """
 
 from __future__ import annotations

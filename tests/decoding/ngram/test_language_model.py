@@ -72,6 +72,12 @@ def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
         LanguageModel.build(["the end"], 1, tmp_path / "file")
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LanguageModelError, match=r"file/lm: cannot write the language model: Not a directory"):
+        LanguageModel.build(SENTENCES, 2, tmp_path / "file" / "lm")
+
+
 def test_a_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(LanguageModelError, match="no sentence is long enough"):
         LanguageModel.build(["hi"], 4, tmp_path / "lm")

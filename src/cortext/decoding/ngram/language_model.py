@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -69,21 +68,7 @@ class LanguageModel:
         levels, discounts = estimate(ids, len(kept) + len(SPECIAL), order)
         facts = _facts(levels, discounts, sources, counted, number)
         lexicon = lexicon_for(kept)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
-        try:
-            partial.chmod(0o777 & ~_umask())
-            lexicon.write(partial / "lexicon.txt")
-            (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
-            write_arpa(partial / "lm.arpa", [*SPECIAL, *kept], levels)
-            (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
-            if out.is_dir():
-                shutil.rmtree(out)
-            partial.replace(out)
-        except OSError as error:
-            raise LanguageModelError(f"cannot write the language model: {error.strerror}", where=out) from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        _write(out, lexicon, [*SPECIAL, *kept], levels, facts)
         return cls.open(out)
 
     @classmethod
@@ -228,6 +213,24 @@ def _facts(
     }
 
 
+def _write(out: Path, lexicon: Lexicon, words: list[str], levels: list[Level], facts: dict[str, Any]) -> None:
+    """Write the directory under a temporary name beside `out`, then put it in its place."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        lexicon.write(partial / "lexicon.txt")
+        (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+        write_arpa(partial / "lm.arpa", words, levels)
+        (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
+        if out.is_dir():
+            shutil.rmtree(out)
+        partial.replace(out)
+    except OSError as error:
+        raise LanguageModelError(f"cannot write the language model: {error.strerror}", where=out) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def _read_tokens(path: Path) -> tuple[str, ...]:
     try:
         tokens = tuple(path.read_text(encoding="utf-8").split())
@@ -248,9 +251,3 @@ def _refuse_foreign(out: Path) -> None:
     foreign = sorted(path.name for path in out.iterdir() if path.name not in FILES) if out.is_dir() else []
     if foreign:
         raise LanguageModelError(f"holds {foreign[0]!r}, which is no part of a language model", where=out)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
