@@ -46,9 +46,10 @@ def undisturbed(config, packed, tmp_path) -> Path:
 def test_a_run_learns_and_writes_what_a_run_directory_holds(config, packed, tmp_path):
     config = replace(config, num_training_batches=160, lr_decay_steps=160, lr_decay_steps_day=160, lr_max=0.01)
     config = replace(config, lr_max_day=0.01, batches_per_val_step=80, batches_per_train_log=40)
-    summary = train(config, packed, tmp_path / "run")
+    overrides = ["model.n_units=32", "model.rnn_dropout=0", "model.input_network.input_layer_dropout=0"]
+    summary = train(config, packed, tmp_path / "run", overrides=overrides)
     run = tmp_path / "run"
-    assert summary.val_per < 0.5  # an untrained model has 1.0
+    assert summary.val_per < 0.4  # three seeds end between 0.11 and 0.15
     assert {path.name for path in run.iterdir()} == {
         "config.yaml", "metrics.jsonl", "model.json", "model.safetensors", "summary.json", "tensorboard", "train_state",
     }  # fmt: skip
