@@ -30,7 +30,7 @@ from cortext.text.phonemes import RELEASE
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = Path(os.environ.get("CORTEXT_REAL_DATA", ROOT.parent / "shared" / "data")) / "neural/t12_one_trial_256x591.npy"
-LEAD_BINS = 10  # typical lead of an electrode, by which frames are labelled
+LEAD_BINS = 8  # typical lead of an electrode, by which frames are labelled
 DRIFT_DAYS = (1, 2, 3, 5, 8, 12, 16, 20, 30, 45, 60)
 
 

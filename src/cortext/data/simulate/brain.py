@@ -43,6 +43,8 @@ ARRAY_KINEMATIC = np.array([0.5, 0.9, 0.4, 0.5])
 """Weight of velocities over positions: area 4 follows movement most closely."""
 DEPTH_SPREAD = 0.6
 """Standard deviation of log modulation depth: a few electrodes carry much, many little."""
+MAX_DEPTH = 1.2
+"""The deepest modulation: three times the rate at one standard deviation of drive."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
     words = vocabulary(config)
     arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
     first = stream(config.seed, Purpose.BRAIN, trial=2)
-    depth0 = config.modulation * ARRAY_DEPTH[arrays] * np.exp(DEPTH_SPREAD * _normal(first, len(arrays)))
+    spread = np.exp(DEPTH_SPREAD * _normal(first, len(arrays)))
+    depth0 = np.minimum(config.modulation * ARRAY_DEPTH[arrays] * spread, MAX_DEPTH)
     base0 = np.log(config.baseline_hz * BIN_MS / 1000) + 0.5 * _normal(first, len(arrays))
     shortest, longest = (int(lead / BIN_MS) for lead in config.lead_ms)
     lead = first.integers(shortest, longest + 1, size=len(arrays))

@@ -58,13 +58,13 @@ class SimulatorConfig:
     """Electrodes of the four arrays together; each gives two features, threshold crossings and spike-band power."""
     snr: float = 1.0
     """Factor on the power of what articulators drive, everything else held; 0.5 halves the signal-to-noise ratio."""
-    modulation: float = 0.42
+    modulation: float = 0.44
     """Median modulation depth: the standard deviation of an electrode's log rate that articulators cause in speech."""
     baseline_hz: float = 22.0
     """Median threshold-crossing rate of an electrode at rest."""
     dead_fraction: float = 0.08
     """Share of electrodes that carry no tuned activity on a day."""
-    lead_ms: tuple[float, float] = (0.0, 400.0)
+    lead_ms: tuple[float, float] = (0.0, 320.0)
     """Shortest and longest lead of an electrode's activity over the movement of the articulators."""
     conjunctive: float = 0.7
     """Share of an electrode's drive that comes from conjunctions of articulators rather than from single ones."""
