@@ -74,7 +74,7 @@ def _readable(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_readable(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return "  ".join(_readable(item) for item in value)
+        return ("\n" if value and isinstance(value[0], dict) else "  ").join(map(_readable, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
