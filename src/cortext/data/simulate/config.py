@@ -85,7 +85,7 @@ class SimulatorConfig:
     movement_sd: float = 0.5
     """Standard deviation over electrodes of the log rate at the height of a movement."""
     power_noise_sd: float = 1.0
-    """Private noise of log spike-band power, in units that have log rate 1 drive the power by 1.6."""
+    """Private noise of log spike-band power, in units of the log rate that drives it."""
     reference_noise_sd: float = 0.4
     """Fast noise of log spike-band power common to the electrodes of an array, which share a reference."""
 
