@@ -169,6 +169,7 @@ class _Trainer:
             _interrupts() as interrupted,
         ):
             self.log, self.board = log, board
+            self.window = (started, self.progress.step)  # for trials per second: since the last line about training
             end = self.progress.step if self.progress.finished else total
             with closing(self.batches.training(self.sampler, self.config.seed, self.progress.step, end)) as batches:
                 for batch in batches:
@@ -188,18 +189,20 @@ class _Trainer:
 
     def _step(self, batch: TrainBatch, bar: Advance) -> bool:
         """One batch, and what is due after it; returns whether the state must be saved."""
-        config, progress, started = self.config, self.progress, time.perf_counter()
+        config, progress = self.config, self.progress
         loss, norm = self._update(batch)
         progress.step += 1
         progress.loss_sum += loss
         progress.loss_count += 1
-        rate = len(batch.indices) / (time.perf_counter() - started)
+        rate = config.dataset.batch_size * (progress.step - self.window[1]) / (time.perf_counter() - self.window[0])
         bar(progress.step, loss, progress.last["val_per"] if progress.last else None, rate)
         last = progress.step == config.num_training_batches
         if progress.step % config.batches_per_train_log == 0 or last:
             self._log_training(norm, rate)
+            self.window = (time.perf_counter(), progress.step)
         if progress.step % config.batches_per_val_step == 0 or last:
             self._validate()
+            self.window = (time.perf_counter(), progress.step)
             progress.finished = last or self._no_longer_improves()
             return True
         return bool(config.batches_per_save) and progress.step % config.batches_per_save == 0
