@@ -30,6 +30,7 @@ def train(
     lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
     init_from: Annotated[Path | None, typer.Option(help="Run directory whose weights to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
@@ -41,7 +42,15 @@ def train(
     from cortext.training import train as train_model
 
     summary = train_model(
-        config, data, out, lm=lm, resume=resume, device=device, init_from=init_from, overrides=overrides
+        config,
+        data,
+        out,
+        lm=lm,
+        resume=resume,
+        device=device,
+        init_from=init_from,
+        overrides=overrides,
+        skip_bad=skip_bad,
     )
     if as_json:
         print_json(dataclasses.asdict(summary))

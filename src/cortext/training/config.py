@@ -12,6 +12,8 @@ from cortext.errors import ConfigError, nearest
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, model_config
 
+RECIPES = Path(__file__).resolve().parents[1] / "configs"
+"""The shipped recipes: YAML files whose stems are their names."""
 METRICS = ("val_per", "val_wer", "val_loss")
 
 
@@ -133,15 +135,8 @@ def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str]
         return with_overrides(config, overrides)
     path = Path(config)
     if not path.is_file() and path.parent == Path() and not path.suffix:
-        recipes = {recipe.stem: recipe for recipe in _recipe_directory().glob("*.yaml")}
+        recipes = {recipe.stem: recipe for recipe in RECIPES.glob("*.yaml")}
         if path.name not in recipes:
             raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
         path = recipes[path.name]
     return load_config(path, TrainConfig, overrides)
-
-
-def _recipe_directory() -> Path:
-    """`configs/`: inside the installed package, or beside `src/` in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parents[1] / "configs"
