@@ -14,7 +14,6 @@ from cortext.models import GRUConfig, model_config
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""
-METRICS = ("val_per", "val_wer", "val_loss")
 
 
 @dataclass
