@@ -26,7 +26,7 @@ test: $(VENV)/.dev  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 test-slow: $(VENV)/.dev  ## the rest
-	$(BIN)/pytest -m slow
+	$(TEST) -m slow -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,73 @@
+"""What the demo promises: its accuracy, and that the task behind it is hard (see benchmarks/difficulty.py)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import difficulty
+from cortext.data import open_dataset, open_packed
+from cortext.data.simulate import simulate
+from cortext.text import normalize
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, dict]:
+    """The demo as a user runs it: where it wrote, and what it printed as JSON."""
+    out = tmp_path_factory.mktemp("demo") / "demo"
+    command = [str(Path(sys.executable).parent / "cortext"), "demo", "--out", str(out), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out, json.loads(done.stdout)
+
+
+def test_demo_reaches_its_error_rates_within_its_memory(demo):
+    _, result = demo
+    assert result["metrics"]["per"] <= 0.15
+    assert result["metrics"]["wer"] <= 0.12
+    assert result["peak_memory_gb"] < 3
+
+
+def test_no_held_out_sentence_is_in_training_or_language_model_text(demo):
+    out, _ = demo
+    known = {normalize(line) for name in ("train", "lm") for line in _lines(out, name)}
+    assert not known & {normalize(line) for name in ("val", "test") for line in _lines(out, name)}
+    val = open_packed(out / "packed").split("val")
+    assert {normalize(val.sentence(i) or "") for i in range(len(val))} == {normalize(x) for x in _lines(out, "val")}
+
+
+def test_participant_attempts_40_to_80_words_a_minute(demo):
+    out, _ = demo
+    trials = list(open_dataset(out / "data").trials("train"))
+    words = sum(len(normalize(trial.sentence or "").split()) for trial in trials)
+    minutes = sum(trial.n_bins for trial in trials) * 0.02 / 60
+    assert 40 <= words / minutes <= 80
+
+
+def test_linear_model_has_one_and_a_half_times_the_phoneme_errors(demo, tmp_path):
+    out, result = demo
+    per = difficulty.measure_linear(out / "packed", tmp_path)
+    assert per >= difficulty.LINEAR_RATIO * result["metrics"]["per"]
+
+
+def test_another_trials_posteriors_give_another_sentence(demo):
+    out, _ = demo
+    assert difficulty.swapped_wer(out / "eval") >= difficulty.SWAPPED_WER
+
+
+def _lines(out: Path, name: str) -> list[str]:
+    return (out / "data" / "text" / f"{name}.txt").read_text().splitlines()
+
+
+def test_best_constant_sequence_is_found():
+    # "1 2" costs 0 + 1 + 1 edits against these labels of 6 phonemes; every other sequence costs more.
+    assert difficulty.best_constant_per([[1, 2], [1, 2, 3], [2]]) == pytest.approx(2 / 6)
+
+
+def test_single_frames_do_not_give_the_phoneme_away(tmp_path):
+    simulate(tmp_path / "data", "demo", truth=True)
+    assert difficulty.frame_error(tmp_path / "data") >= difficulty.FRAME_ERROR
