@@ -38,7 +38,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev  ## the documentation as a web site under build/site
-	$(BIN)/mkdocs build --quiet --strict --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
 bench: $(VENV)/.dev  ## every benchmark; tables on the screen, JSON under build/bench
 	mkdir -p build/bench

@@ -19,6 +19,20 @@ from cortext.errors import ConfigError, nearest
 C = TypeVar("C")
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in a section; YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key_node.tag != "tag:yaml.org,2002:merge":
+                if key in keys:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+                keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -> C:
     """Read a YAML file into dataclass `cls`, then apply `key=value` overrides (dotted keys reach into sections).
 
@@ -32,7 +46,7 @@ def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -
     except UnicodeDecodeError:
         raise ConfigError("not a text file; a YAML file is needed", where=path) from None
     try:
-        mapping = yaml.safe_load(text)
+        mapping = yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""

@@ -188,3 +188,27 @@ def test_language_model_is_built_described_and_scored(tmp_path, capsys):
     assert run(["lm", "score", lm, str(text), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["oov_rate"] == 0
     assert "cannot" in complaint(capsys, ["lm", "build", str(tmp_path / "none.txt"), "--out", lm + "2"])
+
+
+def test_pack_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, tmp_path, capsys):
+    with h5py.File(sessions / "lab.2026.01.14" / "data_train.hdf5", "r+") as file:
+        file["trial_0002/input_features"][5, 3] = np.nan
+    assert run(["pack", str(sessions), "--out", str(tmp_path / "packed"), "--skip-bad"]) == 0
+    *_, count, why = capsys.readouterr().out.splitlines()
+    assert count == "left out as unusable: 1"
+    assert "trial_0002: input_features: 1 NaN or Inf found" in why
+    assert "--skip-bad" not in why
+
+
+def test_number_of_workers_is_at_least_one(sessions, capsys):
+    arguments = ["evaluate", "run", "--data", str(sessions), "--out", "eval", "--workers", "0"]
+    assert "--workers" in complaint(capsys, arguments)
+
+
+def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cortext.data.packed.pack", interrupted)
+    assert run(["pack", str(sessions), "--out", str(tmp_path / "packed")]) == 130
+    assert capsys.readouterr().err == "cortext: interrupted\n"

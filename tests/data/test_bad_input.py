@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cortext.data import Problem, open_dataset, pack
+from cortext.data.hdf5 import read_description
 from cortext.errors import DataError
 
 BAD = "trial_0002"
@@ -47,6 +48,16 @@ def too_short(path: Path) -> None:
 
 
 TRIAL_FAULTS = {
+    "sentence not UTF-8": (
+        attribute("sentence_label", np.bytes_(b"caf\xe9")),
+        "sentence_label",
+        "a text in UTF-8 expected",
+    ),
+    "fractional label": (
+        put("seq_class_ids", np.pad([1.0, 5.5, 2.0], (0, 497))),
+        "seq_class_ids",
+        "5.5 found at position 1, a whole number expected",
+    ),
     **{
         f"no {name}": (damage(lambda group, name=name: group.pop(name)), name, "dataset missing")
         for name in ("input_features", "seq_class_ids", "transcription")
@@ -78,7 +89,7 @@ TRIAL_FAULTS = {
     "another session": (attribute("session", "t15.2023.08.13"), "session", "'t15.2023.08.11' (the folder) expected"),
     "no number": (attribute("block_num", "two"), "block_num", "'two' found, a whole number expected"),
     "half a number": (attribute("block_num", 1.5), "block_num", "1.5 found, a whole number expected"),
-    "no text": (attribute("sentence_label", 3), "sentence_label", "3 found, a text expected"),
+    "no text": (attribute("sentence_label", 3), "sentence_label", "3 found, a text in UTF-8 expected"),
 }
 
 
@@ -227,3 +238,8 @@ def pack_untouched(out: Path) -> object:
     from cortext.data import open_packed
 
     return open_packed(out).split("train")
+
+
+def test_missing_table_of_blocks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nope\.csv: cannot read the table of blocks: No such file"):
+        read_description(tmp_path / "nope.csv")

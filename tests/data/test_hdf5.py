@@ -173,3 +173,10 @@ def test_corpus_comes_from_the_table_of_blocks(dataset_root: Path, real_data: Pa
     (dataset_root.parent / table.name).write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="not the table of blocks"):
         open_dataset(dataset_root)
+
+
+def test_a_dataset_iterates_over_all_its_trials(dataset_root: Path) -> None:
+    dataset = open_dataset(dataset_root)
+    assert [trial.name for trial in dataset] == [
+        trial.name for split in dataset.splits for trial in dataset.trials(split)
+    ]

@@ -87,3 +87,18 @@ def test_nothing_readable_is_a_report_too(dataset_root: Path, tmp_path: Path) ->
     assert len(report.problems) == 5
     with pytest.raises(DataError, match="no such directory"):
         inspect(tmp_path / "absent")
+
+
+def test_each_unreadable_file_says_itself_what_is_wrong(dataset_root: Path) -> None:
+    files = sorted(dataset_root.glob("*/data_*.hdf5"))
+    for file in files:
+        file.write_text("no HDF5")
+    assert sorted(problem.file for problem in inspect(dataset_root).problems) == [str(file) for file in files]
+    assert {problem.message.split(",")[0] for problem in inspect(dataset_root).problems} == {"not an HDF5 file"}
+
+
+def test_directory_in_place_of_a_file_is_a_problem(dataset_root: Path) -> None:
+    file = dataset_root / "t15.2023.08.11" / "data_val.hdf5"
+    file.unlink()
+    file.mkdir()
+    assert [problem.file for problem in inspect(dataset_root).problems] == [str(file)]

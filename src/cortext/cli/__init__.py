@@ -53,6 +53,8 @@ def run(arguments: list[str]) -> int:
     """Run one verb and return its status."""
     try:
         status = app(arguments or ["--help"], prog_name="cortext", standalone_mode=False)
+        if status == 130:  # Typer ends quietly on Ctrl-C
+            return _complain("interrupted", 130)
         return status if isinstance(status, int) else 0
     except CortextError as error:
         return _complain(str(error), 2)

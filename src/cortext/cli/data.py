@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, SKIP_BAD, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, OVERRIDES, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -22,8 +22,9 @@ def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
     preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes; the result is the same with any number.")] = os.cpu_count()
-    or 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes; the result is the same with any number.")
+    ] = os.cpu_count() or 1,
     text: Annotated[Path | None, typer.Option(help="Your own sentences, one per line.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")] = False,
     overrides: list[str] = OVERRIDES,
@@ -104,5 +105,4 @@ def pack(
         print_json({"out": str(out), "trials": counts, "skipped": [str(problem) for problem in packed.bad_trials]})
         return
     print_table("", ["split", "trials"], list(counts.items()))
-    for problem in packed.bad_trials:
-        typer.echo(f"left out: {problem}")
+    print_left_out(packed.bad_trials)

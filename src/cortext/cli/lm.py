@@ -22,7 +22,7 @@ def add_verbs(app: typer.Typer) -> None:
 def build(
     texts: Annotated[list[Path], typer.Argument(help="Text files, one sentence per line.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
-    order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 5.")] = 4,
+    order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 4,
     as_json: bool = JSON,
 ) -> None:
     """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.

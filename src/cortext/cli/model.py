@@ -8,13 +8,23 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, SKIP_BAD, print_json, print_metrics, progress_bar
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    SKIP_BAD,
+    print_json,
+    print_left_out,
+    print_metrics,
+    progress_bar,
+)
+from cortext.data.checks import Problem
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
 Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
 Engine = Annotated[str, typer.Option(help="Search engine: reference.")]
-Workers = Annotated[int | None, typer.Option(help="Processes for the search; all cores without it.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes for the search; all cores without it.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -119,6 +129,7 @@ def decode(
     """
     from cortext import evaluation
 
+    skipped: list[Problem] = []
     with progress_bar("decoding") as progress:
         texts = evaluation.decode(
             run,
@@ -129,11 +140,13 @@ def decode(
             options=options,
             engine=engine,
             device=device,
-            skip_bad=skip_bad,
+            skip_bad=skipped if skip_bad else False,
             workers=workers,
             progress=progress,
         )
     if as_json:
-        print_json({"out": str(out), "n_trials": len(texts)})
+        left_out = [problem.to_json() for problem in skipped]
+        print_json({"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out})
     else:
-        typer.echo(f"{out}: {len(texts)} sentences")
+        typer.echo(f"{out}: {len(texts)} rows")
+        print_left_out(skipped)

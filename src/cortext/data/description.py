@@ -32,7 +32,11 @@ def read_description(path: str | Path) -> list[BlockDescription]:
                 BlockDescription(date, int(day), int(block), int(sentences), corpus, split)
                 for date, day, block, sentences, corpus, split in list(csv.reader(file))[1:]
             ]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except OSError as error:
+        raise DataError(
+            f"cannot read the table of blocks: {error.strerror}", where=path, fix="check the path"
+        ) from None
+    except (UnicodeDecodeError, ValueError) as error:
         raise DataError(
             f"not the table of blocks ({error})", where=path, fix="take the release's, or remove it"
         ) from None

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from cortext.errors import DataError
 
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy on a full disk, without the system's number
+
 
 class Sink:
     """The file that HDF5 writes to. A failed write is remembered, and raised by `check`, instead of reported to HDF5.
@@ -84,6 +86,8 @@ def disk_error(error: Exception, path: Path) -> DataError:
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     named = re.search(r"errno = (\d+)", str(error))  # how HDF5 words what the system said
     number = int(named.group(1)) if number is None and named else number
+    if number is None and _SHORT_WRITE.fullmatch(str(error)):
+        number = errno.ENOSPC
     if number in full:
         fix = "free some space or write elsewhere; nothing was left behind"
         return DataError(f"cannot be written: {os.strerror(number)}", where=path, fix=fix)

@@ -37,6 +37,7 @@ __all__ = [
     "write_session",
 ]
 _TRIAL = re.compile(r"trial_\d+")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what h5py makes of bytes that are not UTF-8
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError)  # what h5py raises on structures that make no sense
 _LABELS = ("seq_class_ids", "transcription")
 _LABEL_ATTRIBUTES = ("seq_len", "sentence_label")
@@ -159,7 +160,13 @@ def _labels(group: Any, attributes: Mapping[str, Any]) -> tuple[str, np.ndarray]
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
         raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
-    return _text(attributes, "sentence_label"), ids[:n_labels].astype(np.int64)
+    labels_U = ids[:n_labels]
+    whole_U = labels_U.astype(np.int64)
+    broken = np.flatnonzero(whole_U != labels_U)
+    if broken.size:
+        found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
+        raise FaultError("seq_class_ids", found, "use the release's phoneme numbers")
+    return _text(attributes, "sentence_label"), whole_U
 
 
 def _dataset(group: Any, name: str, n_dims: int) -> Any:
@@ -195,8 +202,8 @@ def _text(attributes: Mapping[str, Any], name: str) -> str:
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             value = value.decode()
-    if not isinstance(value, str):
-        raise FaultError(name, f"{value!r} found, a text expected", "write the trial with write_session")
+    if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
+        raise FaultError(name, f"{value!r} found, a text in UTF-8 expected", "write the trial with write_session")
     return value
 
 
@@ -320,6 +327,18 @@ class Dataset:
                     problem = problem or fault.problem(path, None)
         raise problem.error() if problem else DataError("no trial with input_features", where=self.root)
 
+    def _n_features_or_none(self) -> int | None:
+        """None where no file can be read: each of them then says itself what is wrong with it."""
+        try:
+            return self.n_features
+        except DataError:
+            return None
+
+    def __iter__(self) -> Iterator[Trial]:
+        """All trials: train, val and test, each in the order of sessions and trials; the first bad one is raised."""
+        for split in self.splits:
+            yield from self.trials(split)
+
     def n_trials(self, split: str) -> int:
         """Trials of a split, bad ones included; unreadable files count as none."""
         total = 0
@@ -345,15 +364,16 @@ class Dataset:
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
+        problems = skip_bad if isinstance(skip_bad, list) else []
+        skips = skip_bad is not None and skip_bad is not False
         for session in self._chosen(sessions):
             if split in session.files:
-                problems = skip_bad if isinstance(skip_bad, list) else []
                 yield from read_trials(
                     session.files[split],
                     labels_required=split != "test",
-                    on_bad=None if skip_bad is None or skip_bad is False else problems.append,
+                    on_bad=problems.append if skips else None,
                     session=session.name,
-                    n_features=self.n_features,
+                    n_features=self._n_features_or_none() if skips else self.n_features,
                     max_abs=max_abs,
                     patch=patch,
                     corpora=self.corpora(session),
@@ -389,7 +409,7 @@ def open_dataset(root: str | Path) -> Dataset:
     sessions = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
-        files = {split: path for split, path in files.items() if path.is_file()}
+        files = {split: path for split, path in files.items() if path.exists()}
         if files:
             sessions.append(Session(folder.name, files))
     if not sessions:

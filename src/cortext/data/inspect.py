@@ -121,14 +121,11 @@ def _session_trials(dataset: Dataset, survey: _Survey) -> Iterator[tuple[SplitRe
         for split in session.files:
             row, before, twice = _row(session, split, days), len(survey.problems), []
             yield row, None
-            try:
-                for trial in dataset.trials(split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX):
-                    first = seen.setdefault((trial.block, trial.trial), split)
-                    if first != split:
-                        twice.append(f"{trial.name} in {first}")
-                    yield row, trial
-            except DataError as error:  # not one file of the data set can be read
-                survey.problems.append(Problem(str(session.files[split]), None, None, str(error)))
+            for trial in dataset.trials(split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX):
+                first = seen.setdefault((trial.block, trial.trial), split)
+                if first != split:
+                    twice.append(f"{trial.name} in {first}")
+                yield row, trial
             row.n_bad = len(survey.problems) - before
             if twice:
                 message = (

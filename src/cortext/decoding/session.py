@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -141,8 +144,13 @@ class Decoder:
         context = multiprocessing.get_context("spawn")
         arguments = (self.lm_dir, self.options, self.engine, inventory)
         workers = min(workers, len(log_probs))
-        with ProcessPoolExecutor(workers, context, _start_worker, arguments) as pool:
-            return _collect(pool.map(_decode_in_worker, log_probs), len(log_probs), progress)
+        pool = ProcessPoolExecutor(workers, context, _start_worker, arguments)
+        try:
+            with _uninterrupted():  # Ctrl-C is this process's business, which the workers inherit
+                found = pool.map(_decode_in_worker, log_probs)
+            return _collect(found, len(log_probs), progress)
+        finally:  # after Ctrl-C nothing that has not begun is decoded
+            pool.shutdown(cancel_futures=True)
 
     def session(self, inventory: Inventory | str) -> Session:
         """A session for one utterance that comes in chunks."""
@@ -201,6 +209,19 @@ def _collect(results: Any, total: int, progress: Callable[[int, int], None] | No
 
 
 _worker: Callable[[np.ndarray], NBest]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A context in which SIGINT is ignored, and so it is in the processes started there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _start_worker(lm_dir: Path, options: DecoderOptions, engine: str, inventory: Inventory) -> None:

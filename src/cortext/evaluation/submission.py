@@ -29,15 +29,15 @@ def decode(
     options: Options = None,
     engine: str = "reference",
     device: str = "cpu",
-    skip_bad: bool = False,
+    skip_bad: bool | list[Problem] = False,
     workers: int | None = 1,
     progress: Progress | None = None,
 ) -> list[str]:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are normalised as the
-    benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text. Arguments and
-    errors are those of `evaluate`; labels are not needed.
+    benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text; `skip_bad` may be a
+    list, which gets the reasons. Other arguments and errors are those of `evaluate`; labels are not needed.
     """
     if lm is None:
         raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
@@ -50,7 +50,7 @@ def decode(
         options=options,
         engine=engine,
         device=device,
-        skip_bad=skip_bad,
+        skip_bad=skip_bad is not False,
         workers=workers,
         progress=progress,
     )
@@ -62,6 +62,8 @@ def decode(
             temporary.replace(out)
         finally:
             temporary.unlink(missing_ok=True)
+    if isinstance(skip_bad, list):
+        skip_bad.extend(found.skipped.values())
     return texts
 
 
