@@ -32,6 +32,7 @@ from cortext.data.simulate import simulate
 from cortext.demo import run_demo
 from cortext.evaluation import error_rate
 from cortext.models import GRU, GRUConfig, register
+from cortext.models.layers import dropout, patches
 from cortext.text.phonemes import RELEASE
 from cortext.training import read_train_config, train
 
@@ -67,7 +68,8 @@ class Linear(GRU):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [B, P, V]; there is no state."""
         x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])
-        return self.out(self._patches(self.day_dropout(x_BTC))), self.h0
+        x_BTC = dropout(x_BTC, self.config.input_network.input_layer_dropout, self.training)
+        return self.out(patches(x_BTC, self.config.patch_size, self.config.patch_stride)), self.h0
 
 
 def frame_error(data: Path, days: int = FRAME_DAYS) -> float:

@@ -63,11 +63,6 @@ def _lines(out: Path, name: str) -> list[str]:
     return (out / "data" / "text" / f"{name}.txt").read_text().splitlines()
 
 
-def test_best_constant_sequence_is_found():
-    # "1 2" costs 0 + 1 + 1 edits against these labels of 6 phonemes; every other sequence costs more.
-    assert difficulty.best_constant_per([[1, 2], [1, 2, 3], [2]]) == pytest.approx(2 / 6)
-
-
 def test_single_frames_do_not_give_the_phoneme_away(tmp_path):
     simulate(tmp_path / "data", "demo", truth=True)
     assert difficulty.frame_error(tmp_path / "data") >= difficulty.FRAME_ERROR
