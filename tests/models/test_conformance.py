@@ -14,7 +14,8 @@ N_FEATURES = 5
 
 
 def test_every_registered_model_has_a_case():
-    assert set(MODELS) == set(CASES)
+    shipped = {kind for kind, model in MODELS.items() if model.__module__.startswith("cortext.")}
+    assert shipped == set(CASES)  # benchmarks that other tests import register models of their own
 
 
 @pytest.fixture(params=sorted(CASES))
