@@ -2,8 +2,9 @@
 
     python benchmarks/snr.py [--out build/snr] [--json FILE] [--plot FILE] [--workers 2]
 
-The demo's recipe is trained on the demo preset with `snr` at 1/4, 1/2, 1, 2 and 4; at 1/2 and 2 with five seeds, at 1 with three.
-Runs that `--out` already has are not repeated. A run takes minutes on one core; `--workers` runs that many at a time.
+The demo's recipe is trained on the demo preset with `snr` at 1/4, 1/2, 1, 2 and 4: at 1/2 and 2 with five seeds, at 1
+with three. Runs that `--out` already has are not repeated. A run takes minutes on one core; `--workers` runs that many
+at a time.
 """
 
 from __future__ import annotations
