@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -13,6 +14,7 @@ import typer.main
 
 from cortext.cli import app, run
 from cortext.data import make_trial, open_packed, write_session
+from cortext.errors import CortextError
 
 PHRASES = ("good morning", "how are you", "see you soon", "thank you very much")
 
@@ -175,6 +177,25 @@ def test_simulate_refuses_a_directory_that_is_not_empty(sessions, capsys):
 def test_demo_leaves_a_foreign_directory_alone(sessions, capsys):
     assert "not an earlier demo" in complaint(capsys, ["demo", "--preset", "tiny", "--out", str(sessions)])
     assert (sessions / "lab.2026.01.12" / "data_train.hdf5").is_file()
+
+
+def test_demo_leaves_the_terminal_to_the_bar_that_training_draws(tmp_path, monkeypatch, capsys):
+    drawn = []
+
+    @contextmanager
+    def progress_bar(task):
+        drawn.append(task)
+        yield lambda done, total: None
+
+    def run_demo(out, preset, *, stage, **_):
+        for name in ("pack", "train", "evaluate"):
+            stage(name)
+        raise CortextError("far enough")
+
+    monkeypatch.setattr("cortext.cli.demo.progress_bar", progress_bar)
+    monkeypatch.setattr("cortext.demo.run_demo", run_demo)
+    assert run(["demo", "--out", str(tmp_path)]) == 2
+    assert drawn == ["pack", "evaluate"]
 
 
 def test_language_model_is_built_described_and_scored(tmp_path, capsys):

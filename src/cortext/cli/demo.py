@@ -36,10 +36,11 @@ def demo(
 
     with ExitStack() as bars:
 
-        def stage(name: str) -> Callable[[int, int], None]:
+        def stage(name: str) -> Callable[[int, int], None] | None:
             bars.close()
             typer.echo(f"{name} ...", err=True)
-            return bars.enter_context(progress_bar(name))
+            # Training draws a bar of its own; two bars on one terminal overwrite each other.
+            return None if name == "train" else bars.enter_context(progress_bar(name))
 
         result = run_demo(out, preset, seed=seed, workers=os.cpu_count() or 1, overrides=overrides, stage=stage)
     if as_json:
