@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cortext.errors import CortextError
+from cortext.errors import CortextError, nearest
 
 if TYPE_CHECKING:
     from cortext.evaluation import Metrics
 
+PRESETS = ("demo", "tiny")
 MARK = "demo.json"
 """The file that marks a directory as a demo's, which a later demo may replace."""
 
@@ -46,19 +47,23 @@ def run_demo(
 ) -> DemoResult:
     """Simulate recordings, train on them and decode the held-out sentences, in `out/{data,packed,lm,run,eval}`.
 
-    preset:    a simulator preset that has a training recipe of the same name (`tiny`, `demo`)
+    preset:    one of PRESETS: a simulator preset and the training recipe of the same name
     seed:      of the simulation; the preset's own when None
     workers:   processes for simulation and search; results do not depend on it
     overrides: `key=value` changes to the training recipe
     stage:     called with the name of each stage as it begins; returns the stage's progress callback or None
-    Raises CortextError when `out` holds something else than an earlier demo.
+    Raises CortextError for a wrong preset or override, and when `out` holds something else than an earlier demo.
     """
     from cortext.data.packed import pack
     from cortext.data.simulate import simulate
     from cortext.decoding.ngram import LanguageModel
     from cortext.evaluation import evaluate
     from cortext.training import train
+    from cortext.training.config import read_train_config
 
+    if preset not in PRESETS:
+        raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
+    config = read_train_config(preset, overrides)  # a wrong override ends here, before an earlier demo is removed
     out = _fresh_directory(Path(out))
     data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
     seconds: dict[str, float] = {}
@@ -72,7 +77,7 @@ def run_demo(
     timed("simulate", lambda bar: simulate(data, preset, seed=seed, workers=workers, progress=bar))
     timed("pack", lambda bar: pack(data, packed, progress=bar))
     timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
-    timed("train", lambda bar: train(preset, packed, run, lm=lm, overrides=overrides))
+    timed("train", lambda bar: train(config, packed, run, lm=lm))
     metrics = timed(
         "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", workers=workers, progress=bar)
     )

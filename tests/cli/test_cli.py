@@ -221,6 +221,19 @@ def test_pack_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, tm
     assert "--skip-bad" not in why
 
 
+def test_train_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, tmp_path, capsys):
+    with h5py.File(sessions / "lab.2026.01.14" / "data_train.hdf5", "r+") as file:
+        file["trial_0002/input_features"][5, 3] = np.nan
+    out = tmp_path / "run"
+    settings = ["--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]
+    assert run(["train", "--config", "tiny", "--data", str(sessions), "--out", str(out), "--skip-bad", *settings]) == 0
+    *_, count, why = capsys.readouterr().out.splitlines()
+    assert count == "left out as unusable: 1"
+    assert "trial_0002: input_features: 1 NaN or Inf found" in why
+    (skipped,) = json.loads((out / "summary.json").read_text())["skipped"]
+    assert (skipped["trial"], skipped["field"]) == ("trial_0002", "input_features")
+
+
 def test_number_of_workers_is_at_least_one(sessions, capsys):
     arguments = ["evaluate", "run", "--data", str(sessions), "--out", "eval", "--workers", "0"]
     assert "--workers" in complaint(capsys, arguments)
@@ -233,3 +246,11 @@ def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cortext.data.packed.pack", interrupted)
     assert run(["pack", str(sessions), "--out", str(tmp_path / "packed")]) == 130
     assert capsys.readouterr().err == "cortext: interrupted\n"
+
+
+@pytest.mark.parametrize("wrong", [["--preset", "t15"], ["--preset", "tiny", "--set", "foo=1"]])
+def test_demo_that_cannot_run_leaves_the_earlier_one_alone(tmp_path, capsys, wrong):
+    (tmp_path / "demo.json").write_text("{}\n")
+    (tmp_path / "report.html").write_text("earlier")
+    complaint(capsys, ["demo", "--out", str(tmp_path), *wrong])
+    assert (tmp_path / "report.html").read_text() == "earlier"

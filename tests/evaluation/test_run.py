@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import shutil
 from dataclasses import asdict
 
@@ -332,3 +333,19 @@ def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
     lines = rows(tmp_path / "eval" / "confusion.csv")[1:]
     counts_RH = np.array([line[1:] for line in lines], dtype=int)
     assert np.array_equal(counts_RH, np.diag(np.diag(counts_RH)))
+
+
+def test_trials_of_an_unknown_session_are_left_out_on_request(tiny, tmp_path, write_days):
+    data = write_days(tmp_path / "data", [*DAYS, "t15.2023.09.01"])
+    metrics = evaluate(tiny.run, data, "val", None, tmp_path / "eval", skip_bad=True)
+    assert (metrics.n_trials, metrics.n_skipped) == (6, 3)
+    assert {trial["field"] for trial in metrics.skipped} == {"session"}
+    assert {trial["trial"].split("/")[0] for trial in metrics.skipped} == {"t15.2023.09.01"}
+
+
+def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsewhere(tiny, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    shutil.copytree(tiny.data, data, ignore=shutil.ignore_patterns(".packed"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(DataError, match=f"run cortext pack {data} --out PACKED"):
+        evaluate(tiny.run, data, "val", None, tmp_path / "eval")

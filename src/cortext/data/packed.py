@@ -145,6 +145,9 @@ def open_data(
     cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
     cached = _usable(cache, dataset)
     if cached is None:
+        if packed_cache is None and not os.access(path, os.W_OK):
+            fix = f"run cortext pack {path} --out PACKED, and give PACKED"
+            raise DataError("cannot be written, and its session files are to be packed there", where=path, fix=fix)
         return pack(dataset, cache, skip_bad=skip_bad, progress=progress)
     if cached.bad_trials and not skip_bad:
         raise cached.bad_trials[0].error()

@@ -17,7 +17,7 @@ import numpy as np
 
 from cortext.config import load_config
 from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
-from cortext.data.checks import Problem
+from cortext.data.checks import SKIP_HINT, Problem
 from cortext.decoding import Decoder
 from cortext.decoding.greedy import greedy
 from cortext.decoding.options import DecoderOptions, NBest
@@ -79,9 +79,9 @@ def recognise(
         trials_of = packed.split(split)
         decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
         vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
-        _check_fits(model, packed, trials_of, Path(data))
+        _check_fits(model, packed, Path(data))
         ids, skipped = number_trials(trials_of, packed.bad_trials)
-        chosen = _long_enough(model, trials_of, ids, skipped, skip_bad, Path(data))
+        chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
     stages = 1 if decoder is None else 2
     with stage(seconds, "model"):
         logits = _logits(model, trials_of, chosen, _part(progress, 0, stages))
@@ -148,19 +148,13 @@ def number_trials(split: PackedSplit, problems: Sequence[Problem]) -> tuple[list
     return ids, skipped
 
 
-def _check_fits(model: AcousticModel, data: PackedDataset, split: PackedSplit, where: Path) -> None:
+def _check_fits(model: AcousticModel, data: PackedDataset, where: Path) -> None:
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(found, where=where, fix="give the data the run was trained for")
-    for i in range(len(split)):
-        if split.session(i) not in model.sessions:
-            name = f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
-            what = f"session {split.session(i)!r} of trial {name} is unknown to the run; "
-            fix = "train on that day too, or leave its files out"
-            raise DataError(what + nearest(split.session(i), model.sessions), where=where, fix=fix)
 
 
-def _long_enough(
+def _choose(
     model: AcousticModel,
     split: PackedSplit,
     ids: Sequence[int],
@@ -168,19 +162,35 @@ def _long_enough(
     skip_bad: bool,
     where: Path,
 ) -> list[int]:
-    """Positions of the trials that give at least one frame; the others are added to `skipped`, or are an error."""
-    short = np.flatnonzero(model.n_patches(split.n_bins_N) < 1)
-    for i in short.tolist():
-        name = f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
-        found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
-        problem = Problem(str(where), name, "n_time_steps", f"{found}; record longer trials, or use --skip-bad")
-        if not skip_bad:
+    """Positions of the trials that the model can read; the others are added to `skipped`, or are an error."""
+    chosen = []
+    n_patches_N = model.n_patches(split.n_bins_N)
+    for i in range(len(split)):
+        problem = _unfit(model, split, i, int(n_patches_N[i]), where)
+        if problem is None:
+            chosen.append(i)
+        elif skip_bad:
+            skipped[ids[i]] = problem
+        else:
             raise problem.error()
-        skipped[ids[i]] = problem
-    chosen = np.setdiff1d(np.arange(len(split)), short).tolist()
     if not chosen:
-        raise DataError(f"no trial of split {split.name!r} can be used", where=where)
+        first = f"; the first: {next(iter(skipped.values()))}" if skipped else ""
+        raise DataError(f"no trial of split {split.name!r} can be used{first}", where=where)
     return sorted(chosen, key=lambda i: ids[i])
+
+
+def _unfit(model: AcousticModel, split: PackedSplit, i: int, n_patches: int, where: Path) -> Problem | None:
+    """Why the model cannot read trial `i`: a day that it does not know, or not one frame."""
+    session = split.session(i)
+    name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
+    if session not in model.sessions:
+        found = f"session {session!r} is unknown to the run; {nearest(session, model.sessions)}"
+        message = f"{found}; train on that day too, {SKIP_HINT}"
+        return Problem(str(where), name, "session", message)
+    if n_patches < 1:
+        found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
+        return Problem(str(where), name, "n_time_steps", f"{found}; record longer trials, {SKIP_HINT}")
+    return None
 
 
 def _logits(
