@@ -172,6 +172,15 @@ def test_a_run_killed_before_its_summary_gets_one_on_resuming(config, packed, un
     }
 
 
+def test_what_a_killed_process_was_writing_is_removed(config, packed, tmp_path, monkeypatch):
+    run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
+    (run / ".packed.123.tmp").mkdir()
+    for half in (run / ".packed.123.tmp" / "train.f16", run / "train_state" / ".state.safetensors.123.tmp"):
+        half.write_bytes(b"half")
+    train(config, packed, run, resume=True, progress=False)
+    assert not list(run.rglob("*.tmp"))
+
+
 def test_nothing_to_resume_is_refused(config, packed, tmp_path):
     with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
         train(config, packed, tmp_path / "run", resume=True)

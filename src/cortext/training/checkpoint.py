@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,12 +65,14 @@ class RunDirectory:
             raise RunError("the run is finished", where=self.path, fix=fix)
         if resume:
             self._check_resumable(config)
+            self._remove_unfinished()
             return
         if self.state.is_file():
             fix = "continue it with --resume, or give another --out"
             raise RunError("there is an unfinished run", where=self.path, fix=fix)
         if self.path.is_file() or (self.path.is_dir() and not self._is_ours()):
             raise RunError("there is something else than a run", where=self.path, fix="give another --out")
+        self._remove_unfinished()
         text = yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
         write_whole(self.config, text.encode())
 
@@ -85,6 +88,12 @@ class RunDirectory:
         known = {self.config.name, self.metrics.name, "packed", "train_state", "tensorboard"}
         names = (path.name for path in self.path.iterdir())
         return all(name in known or name.startswith(".") for name in names)
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a killed process was writing: nobody will rename it, and a state may take half a gigabyte."""
+        for folder in (self.path, self.state.parent):
+            for path in folder.glob(".*.tmp"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _check_resumable(self, config: TrainConfig) -> None:
         if not self.config.is_file():
