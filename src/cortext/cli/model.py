@@ -66,6 +66,7 @@ def train(
         print_json(dataclasses.asdict(summary))
         return
     typer.echo(summary)
+    print_left_out(summary.skipped)
 
 
 def evaluate(

@@ -88,7 +88,7 @@ class _Trainer:
         init_from: str | Path | None,
     ) -> None:
         self.config, self.run_directory, self.device = config, run, device
-        self.sessions = _sessions(config, data)
+        self.sessions, self.skipped = _sessions(config, data), data.bad_trials
         self.train_split, val_split = (_select(config, data, self.sessions, name) for name in ("train", "val"))
         self.model = self._build(data, init_from)
         network = self.model.network
@@ -183,7 +183,9 @@ class _Trainer:
                         raise RunError(what, where=self.run_directory.path, fix="continue with --resume")
                     if self.progress.finished:
                         break
-        summary = summarise(self.run_directory.path, self.config, self.model, self.progress, str(self.device))
+        summary = summarise(
+            self.run_directory.path, self.config, self.model, self.progress, self.skipped, str(self.device)
+        )
         write_summary(self.run_directory.summary, summary, self.config)
         return summary
 

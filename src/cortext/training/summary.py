@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from cortext.config import to_mapping
+from cortext.data.checks import Problem
 from cortext.models import AcousticModel
 from cortext.models.acoustic import write_whole
 from cortext.provenance import provenance
@@ -35,6 +37,8 @@ class RunSummary:
     n_train_trials: int
     n_val_trials: int
     n_sessions: int
+    skipped: tuple[Problem, ...]
+    """Trials and files that the data lack because they were left out as bad, in every split."""
     device: str
     threads: int
     """Threads of a CPU operation: bit-exact repetition needs the same number."""
@@ -48,7 +52,14 @@ class RunSummary:
         return f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,} parameters; {best}"
 
 
-def summarise(path: Path, config: TrainConfig, model: AcousticModel, progress: Progress, device: str) -> RunSummary:
+def summarise(
+    path: Path,
+    config: TrainConfig,
+    model: AcousticModel,
+    progress: Progress,
+    skipped: Sequence[Problem],
+    device: str,
+) -> RunSummary:
     """The summary of a run that has come to its end."""
     best = progress.best
     assert best is not None  # every run ends with a validation
@@ -66,6 +77,7 @@ def summarise(path: Path, config: TrainConfig, model: AcousticModel, progress: P
         n_train_trials=progress.data["n_train"],
         n_val_trials=progress.data["n_val"],
         n_sessions=len(model.sessions),
+        skipped=tuple(skipped),
         device=device,
         threads=torch.get_num_threads(),
         seed=config.seed,
