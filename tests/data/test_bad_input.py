@@ -66,6 +66,11 @@ TRIAL_FAULTS = {
         f"no {name}": (damage(lambda group, name=name: group.attrs.pop(name)), name, "attribute missing")
         for name in ("n_time_steps", "seq_len", "sentence_label", "session", "block_num", "trial_num")
     },
+    "label NaN": (
+        put("seq_class_ids", np.full(500, np.nan)),
+        "seq_class_ids",
+        "nan found at position 0, a whole number expected",
+    ),
     "features": (
         put("input_features", np.ones((120, 7), np.float32)),
         "input_features",
@@ -76,6 +81,13 @@ TRIAL_FAULTS = {
     "text": (put("input_features", [[b"a"]]), "input_features", "numbers in 2 dimension"),
     "NaN": (poke(np.nan), "input_features", "1 NaN or Inf found, the first at bin 5 of feature 3"),
     "Inf": (poke(-np.inf), "input_features", "1 NaN or Inf found, the first at bin 5 of feature 3"),
+    "too large for float32": (
+        put("input_features", np.full((120, 8), 1e300)),
+        "input_features",
+        "NaN or Inf found, the first at bin 0 of feature 0",
+    ),
+    "empty dataset": (put("input_features", h5py.Empty("f4")), "input_features", "numbers in 2 dimension"),
+    "endless": (attribute("n_time_steps", np.inf), "n_time_steps", "inf found, a whole number expected"),
     "n_time_steps beyond T": (attribute("n_time_steps", 121), "n_time_steps", "121 found, 1 to "),
     "no bins": (attribute("n_time_steps", 0), "n_time_steps", "0 found, 1 to "),
     "less than a patch": (attribute("n_time_steps", 13), "input_features", "13 bins found, at least 14"),
@@ -190,6 +202,23 @@ def test_a_damaged_array_costs_one_trial(dataset_root: Path) -> None:
     problems: list[Problem] = []
     assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
     assert str(problems[0]).startswith(f"{path}: {BAD}: damaged HDF5 (")
+
+
+def test_what_is_no_group_costs_one_trial(dataset_root: Path) -> None:
+    def dataset(file: h5py.File) -> None:
+        file[BAD] = np.ones((60, 8))
+
+    def broken_link(file: h5py.File) -> None:
+        file[BAD] = h5py.SoftLink("/nowhere")
+
+    path = dataset_root / "t15.2023.08.11" / "data_train.hdf5"
+    for put_instead, found in ((dataset, "a dataset found, a group expected"), (broken_link, "damaged HDF5")):
+        with h5py.File(path, "r+") as file:
+            del file[BAD]
+            put_instead(file)
+        problems: list[Problem] = []
+        assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
+        assert str(problems[0]).startswith(f"{path}: {BAD}: {found}")
 
 
 def test_an_odd_first_trial_does_not_condemn_the_others(dataset_root: Path) -> None:

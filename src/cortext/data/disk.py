@@ -6,10 +6,12 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+
+import h5py
 
 from cortext.errors import DataError
 
@@ -102,6 +104,46 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise disk_error(error, path) from None
+
+
+def temporary_name(path: Path) -> Path:
+    """Under what name `path` is made: in the same folder and so on the same disk, hidden, and this process's own.
+
+    Raises DataError for a path without a name of its own (`.`), which nothing can be renamed to.
+    """
+    if path.name in ("", ".."):
+        raise DataError("has no name that it could be written under", where=path, fix="give a new directory or file")
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """An HDF5 file to fill, which appears as `path` when the context ends without an error, flushed to disk, or never.
+
+    Gives the file and a function that raises DataError once a write has failed; the end of the context calls it too.
+    """
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        raw = temporary.open("w+b", buffering=0)
+    sink = Sink(raw)
+
+    def check() -> None:
+        with disk_errors(path):
+            sink.check()
+
+    try:
+        with raw:
+            with h5py.File(sink, "w") as file:
+                yield file, check
+            check()
+            with disk_errors(path):
+                os.fsync(raw.fileno())
+        with disk_errors(path):
+            temporary.replace(path)
+            sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def replace_directory(new: Path, out: Path) -> None:

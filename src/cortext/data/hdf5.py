@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +24,7 @@ import numpy as np
 
 from cortext.data.checks import PATCH, FaultError, OnBad, PatchGeometry, Problem, check_features, check_labels
 from cortext.data.description import DESCRIPTION, BlockDescription, read_description
-from cortext.data.disk import Sink, disk_errors, sync
+from cortext.data.disk import new_hdf5
 from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial
 from cortext.errors import DataError, nearest
 
@@ -123,14 +123,19 @@ def _trial_names(file: h5py.File) -> list[str]:
 
 def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
     """The number of features that most trials have, so that one odd trial does not condemn the others."""
-    shapes = (tuple(getattr(file[name].get("input_features"), "shape", ())) for name in names)
+    shapes: Iterator[tuple[int, ...]] = (
+        getattr(file.get(f"{name}/input_features"), "shape", None) or () for name in names
+    )
     counts: Counter[int] = Counter(shape[1] for shape in shapes if len(shape) == 2)
     return counts.most_common(1)[0][0] if counts else None
 
 
 def _guarded(file: h5py.File, name: str, labels_required: bool, session: str | None) -> Trial:
     try:
-        return _read(file[name], labels_required, session)
+        group = file[name]
+        if not isinstance(group, h5py.Group):
+            raise FaultError(None, "a dataset found, a group expected", "write the trial with write_session")
+        return _read(group, labels_required, session)
     except _DAMAGE as error:
         raise FaultError(None, f"damaged HDF5 ({error})", "copy or download the file again") from None
 
@@ -142,7 +147,8 @@ def _read(group: Any, labels_required: bool, session: str | None) -> Trial:
     if not 0 < n_bins <= dataset.shape[0]:
         found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
-    features_TC = dataset[:n_bins].astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which check_features names
+        features_TC = dataset[:n_bins].astype(np.float32, copy=False)
     name = _text(attributes, "session")
     if session is not None and name != session:
         raise FaultError("session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder")
@@ -161,7 +167,8 @@ def _labels(group: Any, attributes: Mapping[str, Any]) -> tuple[str, np.ndarray]
     if not 0 < n_labels <= bound:
         raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
     labels_U = ids[:n_labels]
-    whole_U = labels_U.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
+        whole_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(whole_U != labels_U)
     if broken.size:
         found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
@@ -173,7 +180,7 @@ def _dataset(group: Any, name: str, n_dims: int) -> Any:
     dataset = group.get(name)
     if not isinstance(dataset, h5py.Dataset):
         raise FaultError(name, "dataset missing, expected in every trial", "write the trial with write_session")
-    if len(dataset.shape) != n_dims or dataset.dtype.kind not in "fiu":
+    if dataset.shape is None or len(dataset.shape) != n_dims or dataset.dtype.kind not in "fiu":
         found = f"{dataset.dtype} of shape {dataset.shape} found, numbers in {n_dims} dimension(s) expected"
         raise FaultError(name, found, "write the trial with write_session")
     return dataset
@@ -190,7 +197,7 @@ def _number(attributes: Mapping[str, Any], name: str) -> int:
     value = _attribute(attributes, name)
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or number != value:
         raise FaultError(name, f"{value!r} found, a whole number expected", "write the trial with write_session")
@@ -225,26 +232,13 @@ def write_session(path: str | Path, trials: Iterable[Trial], *, patch: PatchGeom
     disk, then renamed, so a reader never meets half a file. Raises DataError for a bad trial or a full disk.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        raw = temporary.open("w+b", buffering=0)
-    try:
-        with raw:
-            sink = Sink(raw)
-            with h5py.File(sink, "w") as file:
-                _write_trials(file, path, trials, patch, sink)
-            with disk_errors(path):
-                sink.check()
-                os.fsync(raw.fileno())
-        with disk_errors(path):
-            temporary.replace(path)
-            sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with new_hdf5(path) as (file, check_disk):
+        _write_trials(file, path, trials, patch, check_disk)
 
 
-def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry, sink: Sink) -> None:
+def _write_trials(
+    file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry, check_disk: Callable[[], None]
+) -> None:
     n_features: int | None = None
     seen: dict[tuple[str, int, int], str] = {}
     for number, trial in enumerate(trials):
@@ -256,8 +250,7 @@ def _write_trials(file: h5py.File, path: Path, trials: Iterable[Trial], patch: P
             check_features(trial.features_TC, n_features, patch=patch)
             _check_unique(trial, name, seen)
             _write(file.create_group(name), trial, patch)
-            with disk_errors(path):
-                sink.check()
+            check_disk()
         except FaultError as fault:
             raise Problem(str(path), name, fault.field, fault.message).error() from None
         n_features = trial.features_TC.shape[1]

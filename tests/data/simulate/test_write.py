@@ -172,6 +172,20 @@ def test_more_data_than_fits_the_disk_is_refused_before_anything_is_written(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path, full_disk, workers):
+    """With few electrodes the truth is the largest file, and the one that no longer fits."""
+    with full_disk(600_000), pytest.raises(DataError, match=r"truth\.hdf5: cannot be written: .*free some space"):
+        simulate(tmp_path / "out", "tiny", truth=True, workers=workers, overrides=["n_electrodes=4"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_without_a_name_of_its_own_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"^\.: has no name"):
+        simulate(".", "tiny")
+
+
 def test_progress_counts_trials(tmp_path):
     seen: list[tuple[int, int]] = []
     simulate(tmp_path / "out", "tiny", progress=lambda done, total: seen.append((done, total)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable
@@ -13,11 +12,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from cortext.config import to_mapping
-from cortext.data.disk import disk_error
+from cortext.data.disk import disk_error, new_hdf5, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset, write_session
 from cortext.data.simulate.articulators import ARTICULATORS, articulate
 from cortext.data.simulate.brain import Electrodes, electrodes
@@ -75,10 +73,10 @@ def simulate(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError("exists and is not empty", where=out, fix="choose another directory or remove it")
+    temporary = temporary_name(out)
     prompts, lm_text = _prompts(config, None if text is None else Path(text))
     days = plan_days(config, prompts)
     n_bins = sum(u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block))
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
         _check_space(temporary, n_bins * config.n_features * 4, out)
@@ -150,8 +148,8 @@ def _check_space(folder: Path, n_bytes: int, out: Path) -> None:
 def _write_texts(folder: Path, prompts: dict[str, list[Prompt]], lm_text: list[str]) -> None:
     folder.mkdir()
     for split, chosen in prompts.items():
-        (folder / f"{split}.txt").write_text("".join(f"{prompt.text}\n" for prompt in chosen))
-    (folder / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in lm_text))
+        (folder / f"{split}.txt").write_text("".join(f"{prompt.text}\n" for prompt in chosen), encoding="utf-8")
+    (folder / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in lm_text), encoding="utf-8")
 
 
 def _write_record(
@@ -221,7 +219,7 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
     `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session file, hold
     `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in ms), and attributes.
     """
-    with h5py.File(path, "w") as file:
+    with new_hdf5(path) as (file, check_disk):
         file.attrs["articulators"] = ARTICULATORS
         for name, values in asdict(e).items():
             file[f"electrodes/{name}"] = values
@@ -234,3 +232,4 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
                 group["alignment"] = np.stack([u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1)
                 group.attrs.update(block_num=block.number, trial_num=planned.number)
                 group.attrs["sentence_label"] = planned.prompt.text
+                check_disk()
