@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import yaml
 
-from cortext.data.disk import replace_directory
+from cortext.data.disk import disk_errors, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.description import Description
@@ -33,7 +33,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
-from cortext.evaluation.submission import disk_errors, write_nbest, write_predictions
+from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.provenance import provenance
 from cortext.text.normalize import normalize
 

@@ -6,13 +6,12 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import Problem
-from cortext.data.disk import disk_error
+from cortext.data.disk import disk_errors
 from cortext.decoding.options import Hypothesis
 from cortext.errors import DecodingError
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
@@ -65,15 +64,6 @@ def decode(
     if isinstance(skip_bad, list):
         skip_bad.extend(found.skipped.values())
     return texts
-
-
-@contextmanager
-def disk_errors(out: Path) -> Iterator[None]:
-    """What the system refuses while `out` is written, as a DataError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_error(error, out) from None
 
 
 def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:
