@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from cortext.errors import ConfigError, nearest
+from cortext.errors import ConfigError, CortextError, nearest
 
 C = TypeVar("C")
 
@@ -77,8 +77,8 @@ def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, pr
         raise ConfigError(f"missing key {prefix}{required[0]}", where=where)
     try:
         return cls(**values)
-    except ConfigError as error:
-        raise ConfigError(error.what, where=error.where or where, fix=error.fix) from None
+    except CortextError as error:  # of the dataclass itself, which does not know where its values came from
+        raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:

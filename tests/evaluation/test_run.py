@@ -313,9 +313,10 @@ def test_options_may_be_a_yaml_file(tiny, tmp_path):
     (tmp_path / "options.yaml").write_text("nbest: 1\n")
     evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=tmp_path / "options.yaml")
     assert {len(line["hypotheses"]) for line in nbest(tmp_path / "eval")} == {1}
-    (tmp_path / "options.yaml").write_text("nbset: 1\n")
-    with pytest.raises(CortextError, match="did you mean 'nbest'"):
-        decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out.csv", options=tmp_path / "options.yaml")
+    for text, complaint in (("nbset: 1\n", "did you mean 'nbest'"), ("nbest: 0\n", "nbest is 0")):
+        (tmp_path / "options.yaml").write_text(text)
+        with pytest.raises(CortextError, match=rf"options\.yaml: .*{complaint}"):
+            decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out.csv", options=tmp_path / "options.yaml")
 
 
 def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
