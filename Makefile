@@ -40,10 +40,10 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev  ## the documentation as a web site under build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
-bench: $(VENV)/.dev  ## every benchmark; tables on the screen, JSON under build/bench
+bench: $(VENV)/.dev  ## the benchmarks of speed; tables on the screen, JSON under build/bench
 	mkdir -p build/bench
 	for name in data_loading simulator; do $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist runs/demo .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
