@@ -30,8 +30,8 @@ class DecoderOptions:
     unk_score: float = -10.0
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = 32.0
-    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure of
-    the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
+    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
+    of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
     blank_skip: float = 1.0
     """Frames whose blank probability is at least this are passed over (1 passes over none)."""
     beam: float = 18.0
