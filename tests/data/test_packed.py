@@ -242,6 +242,15 @@ def test_only_a_packed_directory_is_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "mine", "packed"]
 
 
+def test_a_directory_without_a_name_of_its_own_is_refused(
+    dataset_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"^\.: has no name"):
+        pack(dataset_root, ".")
+
+
 def test_full_disk_leaves_nothing_and_the_old_directory_untouched(
     dataset_root: Path, packed: PackedDataset, tmp_path: Path, full_disk
 ) -> None:

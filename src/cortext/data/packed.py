@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cortext.data.checks import FLOAT16_MAX, Problem
-from cortext.data.disk import disk_error, replace_directory, sync
+from cortext.data.disk import disk_error, replace_directory, sync, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.store import (
     FORMAT,
@@ -43,7 +43,7 @@ def pack(
     dataset, out = data if isinstance(data, Dataset) else open_dataset(data), Path(out)
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError("exists and is not a packed directory", where=out, fix="choose another name or remove it")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(out)
     try:
         temporary.mkdir(parents=True)
         _write(dataset, temporary, skip_bad, progress)
