@@ -82,6 +82,21 @@ def test_file_has_one_line_a_pronunciation_with_weights_after_a_tab(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["lexicon.txt"]
 
 
+def test_a_known_pronunciation_keeps_its_place_and_takes_the_new_weight():
+    lexicon = Lexicon({"a": [["AH"], ["EY"]]})
+    for weight in (0.25, 1.0):
+        lexicon.add("a", ["AH"], weight)
+        assert lexicon.pronunciations("a") == (("AH",), ("EY",))
+        assert lexicon.weights("a") == (weight, 1.0)
+
+
+def test_a_file_that_cannot_take_its_place_leaves_no_other_behind(tmp_path):
+    (tmp_path / "lexicon.txt").mkdir()
+    with pytest.raises(IsADirectoryError):
+        Lexicon({"a": [["AH"]]}).write(tmp_path / "lexicon.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["lexicon.txt"]
+
+
 def test_file_may_hold_only_some_words_in_the_order_asked_for(tmp_path):
     Lexicon.cmu().write(tmp_path / "lexicon.txt", ["no", "am", "no"])
     assert (tmp_path / "lexicon.txt").read_text() == "no N OW SIL\nam AE M SIL\nam EY EH M SIL\n"

@@ -68,6 +68,8 @@ class Lexicon:
             self._codes[word] = f"{known} {code}"
         if weight != 1.0:
             self._weights[word, code] = weight
+        else:
+            self._weights.pop((word, code), None)
 
     def pronunciations(self, word: str) -> tuple[Pronunciation, ...]:
         """All pronunciations of `word`, the most usual first; `()` if the lexicon lacks it."""
@@ -112,7 +114,8 @@ class Lexicon:
     def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
         """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, at once or not at all.
 
-        Raises TextError for a word that the lexicon lacks; `cortext.text.lexicon_for(words)` has them all.
+        Raises TextError for a word that the lexicon lacks (`cortext.text.lexicon_for(words)` has them all), and OSError
+        where the file cannot be written.
         """
         path, lines = Path(path), []
         for word in dict.fromkeys(self if words is None else words):
@@ -124,8 +127,11 @@ class Lexicon:
                 mark = "" if weight == 1.0 else f"\t{weight!r}"
                 lines.append(f"{word}{mark} {' '.join(variant)} {SIL}\n")
         partial = path.with_name(f"{path.name}.partial")
-        partial.write_text("".join(lines), encoding="utf-8")
-        partial.replace(path)
+        try:
+            partial.write_text("".join(lines), encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _parse_line(line: str) -> tuple[str, list[str], float]:
