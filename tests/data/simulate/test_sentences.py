@@ -200,7 +200,7 @@ def test_text_of_ones_own_is_split_in_80_10_10_without_shared_sequences(tmp_path
     lines = [f"{a} {b} {c} today" for a in ("red", "blue", "green", "pink") for b in ("cats", "dogs") for c in "uvwxy"]
     shared = ["we all go down to the sea", "they all go down to the sea now"]
     path = tmp_path / "own.txt"
-    path.write_text("\n".join(["\ufeff" + lines[0], *lines[1:], "", "  ...  ", *shared]), encoding="utf-8")
+    path.write_text("\n".join(["\ufeff" + lines[0], *lines[1:], "", "  ...  ", "---", "'", *shared]), encoding="utf-8")
     sentences = read_sentences(path)
     assert sentences == [*lines, *shared]
 

@@ -8,6 +8,7 @@ grammar sentences comes from a template that writes LM text. Words are compared 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -87,7 +88,7 @@ def splits(n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[s
 
 
 def read_sentences(path: str | Path) -> list[str]:
-    """The sentences of a text file, one a line; lines without a word are passed over.
+    """The sentences of a text file, one a line; lines without a letter a-z are passed over.
 
     Raises TextError if the file is missing, not UTF-8, or holds no sentence.
     """
@@ -99,7 +100,7 @@ def read_sentences(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         fix = "save it as UTF-8, one sentence a line"
         raise TextError(f"not UTF-8 text (byte {error.start})", where=path, fix=fix) from None
-    sentences = [" ".join(line.split()) for line in text.splitlines() if normalize(line)]
+    sentences = [" ".join(line.split()) for line in text.splitlines() if re.search("[a-zA-Z]", line)]
     if not sentences:
         raise TextError("no sentence found, expected one a line", where=path, fix="give a file with text")
     return sentences
