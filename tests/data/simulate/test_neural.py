@@ -37,7 +37,7 @@ def test_autoregressive_process_equals_its_recursion():
         np.testing.assert_allclose(found[t], x, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("mean", [0.004, 0.4, 3.0, 25.0])
+@pytest.mark.parametrize("mean", [0.004, 0.4, 3.0, 25.0, 90.0])
 def test_poisson_counts_have_the_distribution_of_numpy_s(mean):
     n = 200_000
     found = poisson(np.full(n, mean, dtype=np.float32), stream(1, Purpose.SPIKES))

@@ -78,6 +78,7 @@ def test_streams_are_named_by_what_they_are_for():
         ("n_electrodes=30", "n_electrodes is 30; it must be a multiple of 4"),
         ("snr=-1", "snr is -1.0; it must be 0 or more"),
         ("seed=-1", "seed is -1"),
+        ("baseline_hz=200", "baseline_hz is 200.0; it must be 100 or less"),
         ("n_latents=3", "n_latents is 3; it must be 10 or more"),
         ("lead_ms=[200, 40]", "lead_ms is [200.0, 40.0]"),
         ("snrr=1", "did you mean 'snr'?"),

@@ -61,7 +61,7 @@ class SimulatorConfig:
     modulation: float = 0.44
     """Median modulation depth: the standard deviation of an electrode's log rate that articulators cause in speech."""
     baseline_hz: float = 22.0
-    """Median threshold-crossing rate of an electrode at rest."""
+    """Median threshold-crossing rate of an electrode at rest; at most 100."""
     dead_fraction: float = 0.08
     """Share of electrodes that carry no tuned activity on a day."""
     lead_ms: tuple[float, float] = (0.0, 320.0)
@@ -102,7 +102,7 @@ class SimulatorConfig:
     """Chance per day that a living electrode dies; dead ones appear so often that `dead_fraction` is kept."""
 
     def __post_init__(self) -> None:
-        for name in ("n_days", "train_per_day", "trials_per_block", "n_latents"):
+        for name in ("n_days", "train_per_day", "trials_per_block"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("seed", "val_per_day", "test_per_day"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
@@ -112,6 +112,8 @@ class SimulatorConfig:
         _require(self.n_latents >= 10, "n_latents", self.n_latents, "10 or more")
         for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+        # Beyond, counts of the busiest electrodes leave the range of `neural.poisson`.
+        _require(self.baseline_hz <= 100, "baseline_hz", self.baseline_hz, "100 or less")
         for name in ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
         for name in (field.name for field in fields(self) if field.type == "float"):

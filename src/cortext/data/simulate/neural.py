@@ -81,7 +81,7 @@ def autoregressive(generator: np.random.Generator, n_bins: int, time_constants_s
 
 
 def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Poisson counts of the given means (float32, at most about 60), as float32 of the same shape.
+    """Poisson counts of the given means (float32, at most about 90), as float32 of the same shape.
 
     By inversion of the distribution function, all counts at once: over ten times faster than drawing one by one while
     means are around one. Single precision leaves out what is rarer than one in ten million.
