@@ -38,6 +38,10 @@ def test_power_of_a_slow_wave_falls_in_its_band():
     assert max(spectrum[:3] + spectrum[4:]) < 0.01
 
 
+def test_two_seconds_are_enough_for_every_band():
+    assert np.isfinite(signal_statistics(RNG.standard_normal((100, 4))).spectrum).all()
+
+
 def test_constant_features_are_left_out():
     x = RNG.standard_normal((200, 3))
     with_constant = np.concatenate([x, np.ones((200, 1))], axis=1)

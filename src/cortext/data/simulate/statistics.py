@@ -27,7 +27,7 @@ class SignalStatistics:
 
 
 def signal_statistics(features_TC: np.ndarray) -> SignalStatistics:
-    """Statistics of one trial [T, C]; constant features are left out. T must be at least 64 for every band."""
+    """Statistics of one trial [T, C]; constant features are left out. T must be at least 100 for every band."""
     varying = features_TC[:, features_TC.std(axis=0) > 0].astype(np.float64)
     z = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     n_bins, n_features = z.shape
