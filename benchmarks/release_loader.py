@@ -1,7 +1,7 @@
 """The yardstick of data loading: how the T15 release reads a training batch, restated.
 
 Facts from the release's `model_training/dataset.py`: a batch opens the HDF5 file of each of its days with h5py, reads
-`input_features`, `seq_class_ids` and `transcription` of every trial whole, reads five attributes, turns arrays into
+`input_features`, `seq_class_ids` and `transcription` of every trial whole, reads four attributes, turns arrays into
 torch tensors, and pads with `pad_sequence`. Files are opened anew for every batch.
 """
 
