@@ -279,6 +279,12 @@ def test_full_disk_keeps_the_beginning(repository: Repository, tmp_path: Path, f
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
 
 
+def test_a_mark_that_cannot_be_written_is_one_line(repository: Repository, tmp_path: Path) -> None:
+    (tmp_path / ".t15_copyTask.pkl.completed").mkdir()
+    with pytest.raises(DataError, match="cannot be written: Is a directory"):
+        fetch("t15", tmp_path, part="figures", base_url=repository.url)
+
+
 def test_files_downloaded_by_hand_are_checked_and_unpacked(repository: Repository, tmp_path: Path) -> None:
     folder, out = tmp_path / "downloads", tmp_path / "out"
     folder.mkdir()

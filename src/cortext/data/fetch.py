@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.archive import unpack
-from cortext.data.disk import disk_error
+from cortext.data.disk import disk_error, disk_errors
 from cortext.data.download import RemoteFile, download, mismatch, open_url
 from cortext.errors import DataError, nearest
 
@@ -85,10 +85,8 @@ def fetch(
     if part is not None and part not in release.parts:
         raise DataError(f"unknown part {part!r} of {dataset}; {nearest(part, release.parts)}")
     hint = f"cortext fetch {dataset} {out} --from FOLDER"
-    try:
+    with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(error, out) from None
     if from_dir is not None:
         files = _by_hand(release, Path(from_dir), part, base_url)
     else:
@@ -214,7 +212,8 @@ def _obtain(
     else:
         products = [path]
     mark = {"size": file.size, "digest": file.digest, "products": [product.name for product in products]}
-    _mark(file, out).write_text(json.dumps(mark))
+    with disk_errors(out):
+        _mark(file, out).write_text(json.dumps(mark))
     return products
 
 
