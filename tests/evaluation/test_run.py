@@ -294,8 +294,13 @@ def test_an_output_that_cannot_be_written_fails_before_the_work(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"file/eval: cannot be written"):
         evaluate(tiny.run, tmp_path / "no data", "val", None, tmp_path / "file" / "eval")
-    with pytest.raises(DataError, match=r"cannot be written"):
-        decode(tiny.run, tiny.data, "test", tiny.lm, tmp_path / "file" / "out.csv")
+    with pytest.raises(DataError, match=r"file/out\.csv: cannot be written"):
+        decode(tiny.run, tmp_path / "no data", "test", tiny.lm, tmp_path / "file" / "out.csv")
+    with pytest.raises(DataError, match=r"is a directory; the name of a CSV file"):
+        decode(tiny.run, tmp_path / "no data", "test", tiny.lm, tmp_path)
+    with pytest.raises(DataError, match=r"no data: no such directory"):
+        decode(tiny.run, tmp_path / "no data", "test", tiny.lm, tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_decode_writes_the_sentences_that_evaluate_predicts(tiny, tmp_path, evaluated):

@@ -6,14 +6,15 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import Problem
 from cortext.data.disk import disk_errors
 from cortext.decoding.options import Hypothesis
-from cortext.errors import DecodingError
+from cortext.errors import DataError, DecodingError
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
 from cortext.evaluation.scores import TrialResult
 
@@ -36,34 +37,45 @@ def decode(
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are normalised as the
     benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text; `skip_bad` may be a
-    list, which gets the reasons. Other arguments and errors are those of `evaluate`; labels are not needed.
+    list, which gets the reasons. Other arguments and errors are those of `evaluate`; labels are not needed. An `out`
+    that cannot be written is an error before the work.
     """
     if lm is None:
         raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
-    out = Path(out)
-    found = recognise(
-        run,
-        data,
-        split,
-        lm,
-        options=options,
-        engine=engine,
-        device=device,
-        skip_bad=skip_bad is not False,
-        workers=workers,
-        progress=progress,
-    )
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
+    with _file_beside(Path(out)) as temporary:
+        found = recognise(
+            run,
+            data,
+            split,
+            lm,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skip_bad is not False,
+            workers=workers,
+            progress=progress,
+        )
+        with disk_errors(Path(out)):
             texts = write_predictions(temporary, found.trials, found.skipped)
             temporary.replace(out)
-        finally:
-            temporary.unlink(missing_ok=True)
     if isinstance(skip_bad, list):
         skip_bad.extend(found.skipped.values())
     return texts
+
+
+@contextmanager
+def _file_beside(out: Path) -> Iterator[Path]:
+    """An empty temporary file beside `out`, removed at the end unless it was renamed."""
+    if out.is_dir():
+        raise DataError("is a directory; the name of a CSV file is needed", where=out)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:
