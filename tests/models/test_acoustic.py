@@ -80,6 +80,18 @@ def test_wrong_features_say_what_is_needed():
     assert acoustic().logits(features(n_bins=22), SESSIONS[0]).shape == (1, 41)
 
 
+def test_a_batch_that_does_not_fit_together_says_why():
+    model, x_BTC = acoustic(), np.stack([features(), features()])
+    with pytest.raises(DataError, match="2 trials, 1 sessions and 2 lengths"):
+        model.logits_batch(x_BTC, SESSIONS[:1], np.array([40, 40]))
+    with pytest.raises(DataError, match="said to have 41 bins; 40 were given"):
+        model.logits_batch(x_BTC, SESSIONS, np.array([40, 41]))
+    x_BTC[1, 30, 2] = np.nan
+    with pytest.raises(DataError, match="not finite"):
+        model.logits_batch(x_BTC, SESSIONS, np.array([40, 40]))
+    model.logits_batch(x_BTC, SESSIONS, np.array([40, 30]))  # what lies beyond a trial's bins is never read
+
+
 def test_an_unknown_model_names_the_nearest_known_one():
     with pytest.raises(ConfigError, match="unknown model 'gur'; did you mean 'gru'"):
         model_config({"kind": "gur"})

@@ -106,3 +106,9 @@ def test_every_field_is_documented_beneath_it(module):
             for field, below in zip(node.body, [*node.body[1:], None], strict=True):
                 if isinstance(field, ast.AnnAssign):
                     assert isinstance(below, ast.Expr), f"{node.name}.{ast.unparse(field.target)}"
+
+
+@pytest.mark.parametrize("name", ["batch_size", "days_per_batch", "length_buckets"])
+def test_a_batch_of_nothing_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"dataset\.{name} is 0; it must be at least 1"):
+        read_train_config("tiny", [f"dataset.{name}=0"])

@@ -1,6 +1,8 @@
+import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -223,6 +225,33 @@ def test_a_broken_state_is_refused(config, packed, tmp_path, monkeypatch):
     state.write_bytes(state.read_bytes()[:100])
     with pytest.raises(RunError, match=r"state\.safetensors: the saved state cannot be read"):
         train(config, packed, run, resume=True)
+
+
+def test_a_directory_in_which_another_process_trains_is_refused(config, packed, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    held = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="another training is writing here"):
+            train(config, packed, out, progress=False)
+        assert list(out.iterdir()) == []
+    finally:
+        os.close(held)
+    assert train(config, packed, out, progress=False).steps == config.num_training_batches
+
+
+def test_packed_data_with_a_flipped_byte_are_refused(config, packed, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(packed, damaged)
+    with (damaged / "train.f16").open("r+b") as file:
+        file.seek(101)
+        byte = file.read(1)[0]
+        file.seek(101)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(DataError, match=r"train\.f16: checksum"):
+        train(config, damaged, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_wrong_data_leave_no_run_behind(config, tmp_path):

@@ -252,11 +252,12 @@ class PackedDataset:
         except (DataError, OSError):
             return False
 
-    def verify(self, progress: Progress | None = None) -> None:
-        """Read every byte and compare with the checksums. Raises DataError for a difference."""
-        total = sum(split.path.stat().st_size for split in self._splits.values())
+    def verify(self, progress: Progress | None = None, *, splits: Iterable[str] | None = None) -> None:
+        """Read every byte, of all splits or some, and compare the checksums. Raises DataError for a difference."""
+        chosen = {name: self.split(name) for name in (self.splits if splits is None else splits)}
+        total = sum(split.path.stat().st_size for split in chosen.values())
         done = 0
-        for name, split in self._splits.items():
+        for name, split in chosen.items():
             checksum = 0
             with split.path.open("rb") as file:
                 while chunk := file.read(1 << 24):

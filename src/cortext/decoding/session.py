@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +14,7 @@ import numpy as np
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
 from cortext.errors import DecodingError, nearest
+from cortext.processes import uninterrupted
 from cortext.text.phonemes import Inventory, get_inventory
 
 SUM_TOLERANCE = 1e-2
@@ -146,7 +144,7 @@ class Decoder:
         workers = min(workers, len(log_probs))
         pool = ProcessPoolExecutor(workers, context, _start_worker, arguments)
         try:
-            with _uninterrupted():  # Ctrl-C is this process's business, which the workers inherit
+            with uninterrupted():
                 found = pool.map(_decode_in_worker, log_probs)
             return _collect(found, len(log_probs), progress)
         finally:  # after Ctrl-C nothing that has not begun is decoded
@@ -209,19 +207,6 @@ def _collect(results: Any, total: int, progress: Callable[[int, int], None] | No
 
 
 _worker: Callable[[np.ndarray], NBest]
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A context in which SIGINT is ignored, and so it is in the processes started there."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _start_worker(lm_dir: Path, options: DecoderOptions, engine: str, inventory: Inventory) -> None:

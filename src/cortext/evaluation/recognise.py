@@ -77,6 +77,7 @@ def recognise(
         model = load_model(run, device)
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
+        packed.verify(splits=[split])
         decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
         vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
         _check_fits(model, packed, Path(data))

@@ -160,10 +160,17 @@ class AcousticModel:
         if features_BTC.ndim != 3 or features_BTC.shape[2] != self.n_features:
             shape = list(features_BTC.shape[1:])
             raise DataError(f"features of a trial are {shape}; [bins, {self.n_features}] are needed for this model")
+        if not len(features_BTC) == len(sessions) == len(n_bins_B):
+            counts = f"{len(features_BTC)} trials, {len(sessions)} sessions and {len(n_bins_B)} lengths"
+            raise DataError(f"{counts} were given; one of each per trial is needed")
         n_patches_B = self.n_patches(n_bins_B, smooth)
-        for session, n_bins, n_patches in zip(sessions, n_bins_B, n_patches_B, strict=True):
+        for x_TC, session, n_bins, n_patches in zip(features_BTC, sessions, n_bins_B, n_patches_B, strict=True):
             if n_patches < 1:
                 raise DataError(f"a trial of {session} has {n_bins} bins; too few for one frame of this model")
+            if n_bins > len(x_TC):
+                raise DataError(f"a trial of {session} is said to have {n_bins} bins; {len(x_TC)} were given")
+            if not np.isfinite(x_TC[:n_bins]).all():
+                raise DataError(f"a trial of {session} has features that are not finite; mend or leave out the trial")
         return n_patches_B
 
     def card(self) -> ModelCard:

@@ -6,10 +6,12 @@ the state records how long it was, and resuming cuts off what was written later 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from cortext.config import from_mapping, load_config, to_mapping
+from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError
 from cortext.models.acoustic import write_whole
 from cortext.training.config import TrainConfig
@@ -58,6 +61,29 @@ class RunDirectory:
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.jsonl"
         self.state, self.summary = self.path / "train_state" / "state.safetensors", self.path / "summary.json"
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A context in which no other process trains here. Raises RunError where one does, or the path is no folder.
+
+        A directory that is still empty at the end is removed. The system drops the lock of a process that is killed.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError("is a file; a directory is needed", where=self.path, fix="give another --out")
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise RunError("another training is writing here", where=self.path, fix="give another --out") from None
+        try:
+            yield
+        finally:
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
+            os.close(descriptor)
+
     def begin(self, config: TrainConfig, resume: bool) -> None:
         """Check that the run may start (or go on), and write its configuration. Raises RunError."""
         if self.summary.is_file():
@@ -70,7 +96,7 @@ class RunDirectory:
         if self.state.is_file():
             fix = "continue it with --resume, or give another --out"
             raise RunError("there is an unfinished run", where=self.path, fix=fix)
-        if self.path.is_file() or (self.path.is_dir() and not self._is_ours()):
+        if not self._is_ours():
             raise RunError("there is something else than a run", where=self.path, fix="give another --out")
         self._remove_unfinished()
         text = yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
@@ -80,8 +106,6 @@ class RunDirectory:
         """Take back a run that came to nothing before its first state was written."""
         if not self.state.is_file():
             self.config.unlink(missing_ok=True)
-            if self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
 
     def _is_ours(self) -> bool:
         """Empty, or what is left of a run that was killed before its first state was written."""

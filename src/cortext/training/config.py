@@ -40,8 +40,9 @@ class DatasetConfig:
     """Bands of trial length; a batch comes from one band, which limits padding. 1 draws as the release does."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"dataset.seed is {self.seed}; it must be at least 0")
+        for name, bound in {"batch_size": 1, "days_per_batch": 1, "length_buckets": 1, "seed": 0}.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"dataset.{name} is {getattr(self, name)}; it must be at least {bound}")
 
 
 @dataclass

@@ -31,7 +31,7 @@ from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loss import check_labels_fit, ctc_loss, name_trials
 from cortext.training.memory import keep_freed_memory
 from cortext.training.optim import Optimizer
-from cortext.training.progress import Advance, TensorBoard, packing_bar, training_bar
+from cortext.training.progress import Advance, TensorBoard, reading_bar, training_bar
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.validate import Validator
 
@@ -64,15 +64,17 @@ def train(
     run = RunDirectory(out)
     if lm is None and settings.best_metric == "val_wer":
         raise ConfigError("best_metric is 'val_wer', which needs a language model", fix="give --lm or another metric")
-    run.begin(settings, resume)
-    try:
-        with packing_bar(progress) as packing:
-            dataset = open_data(data, run.path / "packed", skip_bad=skip_bad, progress=packing)
-        with torch.random.fork_rng():
-            return _Trainer(settings, dataset, run, _device(device), lm, init_from).run(progress)
-    except BaseException:
-        run.abandon()
-        raise
+    with run.held():
+        run.begin(settings, resume)
+        try:
+            with reading_bar(progress) as reading:
+                dataset = open_data(data, run.path / "packed", skip_bad=skip_bad, progress=reading)
+                dataset.verify(reading)
+            with torch.random.fork_rng():
+                return _Trainer(settings, dataset, run, _device(device), lm, init_from).run(progress)
+        except BaseException:
+            run.abandon()
+            raise
 
 
 class _Trainer:

@@ -23,25 +23,25 @@ Advance = Callable[[int, float, float | None, float], None]
 def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
     """A bar on stderr with loss, PER, trials per second and time left; nothing where stderr is not a terminal."""
     console = Console(stderr=True)
-    status = TextColumn("loss {task.fields[loss]:.2f}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s")
+    status = TextColumn("loss {task.fields[loss]}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), status, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-        number = bar.add_task("training", total=total, completed=done, loss=float("nan"), per="-", rate=0.0)
+        number = bar.add_task("training", total=total, completed=done, loss="-", per="-", rate=0.0)
 
         def advance(done: int, loss: float, per: float | None, rate: float) -> None:
             text = "-" if per is None else f"{100 * per:.1f} %"
-            bar.update(number, completed=done, loss=loss, per=text, rate=rate)
+            bar.update(number, completed=done, loss=f"{loss:.2f}", per=text, rate=rate)
 
         yield advance
 
 
 @contextmanager
-def packing_bar(shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for the packing of session files before training."""
+def reading_bar(shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for packing session files and checking packed ones, before training."""
     console = Console(stderr=True)
-    columns = (TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-        number = bar.add_task("packing", total=None, visible=False)
+        number = bar.add_task("reading", total=None, visible=False)
         yield lambda done, total: bar.update(number, completed=done, total=total, visible=True)
 
 

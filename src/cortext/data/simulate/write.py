@@ -26,6 +26,7 @@ from cortext.data.simulate.sentences import read_sentences, splits
 from cortext.data.simulate.speech import STEP_MS, Utterance, utter
 from cortext.data.trial import BIN_MS, SPLITS, Trial
 from cortext.errors import DataError
+from cortext.processes import uninterrupted
 from cortext.text import to_phonemes
 from cortext.text.phonemes import RELEASE
 
@@ -190,7 +191,8 @@ def _write_days(
     # Fresh processes, since forking one that holds threads may deadlock.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
-        futures = [pool.submit(_write_day, *job) for job in jobs]
+        with uninterrupted():
+            futures = [pool.submit(_write_day, *job) for job in jobs]
         try:
             for future in as_completed(futures):
                 finished(future.result())
