@@ -23,7 +23,7 @@ from cortext.data import pack
 from cortext.data.simulate import simulate
 from cortext.training import train
 
-SEEDS = {0.25: [0], 0.5: [0, 1, 2, 3, 4], 1.0: [0, 1, 2], 2.0: [0, 1, 2, 3, 4], 4.0: [0]}
+SEEDS = {0.25: [0], 0.5: [0, 1, 2, 3, 4], 1.0: [0], 2.0: [0, 1, 2, 3, 4], 4.0: [0]}
 
 
 def measure(snr: float, seed: int, out: Path) -> float:
