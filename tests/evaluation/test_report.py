@@ -86,6 +86,12 @@ def test_prompts_are_escaped(result):
     assert example["reference"] == [("bboldb", False), ("move", True)]
 
 
+def test_labels_of_figures_are_escaped():
+    curves = [figures.Curve("train", [1, 2], [3.0, 2.0])]
+    svg = figures.to_svg(figures.learning_curves(curves, curves), "curves", r'a "day" \1 <b>')
+    assert r'aria-label="a &quot;day&quot; \1 &lt;b&gt;"' in svg
+
+
 def test_errors_are_marked_word_by_word(result):
     example = report._example(result(1, "the cat sat", "a cat sat down"))
     assert example["reference"] == [("the", False), ("cat", True), ("sat", True)]

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import matplotlib
@@ -69,7 +70,8 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)  # only clip paths and markers are referred to by id
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    svg = re.sub(r"<svg [^>]*>", f'<svg {box.group(0)} role="img" aria-label="{label}">', svg, count=1)
+    opening = f'<svg {box.group(0)} role="img" aria-label="{escape(label)}">'
+    svg = re.sub(r"<svg [^>]*>", lambda match: opening, svg, count=1)
     svg = svg.replace("font-family: 'DejaVu Sans'", "font-family: var(--sans)")
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var(--{variable})")
