@@ -19,6 +19,7 @@ from cortext.data.packed import open_packed
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
 from cortext.training import RunSummary, TrainConfig, loop, train
+from cortext.training.checkpoint import MetricsLog
 from cortext.training.validate import Validator
 
 TIMES = ("seconds", "_s")
@@ -281,6 +282,18 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, und
     assert load_model(run)
     train(config, packed, run, resume=True, progress=False)
     assert same_run(undisturbed, run)
+
+
+def test_a_log_that_a_full_disk_refuses_is_named_when_it_is_closed_too(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+        for call in (lambda: log.write({"kind": "train"}), log.close):
+            with pytest.raises(RunError, match=r"metrics\.jsonl: cannot be written: File too large; free some space"):
+                call()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_loss_that_is_not_finite_names_the_trials(config, packed, tmp_path, monkeypatch):

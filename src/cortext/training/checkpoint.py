@@ -173,24 +173,16 @@ class MetricsLog:
         return self._file.tell()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file, which tries once more to write what a full disk has refused."""
+        with self._errors():
+            self._file.close()
 
-    def _errors(self) -> _WriteErrors:
-        return _WriteErrors(self.path)
-
-
-class _WriteErrors:
-    """Turns a failed write into a RunError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """A context in which a failed write is a RunError that names the file."""
+        try:
+            yield
+        except OSError as error:
             fix = "free some space and continue with --resume"
             raise RunError(f"cannot be written: {error.strerror}", where=self.path, fix=fix) from None
 
