@@ -272,3 +272,10 @@ def pack_untouched(out: Path) -> object:
 def test_missing_table_of_blocks_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nope\.csv: cannot read the table of blocks: No such file"):
         read_description(tmp_path / "nope.csv")
+
+
+def test_a_file_that_is_no_table_of_blocks_is_named(tmp_path: Path) -> None:
+    for content in ("a,b\n1,2\n", 'a\n"' + "x" * 200_000):
+        (tmp_path / "blocks.csv").write_text(content)
+        with pytest.raises(DataError, match=r"blocks\.csv: not the table of blocks"):
+            read_description(tmp_path / "blocks.csv")

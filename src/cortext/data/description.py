@@ -36,7 +36,7 @@ def read_description(path: str | Path) -> list[BlockDescription]:
         raise DataError(
             f"cannot read the table of blocks: {error.strerror}", where=path, fix="check the path"
         ) from None
-    except (UnicodeDecodeError, ValueError) as error:
+    except (csv.Error, UnicodeDecodeError, ValueError) as error:
         raise DataError(
             f"not the table of blocks ({error})", where=path, fix="take the release's, or remove it"
         ) from None
