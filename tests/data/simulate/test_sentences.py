@@ -222,6 +222,10 @@ def test_text_that_cannot_be_used_is_an_error_of_one_line(tmp_path):
             read_sentences(path)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
+    paragraph = tmp_path / "paragraph.txt"
+    paragraph.write_text("a line\n" + "It went on and on. " * 30)
+    with pytest.raises(TextError, match=r"paragraph\.txt: a line of 569 characters found \('It went on"):
+        read_sentences(paragraph)
     with pytest.raises(TextError, match="too few"):
         splits(1, 1, 1, seed=0, text=["one", "two"])
 

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from cortext.data.simulate import grammar
+from cortext.data.trial import MAX_LABEL
 from cortext.errors import TextError
 from cortext.text import normalize
 
@@ -90,7 +91,7 @@ def splits(n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[s
 def read_sentences(path: str | Path) -> list[str]:
     """The sentences of a text file, one a line; lines without a letter a-z are passed over.
 
-    Raises TextError if the file is missing, not UTF-8, or holds no sentence.
+    Raises TextError if the file is missing, not UTF-8, holds no sentence, or one too long for a session file.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -103,6 +104,10 @@ def read_sentences(path: str | Path) -> list[str]:
     sentences = [" ".join(line.split()) for line in text.splitlines() if re.search("[a-zA-Z]", line)]
     if not sentences:
         raise TextError("no sentence found, expected one a line", where=path, fix="give a file with text")
+    longest = max(sentences, key=len)
+    if len(longest) >= MAX_LABEL:
+        found = f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {MAX_LABEL} expected"
+        raise TextError(found, where=path, fix="put each sentence on a line of its own")
     return sentences
 
 
