@@ -76,7 +76,9 @@ def test_streams_are_named_by_what_they_are_for():
     ("override", "message"),
     [
         ("n_electrodes=30", "n_electrodes is 30; it must be a multiple of 4"),
-        ("snr=-1", "snr is -1.0; it must be 0 or more"),
+        ("snr=-1", "snr is -1.0; it must be finite and 0 or more"),
+        ("snr=.inf", "snr is inf; it must be finite and 0 or more"),
+        ("latent_s=[1, .inf]", "latent_s is [1.0, inf]"),
         ("seed=-1", "seed is -1"),
         ("baseline_hz=200", "baseline_hz is 200.0; it must be 100 or less"),
         ("n_latents=3", "n_latents is 3; it must be 10 or more"),

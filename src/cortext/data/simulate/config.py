@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -117,10 +118,10 @@ class SimulatorConfig:
         for name in ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
         for name in (field.name for field in fields(self) if field.type == "float"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+            _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "finite and 0 or more")
         for name in ("lead_ms", "latent_s"):
             low, high = getattr(self, name)
-            _require(0 <= low <= high, name, [low, high], "two numbers, the smaller first")
+            _require(0 <= low <= high < math.inf, name, [low, high], "two numbers, the smaller first")
         _require(self.latent_s[0] > 0, "latent_s", list(self.latent_s), "positive times")
 
     @property
