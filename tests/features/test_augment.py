@@ -94,7 +94,14 @@ def test_prepare_smooths_after_augmenting_and_only_smooths_without_a_generator()
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("white_noise_std", -1.0), ("random_walk_axis", 5), ("smooth_kernel_std", 0.0), ("smooth_kernel_size", 0)],
+    [
+        ("white_noise_std", -1.0),
+        ("random_walk_axis", 5),
+        ("smooth_kernel_std", 0.0),
+        ("smooth_kernel_std", float("inf")),
+        ("smooth_kernel_std", float("nan")),
+        ("smooth_kernel_size", 0),
+    ],
 )
 def test_settings_that_cannot_be_right_name_themselves(field, value):
     with pytest.raises(ConfigError, match=field):

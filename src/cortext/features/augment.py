@@ -42,8 +42,9 @@ class Augmentation:
             raise ConfigError(
                 f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"
             )
-        if self.smooth_kernel_std <= 0 or self.smooth_kernel_size < 1:
-            raise ConfigError("data_transforms.smooth_kernel_std and smooth_kernel_size must be above 0")
+        if not 0 < self.smooth_kernel_std < math.inf or self.smooth_kernel_size < 1:
+            found = f"smooth_kernel_std is {self.smooth_kernel_std} and smooth_kernel_size {self.smooth_kernel_size}"
+            raise ConfigError(f"data_transforms.{found}; both must be above 0 and finite")
         try:
             gaussian_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,11 +117,11 @@ class TrainConfig:
         lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
         lower |= {"batches_per_val_step": 1, "batches_per_save": 0, "early_stopping_val_steps": 1, "val_wer_trials": 0}
         for name, bound in lower.items():
-            if not getattr(self, name) >= bound:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
+            if not bound <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound} and finite")
         for name in ("lr_max", "lr_max_day", "epsilon"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         for name in ("beta0", "beta1"):
             if not getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
