@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import json
 import os
@@ -182,6 +183,15 @@ def test_what_a_killed_process_was_writing_is_removed(config, packed, tmp_path, 
         half.write_bytes(b"half")
     train(config, packed, run, resume=True, progress=False)
     assert not list(run.rglob("*.tmp"))
+
+
+def test_a_file_system_without_locks_is_trained_on(config, packed, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EBADF, "Bad file descriptor")  # what Linux says of a directory on NFS
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    train(config, packed, tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_nothing_to_resume_is_refused(config, packed, tmp_path):

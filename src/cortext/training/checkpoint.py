@@ -65,7 +65,8 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """A context in which no other process trains here. Raises RunError where one does, or the path is no folder.
 
-        A directory that is still empty at the end is removed. The system drops the lock of a process that is killed.
+        A directory that is still empty at the end is removed. The system drops the lock of a process that is killed;
+        a file system without locks keeps nobody out.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError("is a file; a directory is needed", where=self.path, fix="give another --out")
@@ -77,6 +78,8 @@ class RunDirectory:
         except BlockingIOError:
             os.close(descriptor)
             raise RunError("another training is writing here", where=self.path, fix="give another --out") from None
+        except OSError:
+            pass  # NFS and others cannot lock a directory: two trainings at once are then the user's business
         try:
             yield
         finally:
