@@ -282,11 +282,11 @@ def test_packing_holds_a_few_trials_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_reading_batches_is_many_times_faster_than_the_release_s_way(tmp_path: Path) -> None:
-    """The benchmark, small; the full one must show a ratio of 15."""
+    """The benchmark, small."""
     script = Path(__file__).parents[2] / "benchmarks" / "data_loading.py"
     out = tmp_path / "numbers.json"
     shape = ["--sessions", "4", "--trials", "20", "--batches", "8", "--json", str(out)]
     run = subprocess.run([sys.executable, str(script), *shape], capture_output=True, text=True, check=True)
     numbers = json.loads(out.read_text())
-    assert numbers["ratio"] > 8
+    assert numbers["ratio"] >= 15
     assert "ratio of trials/s" in run.stdout
