@@ -17,6 +17,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from cortext.data.hdf5 import open_dataset
 from cortext.data.packed import open_packed
+from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
 from cortext.training import RunSummary, TrainConfig, loop, train
@@ -222,9 +223,12 @@ def test_resuming_with_another_configuration_or_other_data_is_refused(
     run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
     with pytest.raises(RunError, match=r"begun with lr_max = 0\.005, now it is 0\.1"):
         train(config, packed, run, resume=True, overrides=["lr_max=0.1"])
+    LanguageModel.build(["a cat sat"], 2, tmp_path / "lm")
+    with pytest.raises(RunError, match=r"language_model = False, now it is True"):
+        train(config, packed, run, resume=True, lm=tmp_path / "lm")
     (recordings / "t15.2023.08.11" / "data_val.hdf5").rename(tmp_path / "away")
     try:
-        with pytest.raises(RunError, match=r"n_val.*resume with the same data"):
+        with pytest.raises(RunError, match=r"n_val = \d+, now it is \d+; resume with the same data"):
             train(config, recordings, run, resume=True)
     finally:
         (tmp_path / "away").rename(recordings / "t15.2023.08.11" / "data_val.hdf5")
@@ -421,8 +425,6 @@ def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed
 
 
 def test_words_are_decoded_where_there_is_a_language_model(config, packed, tmp_path):
-    from cortext.decoding.ngram import LanguageModel
-
     LanguageModel.build(["a cat sat", "the cat sat", "a dog sat down"], 2, tmp_path / "lm")
     config = replace(config, best_metric="val_wer", val_wer_trials=4)
     summary = train(config, packed, tmp_path / "run", lm=tmp_path / "lm", progress=False)

@@ -193,7 +193,7 @@ class MetricsLog:
 def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
     """Dotted key, old and new value of the first difference between two nested mappings."""
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in before.keys() | now.keys():
+        for key in before | now:
             if found := first_difference(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key)):
                 return found
         return None

@@ -26,7 +26,7 @@ from cortext.models import AcousticModel, build_model, load_model, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
-from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
+from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loss import check_labels_fit, ctc_loss, name_trials
 from cortext.training.memory import keep_freed_memory
@@ -115,6 +115,7 @@ class _Trainer:
         self.bf16 = uses_bf16(config.precision, device)
         identity = {"sessions": list(self.sessions), "n_features": data.n_features}
         identity |= {"n_train": len(self.train_split), "n_val": len(val_split)}
+        identity |= {"crc32": dict(data.checksums), "language_model": lm is not None}
         self.progress = Progress(data=identity)
         self._restore_or_begin()
 
@@ -147,9 +148,12 @@ class _Trainer:
             self._save_state()
             return
         tensors, progress = saved
-        if progress.data != self.progress.data:
-            what = f"the run was begun on {progress.data}; these data have {self.progress.data}"
-            raise RunError(what, where=self.run_directory.path, fix="resume with the same data")
+        if changed := first_difference(progress.data, self.progress.data):
+            key, before, now = changed
+            fix = "resume with the same data and language model"
+            raise RunError(
+                f"the run was begun with {key} = {before!r}, now it is {now!r}", where=self.run_directory.path, fix=fix
+            )
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
