@@ -55,6 +55,8 @@ def fetch(
 ) -> None:
     """Download a public data set, resuming where an earlier try broke off, check it, and unpack it.
 
+    Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN.
+
     Example: cortext fetch t15 data/t15 --part neural
     """
     from cortext.data import fetch as fetcher

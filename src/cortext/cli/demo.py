@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, print_json, print_metrics, print_table, progress_bar
+from cortext.cli.console import JSON, print_json, print_metrics, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -25,7 +25,9 @@ def demo(
     ),
     preset: Annotated[str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
-    overrides: list[str] = OVERRIDES,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the training recipe.")
+    ] = None,
     as_json: bool = JSON,
 ) -> None:
     """Simulate recordings, train a decoder on them, decode held-out sentences, and write a report.
@@ -42,7 +44,7 @@ def demo(
             # Training draws a bar of its own; two bars on one terminal overwrite each other.
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
-        result = run_demo(out, preset, seed=seed, workers=os.cpu_count() or 1, overrides=overrides, stage=stage)
+        result = run_demo(out, preset, seed=seed, workers=os.cpu_count() or 1, overrides=overrides or (), stage=stage)
     if as_json:
         print_json(dataclasses.asdict(result))
         return
