@@ -1,6 +1,7 @@
+import os
 import platform
 
-from cortext.training.memory import keep_freed_memory
+from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 
 
 def test_glibc_takes_the_settings_and_other_systems_are_left_alone(monkeypatch):
@@ -8,3 +9,13 @@ def test_glibc_takes_the_settings_and_other_systems_are_left_alone(monkeypatch):
         assert keep_freed_memory()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()
+
+
+def test_kernels_are_remembered_sparingly_unless_the_user_wants_otherwise(monkeypatch):
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.delenv(name, raising=False)
+    bound_kernel_cache(32)
+    assert os.environ[name] == "32"
+    monkeypatch.setenv(name, "500")
+    bound_kernel_cache(32)
+    assert os.environ[name] == "500"

@@ -29,7 +29,7 @@ from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loss import check_labels_fit, ctc_loss, name_trials
-from cortext.training.memory import keep_freed_memory
+from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.optim import Optimizer
 from cortext.training.progress import Advance, TensorBoard, reading_bar, training_bar
 from cortext.training.summary import RunSummary, summarise, write_summary
@@ -61,6 +61,7 @@ def train(
     """
     settings = read_train_config(config, overrides)
     keep_freed_memory()
+    bound_kernel_cache()
     run = RunDirectory(out)
     if lm is None and settings.best_metric == "val_wer":
         raise ConfigError("best_metric is 'val_wer', which needs a language model", fix="give --lm or another metric")
