@@ -119,6 +119,7 @@ class ReferenceUtterance:
         """The candidate sentences with exact scores, best first."""
         options = self._options
         found = self._search.finish()
-        kept = [history.words() for score, history in found if score >= found[0][0] - options.lattice_beam]
+        least = found[0][0] - options.lattice_beam * options.acoustic_scale
+        kept = [history.words() for score, history in found if score >= least]
         kept = kept[: min(options.nbest, options.max_arcs)]
         return self._engine.rank(kept, np.concatenate(self._frames), options, self._inventory)

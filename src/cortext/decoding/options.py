@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, overload
 
 from cortext.errors import DecodingError, nearest
+from cortext.text.phonemes import LM
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,18 @@ class DecoderOptions:
     """Added once per word; positive favours more words."""
     sil_cost: float = 0.0
     """Subtracted for every word that follows another without a SIL token. Zero makes silence free and optional."""
+    sil_required: bool = False
+    """Whether words must be set off from each other by SIL."""
     unk_score: float = -10.0
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = 32.0
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
     of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
+    label_priors: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
+    """Prior probability by token symbol (`{"BLANK": 0.6, "SIL": 0.1}`); its logarithm times `prior_weight` is subtracted
+    from the token's log-probability in every frame. Tokens that are not named are left as they are."""
+    prior_weight: float = 1.0
+    """Factor on the logarithm of the label priors."""
     blank_skip: float = 1.0
     """Frames whose blank probability is at least this are passed over (1 passes over none)."""
     beam: float = 18.0
@@ -41,7 +49,7 @@ class DecoderOptions:
     min_active: int = 10
     """At least this many hypotheses live after a frame, where that many exist, whatever the beam."""
     lattice_beam: float = 8.0
-    """Alternatives worse than the best by more than this (scaled score) are not kept for the n-best list."""
+    """Alternatives worse than the best by more than this times acoustic_scale are not kept for the n-best list."""
     max_arcs: int = 100_000
     """Upper bound on the alternatives kept for one sentence."""
     nbest: int = 10
@@ -52,11 +60,14 @@ class DecoderOptions:
     """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference keeps all)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "label_priors", _checked_priors(self.label_priors))
+        if self.recombine not in ("logadd", "max"):
+            raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
+        if not isinstance(self.sil_required, bool):
+            raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "recombine":
-                if value not in ("logadd", "max"):
-                    raise DecodingError(f"recombine is {value!r}; use 'logadd' or 'max'")
+            if field.type not in ("int", "float"):
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or (field.type == "int" and int(value) != value):
@@ -83,6 +94,22 @@ class DecoderOptions:
             if name not in known:
                 raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
         return replace(self, **changes)
+
+
+def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
+    """Label priors as pairs in the order of their names, which can be compared and hashed."""
+    try:
+        pairs = sorted(dict(priors).items())  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise DecodingError(
+            f"label_priors is {priors!r}; a mapping of token symbols to probabilities is needed"
+        ) from None
+    for symbol, prior in pairs:
+        if symbol not in LM.index:
+            raise DecodingError(f"label_priors names an unknown token {symbol!r}; {nearest(str(symbol), LM.symbols)}")
+        if isinstance(prior, bool) or not isinstance(prior, int | float) or not 0 < prior <= 1:
+            raise DecodingError(f"the label prior of {symbol} is {prior!r}; a probability above 0 is needed")
+    return tuple((symbol, float(prior)) for symbol, prior in pairs)
 
 
 @dataclass(frozen=True, slots=True)

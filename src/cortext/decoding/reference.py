@@ -6,14 +6,15 @@ joined, then blanks removed) if what remains is
     SIL* pron(w1) SIL* pron(w2) ... SIL* pron(wn) SIL*
 
 with any pronunciation of each word. SIL may stand before, between and after words any number of times and is never
-required; entering a word directly after the last phoneme of another costs `sil_cost`, the start and the end of the
-sentence cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as within a
+required (unless `sil_required` asks for one between words); entering a word directly after the last phoneme of another
+costs `sil_cost`, the start and the end of the sentence cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as within a
 word. A word counts when its last phoneme is there; a sentence ends only between words.
 
 A path is one token per frame, read as words in one way (`AA B` may be two ways to read one sentence, as where one
 word has the pronunciations `AA` and `AA B`). Its score is
 
-    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank + log weight of each pronunciation)
+    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank - prior_weight * log(label prior) per token
+                      + log weight of each pronunciation)
     + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
 
 with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know (which has the
@@ -105,10 +106,11 @@ class Graph:
             for node, children in enumerate(tree.children)
         ]
         cost = options.sil_cost
+        direct = {} if options.sil_required else self.arcs[ROOT]
         self.arcs.append(
             {
                 token: (node, gain - cost, tuple([(word, ends - cost, most - cost) for word, ends, most in words]))
-                for token, (node, gain, words) in self.arcs[ROOT].items()
+                for token, (node, gain, words) in direct.items()
             }
         )
         for node in (ROOT, self.after_word):
@@ -163,6 +165,8 @@ def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Invento
         else np.zeros(len(scores_PV), dtype=bool)
     )
     scores_PV[:, blank] -= math.log(options.blank_penalty)
+    for symbol, prior in options.label_priors:
+        scores_PV[:, inventory.index[symbol]] -= options.prior_weight * math.log(prior)
     scores_PV *= options.acoustic_scale
     only_blank_V = np.arange(scores_PV.shape[1]) != blank
     scores_PV[np.ix_(passed_over_P, only_blank_V)] = _NEG_INF
