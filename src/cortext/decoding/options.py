@@ -36,8 +36,8 @@ class DecoderOptions:
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
     of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
     label_priors: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
-    """Prior probability by token symbol (`{"BLANK": 0.6, "SIL": 0.1}`); its logarithm times `prior_weight` is subtracted
-    from the token's log-probability in every frame. Tokens that are not named are left as they are."""
+    """Prior probability by token symbol, such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times `prior_weight` is
+    subtracted from the token's log-probability in every frame. Tokens that are not named are left as they are."""
     prior_weight: float = 1.0
     """Factor on the logarithm of the label priors."""
     blank_skip: float = 1.0

@@ -7,14 +7,15 @@ joined, then blanks removed) if what remains is
 
 with any pronunciation of each word. SIL may stand before, between and after words any number of times and is never
 required (unless `sil_required` asks for one between words); entering a word directly after the last phoneme of another
-costs `sil_cost`, the start and the end of the sentence cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as within a
-word. A word counts when its last phoneme is there; a sentence ends only between words.
+costs `sil_cost`, the start and the end of the sentence cost nothing. Two equal phonemes that meet at a word boundary
+need a blank (or SIL) between them, as within a word. A word counts when its last phoneme is there; a sentence ends only
+between words.
 
 A path is one token per frame, read as words in one way (`AA B` may be two ways to read one sentence, as where one
 word has the pronunciations `AA` and `AA B`). Its score is
 
-    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank - prior_weight * log(label prior) per token
-                      + log weight of each pronunciation)
+    acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank
+                      - prior_weight * log(label prior) per token + log weight of each pronunciation)
     + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
 
 with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know (which has the
