@@ -6,18 +6,23 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 DEMO_OUT ?= runs/demo
 
-.PHONY: setup demo test test-slow lint format docs bench clean
+.PHONY: setup native demo test test-slow lint format docs bench clean
 
 setup: $(VENV)/.dev  ## the environment with everything that development needs
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) nanobind scikit-build-core setuptools $(if $(shell command -v cmake),,cmake ninja)
+	$(PIP) --no-build-isolation --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) --editable '.[dev,docs]'
+	$(PIP) --no-build-isolation --editable '.[dev,docs]'
 	touch $@
+
+native:  ## compile what has changed under native/ and put it where `import cortext` finds it
+	cmake --build build/native
+	cmake --install build/native --prefix $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
 
 demo: $(VENV)/.base  ## simulate, train, evaluate, report
 	$(BIN)/cortext demo --out $(DEMO_OUT)

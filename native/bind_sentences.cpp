@@ -1,0 +1,7 @@
+#include "bind.hpp"
+
+namespace cortext {
+
+void bind_sentences(nanobind::module_&) {}
+
+}  // namespace cortext

@@ -1,0 +1,169 @@
+#include "lexicon.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "error.hpp"
+
+namespace cortext {
+
+namespace {
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+}
+
+// One pronunciation of a word.
+struct Lexicon::Spoken {
+    std::uint32_t first, length;
+    WordId word;
+    float log_weight;
+};
+
+Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word, int n_tokens) {
+    for (const Entry& entry : entries) store(entry, ngram, n_tokens);
+    first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
+    std::vector<Spoken> spoken;
+    for (WordId word = 0; word < n_words(); ++word) {
+        numbers_.emplace(text(word), word);
+        for (std::uint32_t each = first_spoken_[word]; each < first_spoken_[word + 1]; ++each) {
+            std::uint32_t first = each ? token_ends_[each - 1] : 0;
+            spoken.push_back({first, token_ends_[each] - first, word, log_weights_[each]});
+        }
+    }
+    build_tree(spoken, first_word);
+}
+
+void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
+    if (entry.spelling.empty()) throw Error{"the word '" + entry.word + "' has no pronunciation", "", ""};
+    texts_ += entry.word;
+    text_ends_.push_back(static_cast<std::uint32_t>(texts_.size()));
+    ngram_words_.push_back(ngram.index(entry.word));
+    unigrams_.push_back(static_cast<float>(ngram.unigram(ngram_words_.back())));
+    first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
+    for (const Pronunciation& pronunciation : entry.spelling) {
+        bool known = std::all_of(pronunciation.tokens.begin(), pronunciation.tokens.end(),
+                                 [&](std::uint8_t token) { return token < n_tokens; });
+        if (pronunciation.tokens.empty() || !known) {
+            throw Error{"a pronunciation of '" + entry.word + "' is empty or has an unknown phoneme", "", ""};
+        }
+        tokens_.insert(tokens_.end(), pronunciation.tokens.begin(), pronunciation.tokens.end());
+        token_ends_.push_back(static_cast<std::uint32_t>(tokens_.size()));
+        log_weights_.push_back(static_cast<float>(pronunciation.log_weight));
+    }
+}
+
+// Breadth first over the sorted pronunciations: a node is a range of them that agree up to its depth.
+void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
+    std::stable_sort(spoken.begin(), spoken.end(), [this](const Spoken& a, const Spoken& b) {
+        return std::lexicographical_compare(tokens_of(a), tokens_of(a) + a.length, tokens_of(b),
+                                            tokens_of(b) + b.length);
+    });
+    struct Range {
+        std::size_t first, end, depth;
+    };
+    std::vector<Range> ranges{{0, spoken.size(), 0}};
+    nodes_.emplace_back();
+    for (std::size_t number = 0; number < ranges.size(); ++number) {
+        Range range = ranges[number];
+        std::size_t at = range.first;
+        nodes_[number].first_word = static_cast<std::uint32_t>(tree_words_.size());
+        for (; at < range.end && spoken[at].length == range.depth; ++at) {
+            tree_words_.push_back({first_word + spoken[at].word, spoken[at].log_weight});
+        }
+        if (at - range.first > std::numeric_limits<std::uint16_t>::max()) {
+            throw Error{"more than 65535 words share one pronunciation", "", "remove some of them"};
+        }
+        nodes_[number].n_words = static_cast<std::uint16_t>(at - range.first);
+        nodes_[number].first_child = static_cast<NodeId>(nodes_.size());
+        while (at < range.end) {
+            std::uint8_t token = tokens_of(spoken[at])[range.depth];
+            std::size_t first = at;
+            while (at < range.end && tokens_of(spoken[at])[range.depth] == token) ++at;
+            ranges.push_back({first, at, range.depth + 1});
+            nodes_.emplace_back().token = token;
+            ++nodes_[number].n_children;
+        }
+    }
+}
+
+WordId Lexicon::find(std::string_view word) const {
+    auto found = numbers_.find(word);
+    return found == numbers_.end() ? kNoWord : found->second;
+}
+
+std::string_view Lexicon::text(WordId word) const {
+    std::uint32_t first = word ? text_ends_[word - 1] : 0;
+    return std::string_view(texts_).substr(first, text_ends_[word] - first);
+}
+
+Spelling Lexicon::spelling(WordId word) const {
+    Spelling spelling;
+    for (std::uint32_t each = first_spoken_[word]; each < first_spoken_[word + 1]; ++each) {
+        auto first = tokens_.begin() + (each ? token_ends_[each - 1] : 0);
+        spelling.push_back({{first, tokens_.begin() + token_ends_[each]}, log_weights_[each]});
+    }
+    return spelling;
+}
+
+Vocabulary::Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base,
+                       const std::vector<Entry>& added, const std::vector<std::string>& removed,
+                       const std::unordered_map<std::string, double>& bonuses, int n_tokens)
+    : ngram_(std::move(ngram)),
+      base_(std::move(base)),
+      added_(std::make_shared<Lexicon>(added, *ngram_, static_cast<WordId>(base_->n_words()), n_tokens)) {
+    auto silence = [this](const std::string& word) {
+        WordId number = base_->find(word);
+        if (number != kNoWord) bonuses_[number] = kNever;
+    };
+    for (const Entry& entry : added) silence(entry.word);  // an added word stands in the place of one of that name
+    for (const std::string& word : removed) silence(word);
+    for (const auto& [word, bonus] : bonuses) {
+        WordId number = find(word);
+        if (number == kNoWord) throw Error{"the word '" + word + "' is not in the lexicon", "", "add it first"};
+        bonuses_[number] = static_cast<float>(bonus);
+    }
+}
+
+WordId Vocabulary::find(std::string_view word) const {
+    WordId number = added_->find(word);
+    if (number != kNoWord) return number + static_cast<WordId>(base_->n_words());
+    number = base_->find(word);
+    return number != kNoWord && bonus(number) == kNever ? kNoWord : number;
+}
+
+float Vocabulary::bonus(WordId word) const {
+    if (bonuses_.empty()) return 0.0f;
+    auto found = bonuses_.find(word);
+    return found == bonuses_.end() ? 0.0f : found->second;
+}
+
+LookAhead::LookAhead(const Vocabulary& vocabulary, const Weights& weights)
+    : weights_(weights), ahead_(vocabulary.n_nodes(), kNever), highest_(kNever) {
+    const NodeId roots[] = {0, vocabulary.added_root()};
+    for (NodeId number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
+        TreeNode node = vocabulary.node(number);
+        for (NodeId child = node.first_child; child < node.first_child + node.n_children; ++child) {
+            float best = ahead_[child];
+            TreeNode below = vocabulary.node(child);
+            const TreeWord* words = vocabulary.words_of(child, below);
+            for (const TreeWord* each = words; each < words + below.n_words; ++each) {
+                double score = weights.lm_weight * vocabulary.unigram(each->word) + weights.word_score +
+                               weights.acoustic_scale * each->log_weight + vocabulary.bonus(each->word);
+                if (vocabulary.ngram_word(each->word) == 0) score += weights.lm_weight * weights.unk_score;
+                best = std::max(best, static_cast<float>(score));
+            }
+            ahead_[number] = std::max(ahead_[number], best);
+        }
+    }
+    for (NodeId root : roots) {
+        highest_ = std::max(highest_, ahead_[root]);
+        ahead_[root] = 0.0f;
+    }
+    // Nodes whose words were all removed stay at -infinity, so that nothing enters them; leaves are never entered.
+    for (NodeId number = 0; number < ahead_.size(); ++number) {
+        if (vocabulary.node(number).n_children == 0) ahead_[number] = 0.0f;
+    }
+}
+
+}  // namespace cortext

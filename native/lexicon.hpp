@@ -1,0 +1,147 @@
+// Words, their pronunciations, and the prefix tree of these: words that begin alike share their first phonemes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ngram.hpp"
+#include "sentences.hpp"
+
+namespace cortext {
+
+using WordId = std::uint32_t;  // of a vocabulary: the lexicon's words first, then those that were added
+using NodeId = std::uint32_t;
+
+constexpr WordId kNoWord = 0xFFFFFFFFu;
+
+struct Entry {
+    std::string word;
+    Spelling spelling;
+};
+
+struct TreeWord {
+    WordId word;
+    float log_weight;
+};
+
+// A node of the tree. Its children lie side by side, in the order of their tokens; so do the words that end in it.
+struct TreeNode {
+    NodeId first_child = 0;
+    std::uint32_t first_word = 0;
+    std::uint16_t n_words = 0;
+    std::uint8_t n_children = 0;
+    std::uint8_t token = 0;
+};
+
+// Immutable. Node 0 is the root; children have higher numbers than their parents.
+class Lexicon {
+public:
+    // Tokens are numbered below n_tokens; the words get the numbers from first_word on.
+    Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word, int n_tokens);
+
+    std::size_t n_words() const { return ngram_words_.size(); }
+    WordId find(std::string_view word) const;  // number from 0, or kNoWord
+    std::string_view text(WordId word) const;
+    WordIndex ngram_word(WordId word) const { return ngram_words_[word]; }
+    float unigram(WordId word) const { return unigrams_[word]; }
+    Spelling spelling(WordId word) const;
+
+    const std::vector<TreeNode>& nodes() const { return nodes_; }
+    const TreeWord* words_of(const TreeNode& node) const { return tree_words_.data() + node.first_word; }
+
+private:
+    struct Spoken;
+    void store(const Entry& entry, const NGram& ngram, int n_tokens);
+    void build_tree(std::vector<Spoken>& spoken, WordId first_word);
+    const std::uint8_t* tokens_of(const Spoken& spoken) const { return tokens_.data() + spoken.first; }
+
+    std::string texts_;
+    std::vector<std::uint32_t> text_ends_;
+    std::vector<WordIndex> ngram_words_;
+    std::vector<float> unigrams_;
+    std::vector<std::uint32_t> first_spoken_;  // of each word, and the end
+    std::vector<std::uint32_t> token_ends_;    // of each pronunciation
+    std::vector<float> log_weights_;           // of each pronunciation
+    std::vector<std::uint8_t> tokens_;
+    std::vector<TreeNode> nodes_;
+    std::vector<TreeWord> tree_words_;
+    std::unordered_map<std::string_view, WordId> numbers_;  // views into texts_
+};
+
+// What a search reads: a lexicon, a second small one of words that were added, and what each word's score is changed by.
+// Immutable; sessions keep the one that they began with.
+class Vocabulary {
+public:
+    Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base,
+               const std::vector<Entry>& added, const std::vector<std::string>& removed,
+               const std::unordered_map<std::string, double>& bonuses, int n_tokens);
+
+    const NGram& ngram() const { return *ngram_; }
+    std::shared_ptr<const NGram> shared_ngram() const { return ngram_; }
+    std::shared_ptr<const Lexicon> base() const { return base_; }
+
+    std::size_t n_nodes() const { return base_->nodes().size() + added_->nodes().size(); }
+    NodeId added_root() const { return static_cast<NodeId>(base_->nodes().size()); }
+    bool has_added() const { return added_->n_words() > 0; }
+
+    WordId find(std::string_view word) const;  // kNoWord if it is unknown or removed
+    std::string_view text(WordId word) const { return of(word).text(local(word)); }
+    WordIndex ngram_word(WordId word) const { return of(word).ngram_word(local(word)); }
+    float unigram(WordId word) const { return of(word).unigram(local(word)); }
+    Spelling spelling(WordId word) const { return of(word).spelling(local(word)); }
+    // Added to the score of a word; -infinity for one that was removed.
+    float bonus(WordId word) const;
+    const std::unordered_map<WordId, float>& bonuses() const { return bonuses_; }
+
+    // The tree of all words: the added ones' nodes come after the lexicon's, their children numbered with them.
+    TreeNode node(NodeId number) const {
+        const std::vector<TreeNode>& nodes = base_->nodes();
+        if (number < nodes.size()) return nodes[number];
+        TreeNode node = added_->nodes()[number - nodes.size()];
+        node.first_child += static_cast<NodeId>(nodes.size());
+        return node;
+    }
+    const TreeWord* words_of(NodeId number, const TreeNode& node) const {
+        return number < base_->nodes().size() ? base_->words_of(node) : added_->words_of(node);
+    }
+
+private:
+    const Lexicon& of(WordId word) const { return word < base_->n_words() ? *base_ : *added_; }
+    WordId local(WordId word) const {
+        return word < base_->n_words() ? word : word - static_cast<WordId>(base_->n_words());
+    }
+
+    std::shared_ptr<const NGram> ngram_;
+    std::shared_ptr<const Lexicon> base_, added_;
+    std::unordered_map<WordId, float> bonuses_;
+};
+
+// For each node the best that the words strictly below it can add to a score, by their unigrams; 0 for the roots.
+class LookAhead {
+public:
+    struct Weights {
+        double lm_weight, word_score, unk_score, acoustic_scale;
+        bool operator==(const Weights& other) const {
+            return lm_weight == other.lm_weight && word_score == other.word_score && unk_score == other.unk_score &&
+                   acoustic_scale == other.acoustic_scale;
+        }
+    };
+
+    LookAhead(const Vocabulary& vocabulary, const Weights& weights);
+
+    const Weights& weights() const { return weights_; }
+    float operator[](NodeId node) const { return ahead_[node]; }
+    // The most that entering a word can add, over both trees.
+    float highest() const { return highest_; }
+
+private:
+    Weights weights_;
+    std::vector<float> ahead_;
+    float highest_;
+};
+
+}  // namespace cortext
