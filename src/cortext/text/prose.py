@@ -1,0 +1,245 @@
+"""Raw English text to the sentences that a language model is built from.
+
+Sentences end where `sentencex` (a rule-based segmenter) ends them, after abbreviations were written out so that their
+dots mislead nobody. Everything that is spoken is spelt as words, and the result passes through
+`cortext.text.normalize`, so that the text of the model and the text that is scored agree. Words inside which the
+benchmark keeps a hyphen or an apostrophe keep it; `Mr.`, `Mrs.` and `Ms.` stay the words they are.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cortext.text.normalize import normalize
+from cortext.text.numbers import spell_numbers
+
+MAX_WORDS = 250
+"""Longer sentences are lists, code or a text without full stops."""
+_EXAMPLES = 3
+_EXAMPLE_LENGTH = 80
+
+# A line of plain words with at most one closing mark needs nothing but lower case; most of a prepared corpus is this.
+_WORD = r"[A-Za-z]++(?:['-][A-Za-z]++)*+"
+_PLAIN = re.compile(rf"{_WORD}(?:[,;:]? {_WORD})*+[.?!]?\s*")
+_UNMARK = str.maketrans("", "", ",;:.?!\n\r\t")
+
+_BREAKING_TAG = re.compile(r"</?(?:p|br|div|li|ul|ol|h[1-6]|tr|td|th|table|blockquote|hr)\b[^<>]*>", re.IGNORECASE)
+_TAG = re.compile(r"<!--.*?-->|</?[A-Za-z][^<>]*>|<![A-Za-z][^<>]*>")
+_DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov|io|uk)\b|\b(?:www|WWW)\.")
+_ADDRESS = re.compile(
+    r"(?:https?|ftp)://\S+|\bwww\.\S+|\b[\w.+-]+@\w[\w-]*(?:\.\w+)+"
+    r"|\b(?:[a-z0-9-]+\.)+(?:com|org|net|edu|gov|io|co\.uk)\b(?:/\S*)?",
+    re.IGNORECASE,
+)
+_VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
+_LETTERS = str.maketrans(
+    {"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L"}
+    | {"đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "ħ": "h", "Ħ": "H", "ŋ": "ng"}
+    | dict.fromkeys("‘’‚‛′ʼ`´", "'") | dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‐‑‒−", "-")
+    | dict.fromkeys("–—―", "--") | dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff™®©", "")
+    | {"º": "°", "⁄": "/", "²": "2", "³": "3", "№": "No. "}
+)  # fmt: skip
+
+# Written out before sentences are split. `before`: what must follow for the reading to be right.
+_TITLES = {
+    "Dr": "Doctor", "Prof": "Professor", "Gen": "General", "Sen": "Senator", "Rep": "Representative",
+    "Gov": "Governor", "Capt": "Captain", "Cpt": "Captain", "Lt": "Lieutenant", "Col": "Colonel", "Sgt": "Sergeant",
+    "Maj": "Major", "Cmdr": "Commander", "Rev": "Reverend", "Hon": "Honorable", "Pres": "President", "Mt": "Mount",
+    "Ft": "Fort", "St": "Saint", "Mr": "Mr", "Mrs": "Mrs", "Ms": "Ms", "Messrs": "Messrs", "Fr": "Father",
+}  # fmt: skip
+_BEFORE_NUMBERS = {
+    "no": "number", "nos": "numbers", "vol": "volume", "fig": "figure", "figs": "figures", "ch": "chapter",
+    "sec": "section", "p": "page", "pp": "pages", "pg": "page", "art": "article", "ca": "about", "c": "about",
+}  # fmt: skip
+_MONTHS = {
+    "Jan": "January", "Feb": "February", "Mar": "March", "Apr": "April", "Jun": "June", "Jul": "July",
+    "Aug": "August", "Sep": "September", "Sept": "September", "Oct": "October", "Nov": "November", "Dec": "December",
+}  # fmt: skip
+_DAYS = {
+    "Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday", "Thur": "Thursday",
+    "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday",
+}  # fmt: skip
+_ANYWHERE = {
+    "e.g": "for example", "eg": "for example", "i.e": "that is", "ie": "that is", "etc": "et cetera", "vs": "versus",
+    "approx": "approximately", "dept": "department", "inc": "incorporated", "corp": "corporation", "co": "company",
+    "ltd": "limited", "bros": "brothers", "assn": "association", "univ": "university", "govt": "government",
+    "jr": "junior", "sr": "senior", "ave": "avenue", "blvd": "boulevard", "rd": "road", "st": "street",
+    "a.m": "am", "p.m": "pm", "al": "al", "esp": "especially", "incl": "including", "misc": "miscellaneous",
+}  # fmt: skip
+_STARTERS = (
+    "The|He|She|It|They|We|I|You|In|But|And|A|An|This|That|These|Those|There|Then|When|If|However|His|Her|Its|Their|"
+    "Our|My|Your|At|On|For|As|What|Who|Why|How|Where|After|Before|So|Not|No|Yes|One|All|Some|Many|Most|With|By|From|To"
+)
+
+
+def _either(names: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+
+
+_TITLE = re.compile(rf"\b({_either(_TITLES)})\.(?= ?[A-Z])")
+_NUMBERED = re.compile(rf"\b({_either(_BEFORE_NUMBERS)})\. ?(?=\d)", re.IGNORECASE)
+_MONTH = re.compile(rf"\b(?:({_either(set(_MONTHS) - {'Mar', 'Jun', 'Jul', 'Sep'})})\.|({_either(_MONTHS)})\.?(?= \d))")
+_DAY = re.compile(rf"\b({_either(_DAYS)})\.(?=,? (?:\d|{_either(_MONTHS)}))")
+_DOTTED = re.compile(r"(?<![\w.'-])([A-Za-z]++(?:\.[A-Za-z]++)*+)\.(?!\w)")
+_ENDS = re.compile(rf"\s*$|[\"')]*\s+[\"'(]*(?:{_STARTERS})\b")
+_ELLIPSIS = re.compile(r"(?<=\w)\.{2,}(?=\w)")
+_WITH = re.compile(r"\b([Ww])/(o\b)?(?= )")
+
+_APART = re.compile(r"(?<=[A-Za-z]) '(?=(?:s|d|ll|re|ve|m|t)\b(?!'))")  # we 'd
+_QUOTED = re.compile(r"(?<![A-Za-z0-9])'+(?=\S)((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)'+(?![A-Za-z0-9])")
+_STRAY_APOSTROPHE = re.compile(r"(?<![A-Za-z])'+|'+(?=')|(?<![A-Za-z])'+(?![A-Za-z])")
+_STRAY_HYPHEN = re.compile(r"-{2,}|(?<![A-Za-z])-+|-+(?![A-Za-z])")
+_SPOKEN = {"&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "%": " percent "}
+_KEPT = {chr(code): chr(code) for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1))}
+_CLEAN = str.maketrans({chr(code): " " for code in range(128)} | _SPOKEN | _KEPT | {"'": "'", "-": "-"})
+_ASCII_LETTER = re.compile(r"[A-Za-z]")
+_DIGIT = re.compile(r"[0-9]")
+_CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
+
+
+@dataclass
+class Report:
+    """What became of a text.
+
+    lines:     lines read
+    sentences: sentences kept, of `words` words
+    rejected:  sentences (or lines) left out, by reason: `no_letters` (only numbers, marks or an address),
+               `other_script`, `bad_encoding` (replacement characters), `not_prose` (program code, tables),
+               `too_long` (more than 250 words)
+    examples:  the first few rejected ones of each reason, shortened
+    """
+
+    lines: int = 0
+    sentences: int = 0
+    words: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def reject(self, reason: str, text: str) -> None:
+        """Count a rejected piece of text, and keep it if it is among the first of its kind."""
+        self.rejected[reason] += 1
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(" ".join(text.split())[:_EXAMPLE_LENGTH])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            "lines": self.lines,
+            "sentences": self.sentences,
+            "words": self.words,
+            "rejected": dict(sorted(self.rejected.items())),
+            "rejected_examples": {reason: list(texts) for reason, texts in sorted(self.examples.items())},
+        }
+
+
+def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[str]:
+    """The normalised sentences of English text, one after the other; nothing but the current line is held.
+
+    lines:  a line holds one or more whole sentences; empty lines are passed over
+    report: filled while the sentences are taken
+
+    Each sentence is what `normalize` makes of its words: a-z, apostrophes, hyphens and single blanks.
+    """
+    report = report if report is not None else Report()
+    for line in lines:
+        report.lines += 1
+        plain = _PLAIN.fullmatch(line) and not _ends_in_abbreviation(line)
+        for raw in (line,) if plain else _split(line):
+            reason, sentence = _spoken(raw)
+            if reason:
+                report.reject(reason, raw or line)
+            else:
+                report.sentences += 1
+                report.words += sentence.count(" ") + 1
+                yield sentence
+
+
+def _ends_in_abbreviation(line: str) -> bool:
+    end = line.rstrip()
+    return end.endswith(".") and end[end.rfind(" ") + 1 : -1].lower() in _ANYWHERE
+
+
+def _split(line: str) -> Iterator[str]:
+    """The sentences of a line as written, without markup and addresses, abbreviations written out."""
+    from sentencex import segment  # type: ignore[import-untyped]
+
+    text = html.unescape(line) if "&" in line else line
+    if "<" in text:
+        text = _TAG.sub(" ", _BREAKING_TAG.sub("\n", text))
+    if "@" in text or "://" in text or _DOMAIN.search(text):
+        text = _ADDRESS.sub(" ", text)
+    if not text.isascii():
+        text = _to_ascii(text)
+    for part in text.split("\n"):
+        if part.strip():
+            expanded = _expand(" ".join(part.split()))
+            yield from (sentence for sentence in segment("en", expanded) if sentence.strip())
+    if not text.strip() and line.strip():
+        yield ""  # nothing but an address or markup: rejected, and counted
+
+
+def _to_ascii(text: str) -> str:
+    """Accents, ligatures and typographic marks as ASCII; other letters and signs that are spoken stay."""
+    text = _VULGAR_FRACTION.sub(" ", text.replace("\u2026", "... ")).translate(_LETTERS)
+    folded = unicodedata.normalize("NFKD", text).translate(_LETTERS)
+    return "".join([character for character in folded if not unicodedata.combining(character)])
+
+
+def _expand(text: str) -> str:
+    """Write out abbreviations, keeping the dot of those that end a sentence."""
+    text = _WITH.sub(lambda match: f"{match[1]}ith{'out' if match[2] else ''}", text)
+    if "." not in text:
+        return text
+    text = _ELLIPSIS.sub("... ", text)
+    text = _TITLE.sub(lambda match: _TITLES[match[1]], text)
+    if _DIGIT.search(text):
+        text = _NUMBERED.sub(lambda match: f"{_BEFORE_NUMBERS[match[1].lower()]} ", text)
+    text = _DAY.sub(lambda match: _DAYS[match[1]], text)
+    text = _MONTH.sub(lambda match: _MONTHS[match[1] or match[2]] + _end(match), text)
+    return _DOTTED.sub(_dotted, text)
+
+
+def _dotted(match: re.Match[str]) -> str:
+    """An abbreviation written out, `U.S.` as `US`, and other words before a dot as they are."""
+    word = match[1]
+    if word.lower() in _ANYWHERE:
+        return _ANYWHERE[word.lower()] + _end(match)
+    if "." in word and max(map(len, word.split("."))) == 1:
+        return word.replace(".", "") + _end(match)
+    return match[0]
+
+
+def _end(match: re.Match[str]) -> str:
+    """The dot that ends the sentence as well, where one seems to begin after the abbreviation."""
+    return "." if _ENDS.match(match.string, match.end()) else ""
+
+
+def _spoken(raw: str) -> tuple[str, str]:
+    """Why a sentence is rejected (empty if it is not), and its words."""
+    if _PLAIN.fullmatch(raw):
+        return _checked(raw.translate(_UNMARK).lower().rstrip())
+    if "\ufffd" in raw:
+        return "bad_encoding", ""
+    if not raw.isascii() and any(character.isalpha() and not character.isascii() for character in raw):
+        return "other_script", ""
+    if not _ASCII_LETTER.search(raw):
+        return "no_letters", ""
+    if 6 * len(_CODE.findall(raw)) > len(raw):
+        return "not_prose", ""
+    text = spell_numbers(raw) if _DIGIT.search(raw) else raw
+    text = text.translate(_CLEAN).encode("ascii", "replace").decode().replace("?", " ")
+    text = _STRAY_HYPHEN.sub(" ", _QUOTED.sub(r"\1", _APART.sub("'", text)))
+    return _checked(normalize(" ".join(_STRAY_APOSTROPHE.sub(" ", text).split())))
+
+
+def _checked(sentence: str) -> tuple[str, str]:
+    if not sentence.strip("'- "):
+        return "no_letters", ""
+    return ("too_long", "") if sentence.count(" ") >= MAX_WORDS else ("", sentence)
