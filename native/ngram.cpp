@@ -1,12 +1,7 @@
 #include "ngram.hpp"
 
-#include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <algorithm>
 
-#include "lm/binary_format.hh"
 #include "lm/config.hh"
 #include "lm/enumerate_vocab.hh"
 #include "lm/model.hh"
@@ -16,18 +11,11 @@ namespace cortext {
 namespace {
 
 constexpr double kLn10 = 2.302585092994045684;
-const char* const kKinds[] = {"probing", "rest_probing", "trie", "quant_trie", "array_trie", "quant_array_trie"};
 
-lm::ngram::Config quiet_config() {
-    lm::ngram::Config config;
-    config.show_progress = false;
-    config.messages = nullptr;
-    config.unknown_missing = lm::SILENT;
-    config.arpa_complain = lm::ngram::Config::NONE;
-    config.load_method = util::LAZY;
-    return config;
-}
+// No score of a sound file is outside of these; NaN, of a damaged one, becomes the lower.
+constexpr float kLowest = -1e4f, kHighest = 1e4f;
 
+// Collects the words while KenLM reads them.
 class CollectWords : public lm::EnumerateVocab {
 public:
     explicit CollectWords(std::vector<std::string>& words) : words_(words) {}
@@ -40,8 +28,13 @@ private:
     std::vector<std::string>& words_;
 };
 
-std::unique_ptr<lm::base::Model> load(const std::string& path, std::vector<std::string>* words) {
-    lm::ngram::Config config = quiet_config();
+std::unique_ptr<lm::base::Model> load(const std::string& path, bool binary, std::vector<std::string>* words) {
+    lm::ngram::Config config;
+    config.show_progress = false;
+    config.messages = nullptr;
+    config.unknown_missing = lm::SILENT;
+    config.arpa_complain = lm::ngram::Config::NONE;
+    config.load_method = util::LAZY;
     std::unique_ptr<CollectWords> collect;
     if (words) {
         collect = std::make_unique<CollectWords>(*words);
@@ -49,40 +42,31 @@ std::unique_ptr<lm::base::Model> load(const std::string& path, std::vector<std::
     }
     try {
         return std::unique_ptr<lm::base::Model>(lm::ngram::LoadVirtual(path.c_str(), config));
-    } catch (const util::Exception& error) {
-        throw ModelError(error.what(), path, "make the file again");
+    } catch (const std::exception& error) {
+        rethrow_kenlm(error, path, binary);
     }
 }
 
 }  // namespace
 
-NGram::NGram(std::string path, std::string kind, std::uint64_t bytes)
-    : path_(std::move(path)), kind_(std::move(kind)), bytes_(bytes) {}
+NGram::NGram(std::string path, NGramFile file) : path_(std::move(path)), file_(std::move(file)) {
+    model_ = load(path_, file_.binary, file_.binary ? nullptr : &arpa_words_);
+    end_ = model_->BaseVocabulary().EndSentence();
+    if (end_ == 0 || model_->BaseVocabulary().BeginSentence() == 0) {
+        throw ModelError("no <s> and </s> among its words", path_, "build the model from sentences with their ends");
+    }
+}
 
 NGram::~NGram() = default;
 
 std::shared_ptr<const NGram> NGram::open(const std::string& path) {
-    std::error_code failed;
-    const std::uint64_t bytes = std::filesystem::file_size(path, failed);
-    if (failed) throw ModelError("cannot read it: " + failed.message(), path);
-    lm::ngram::ModelType type;
-    bool binary = false;
-    try {
-        binary = lm::ngram::RecognizeBinary(path.c_str(), type);
-    } catch (const util::Exception& error) {
-        throw ModelError(error.what(), path, "make the file again");
-    }
-    std::shared_ptr<NGram> ngram(new NGram(path, binary ? kKinds[type] : "arpa", bytes));
-    ngram->model_ = load(path, binary ? nullptr : &ngram->arpa_words_);
-    ngram->counts_.resize(ngram->model_->Order());
-    ngram->end_ = ngram->model_->BaseVocabulary().EndSentence();
-    return ngram;
+    return std::shared_ptr<const NGram>(new NGram(path, check_ngram_file(path)));
 }
 
 std::vector<std::string> NGram::words() const {
-    if (!arpa_words_.empty()) return arpa_words_;
+    if (!file_.binary) return arpa_words_;
     std::vector<std::string> words;
-    load(path_, &words);
+    load(path_, true, &words);
     return words;
 }
 
@@ -95,7 +79,8 @@ NGramState NGram::begin() const { return *static_cast<const NGramState*>(model_-
 NGramState NGram::empty() const { return *static_cast<const NGramState*>(model_->NullContextMemory()); }
 
 double NGram::score(const NGramState& in, WordIndex word, NGramState& out) const {
-    return kLn10 * static_cast<double>(model_->BaseScore(&in, word, &out));
+    const float log10 = model_->BaseScore(&in, word, &out);
+    return kLn10 * static_cast<double>(log10 > kLowest ? std::min(log10, kHighest) : kLowest);
 }
 
 double NGram::end(const NGramState& in) const {
@@ -106,11 +91,6 @@ double NGram::end(const NGramState& in) const {
 double NGram::unigram(WordIndex word) const {
     NGramState out;
     return score(empty(), word, out);
-}
-
-void write_binary(const std::string&, const std::string& out, const std::string&, int, int, int, std::uint64_t,
-                  const std::string&) {
-    throw ModelError("not written yet", out);
 }
 
 }  // namespace cortext

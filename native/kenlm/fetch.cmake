@@ -1,50 +1,55 @@
-# Sets KENLM_SOURCE to a directory with KenLM's sources: the one given, or the pinned release, fetched once by pip into
-# the build directory. pip itself checks the hash and refuses everything else.
+# Sets KENLM_DIRECTORY to a copy of KenLM's sources in the build directory, changed by bounds.cmake. They come from
+# KENLM_SOURCE if that is set, else from the pinned release, fetched once by pip, which checks the hash.
 
 set(KENLM_SOURCE "$ENV{KENLM_SOURCE}" CACHE PATH "unpacked sources of KenLM, or its .tar.gz; empty: fetch them")
-
-function(cortext_unpack_kenlm archive directory)
-    file(REMOVE_RECURSE "${directory}")
-    file(ARCHIVE_EXTRACT INPUT "${archive}" DESTINATION "${directory}.new")
-    file(GLOB inner LIST_DIRECTORIES true "${directory}.new/*")
-    file(RENAME "${inner}" "${directory}")
-    file(REMOVE_RECURSE "${directory}.new")
-endfunction()
+set(requirements "${CMAKE_CURRENT_LIST_DIR}/requirements.txt")
+set(changes "${CMAKE_CURRENT_LIST_DIR}/bounds.cmake")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${requirements}" "${changes}")
 
 function(cortext_fetch_kenlm result)
-    set(requirements "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/requirements.txt")
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${requirements}")
     file(SHA256 "${requirements}" pinned)
     string(SUBSTRING "${pinned}" 0 12 pinned)
-    set(directory "${CMAKE_BINARY_DIR}/kenlm-source-${pinned}")
-    set(${result} "${directory}" PARENT_SCOPE)
-    if(EXISTS "${directory}/lm/model.cc")
-        return()
-    endif()
-    set(downloads "${CMAKE_BINARY_DIR}/kenlm-download")
-    file(REMOVE_RECURSE "${downloads}")
-    message(STATUS "Fetching the sources of KenLM")
-    execute_process(
-        COMMAND "${Python_EXECUTABLE}" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary kenlm
-                --no-build-isolation --require-hashes --requirement "${requirements}" --dest "${downloads}"
-        RESULT_VARIABLE failed
-        ERROR_VARIABLE message)
+    set(downloads "${CMAKE_BINARY_DIR}/kenlm-${pinned}")
     file(GLOB archive "${downloads}/kenlm-*.tar.gz")
-    if(failed OR NOT archive)
-        message(FATAL_ERROR "cannot fetch the sources of KenLM; without a network, unpack them and set KENLM_SOURCE "
-                            "to where they are\n${message}")
+    if(NOT archive)
+        message(STATUS "Fetching the sources of KenLM")
+        execute_process(
+            COMMAND "${Python_EXECUTABLE}" -m pip download --quiet --disable-pip-version-check --no-deps
+                    --no-binary kenlm --no-build-isolation --require-hashes --requirement "${requirements}"
+                    --dest "${downloads}"
+            RESULT_VARIABLE failed
+            ERROR_VARIABLE message)
+        file(GLOB archive "${downloads}/kenlm-*.tar.gz")
+        if(failed OR NOT archive)
+            message(FATAL_ERROR "cannot fetch the sources of KenLM; where there is no network, unpack them and set "
+                                "KENLM_SOURCE to the directory\n${message}")
+        endif()
     endif()
-    cortext_unpack_kenlm("${archive}" "${directory}")
+    set(${result} "${archive}" PARENT_SCOPE)
 endfunction()
 
-if(NOT KENLM_SOURCE)
-    cortext_fetch_kenlm(KENLM_DIRECTORY)
-elseif(IS_DIRECTORY "${KENLM_SOURCE}")
-    set(KENLM_DIRECTORY "${KENLM_SOURCE}")
+if(KENLM_SOURCE)
+    set(source "${KENLM_SOURCE}")
 else()
-    set(KENLM_DIRECTORY "${CMAKE_BINARY_DIR}/kenlm-source-given")
-    cortext_unpack_kenlm("${KENLM_SOURCE}" "${KENLM_DIRECTORY}")
+    cortext_fetch_kenlm(source)
 endif()
-if(NOT EXISTS "${KENLM_DIRECTORY}/lm/model.cc")
-    message(FATAL_ERROR "no sources of KenLM in ${KENLM_DIRECTORY}; set KENLM_SOURCE to the directory that has lm/ and util/")
+file(SHA256 "${changes}" key)
+string(SHA256 key "${source} ${key}")
+string(SUBSTRING "${key}" 0 12 key)
+set(KENLM_DIRECTORY "${CMAKE_BINARY_DIR}/kenlm-source-${key}")
+if(NOT EXISTS "${KENLM_DIRECTORY}/complete")
+    file(REMOVE_RECURSE "${KENLM_DIRECTORY}" "${KENLM_DIRECTORY}.new")
+    if(IS_DIRECTORY "${source}")
+        file(COPY "${source}/" DESTINATION "${KENLM_DIRECTORY}")
+    else()
+        file(ARCHIVE_EXTRACT INPUT "${source}" DESTINATION "${KENLM_DIRECTORY}.new")
+        file(GLOB inner LIST_DIRECTORIES true "${KENLM_DIRECTORY}.new/*")
+        file(RENAME "${inner}" "${KENLM_DIRECTORY}")
+        file(REMOVE_RECURSE "${KENLM_DIRECTORY}.new")
+    endif()
+    if(NOT EXISTS "${KENLM_DIRECTORY}/lm/model.cc")
+        message(FATAL_ERROR "no sources of KenLM in ${source}; lm/ and util/ are expected there")
+    endif()
+    include("${changes}")
+    file(TOUCH "${KENLM_DIRECTORY}/complete")
 endif()
