@@ -1,7 +1,235 @@
+// The search engine for Python: Model, Utterance and Result. Frames come in checked (cortext/decoding/session.py).
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "bind.hpp"
+#include "error.hpp"
+#include "utterance.hpp"
+
+namespace nb = nanobind;
 
 namespace cortext {
 
-void bind_engine(nanobind::module_&) {}
+namespace {
+
+using LogProbs = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Weights = std::vector<std::tuple<std::size_t, std::size_t, double>>;  // word, pronunciation, log weight
+using Added = std::vector<std::tuple<std::string, std::string, std::vector<double>>>;
+
+// Pronunciations as text: one character a phoneme, from 'A' on; blanks between pronunciations.
+Spelling spelling_of(std::string_view codes) {
+    Spelling spelling(1);
+    for (char code : codes) {
+        if (code == ' ') {
+            spelling.emplace_back();
+        } else {
+            spelling.back().tokens.push_back(static_cast<std::uint8_t>(code - 'A'));
+        }
+    }
+    for (Pronunciation& pronunciation : spelling) pronunciation.log_weight = 0.0;
+    return spelling;
+}
+
+std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram, const std::vector<std::string_view>& words,
+                                  const std::vector<std::string_view>& codes, const Weights& weights, int n_phonemes) {
+    if (words.size() != codes.size()) throw Error("as many pronunciations as words are needed");
+    std::vector<Entry> entries(words.size());
+    for (std::size_t word = 0; word < words.size(); ++word) entries[word] = {std::string(words[word]), spelling_of(codes[word])};
+    for (const auto& [word, pronunciation, log_weight] : weights) {
+        entries.at(word).spelling.at(pronunciation).log_weight = log_weight;
+    }
+    nb::gil_scoped_release release;
+    auto lexicon = std::make_shared<Lexicon>(entries, *ngram, 0, n_phonemes);
+    auto vocabulary = std::make_shared<Vocabulary>(std::move(ngram), std::move(lexicon), std::vector<Entry>{},
+                                                   std::vector<std::string>{},
+                                                   std::unordered_map<std::string, double>{}, n_phonemes);
+    return std::make_shared<Model>(std::move(vocabulary), Tokens{n_phonemes});
+}
+
+std::shared_ptr<Model> changed_model(const Model& model, const Added& added, const std::vector<std::string>& removed,
+                                     const std::unordered_map<std::string, double>& bonuses) {
+    std::vector<Entry> entries;
+    for (const auto& [word, codes, log_weights] : added) {
+        entries.push_back({word, spelling_of(codes)});
+        for (std::size_t each = 0; each < log_weights.size(); ++each) {
+            entries.back().spelling.at(each).log_weight = log_weights[each];
+        }
+    }
+    const Vocabulary& now = model.vocabulary();
+    auto vocabulary = std::make_shared<Vocabulary>(now.shared_ngram(), now.base(), entries, removed, bonuses,
+                                                   model.tokens().n_phonemes);
+    return std::make_shared<Model>(std::move(vocabulary), model.tokens());
+}
+
+// The hypotheses of an utterance; turned into Python objects one by one, as they are looked at.
+struct Result {
+    std::shared_ptr<const Model> model;
+    std::vector<Hypothesis> hypotheses;
+
+    std::string text(std::size_t number) const {
+        std::string joined;
+        for (WordId word : hypotheses.at(number).words) {
+            if (!joined.empty()) joined += ' ';
+            joined += model->vocabulary().text(word);
+        }
+        return joined;
+    }
+    auto scores(std::size_t number) const {
+        const Hypothesis& found = hypotheses.at(number);
+        return std::make_tuple(found.score, found.lm_score, found.sil_score, found.hotword_score, found.added_score);
+    }
+    auto words(std::size_t number) const {
+        const Hypothesis& found = hypotheses.at(number);
+        std::vector<std::tuple<std::string_view, int, int, double>> words;
+        for (std::size_t each = 0; each < found.words.size(); ++each) {
+            double confidence = each < found.confidences.size() ? found.confidences[each] : 1.0;
+            words.emplace_back(model->vocabulary().text(found.words[each]), found.spans[each].first,
+                               found.spans[each].end, confidence);
+        }
+        return words;
+    }
+};
+
+// An utterance that refuses two threads at once.
+class Guarded {
+public:
+    Guarded(std::shared_ptr<Model> model, const Options& options, std::vector<int> columns,
+            std::shared_ptr<NGram> second, bool has_hook)
+        : utterance_(std::move(model), options, std::move(columns), std::move(second), has_hook) {}
+
+    template <class Work>
+    auto alone(Work work) {
+        if (busy_.test_and_set()) {
+            throw Error("the session is in use by another thread", "", "give each thread a session of its own");
+        }
+        struct Free {
+            std::atomic_flag& flag;
+            ~Free() { flag.clear(); }
+        } free{busy_};
+        nb::gil_scoped_release release;
+        return work(utterance_);
+    }
+    std::shared_ptr<const Model> model() const { return utterance_.model(); }
+
+private:
+    Utterance utterance_;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+};
+
+std::string joined(const Model& model, const std::vector<WordId>& words) {
+    std::string text;
+    for (WordId word : words) text.append(text.empty() ? "" : " ").append(model.vocabulary().text(word));
+    return text;
+}
+
+std::pair<std::string, std::string> partial(Guarded& guarded) {
+    auto [stable, tail] = guarded.alone([](Utterance& utterance) { return utterance.partial(); });
+    return {joined(*guarded.model(), stable), joined(*guarded.model(), tail)};
+}
+
+nb::tuple live(Guarded& guarded) {
+    Utterance::Live live = guarded.alone([](Utterance& utterance) { return utterance.live(); });
+    nb::list words;
+    for (const auto& each : live.words) {
+        nb::list own;
+        for (WordId word : each) own.append(nb::cast(guarded.model()->vocabulary().text(word)));
+        words.append(nb::tuple(own));
+    }
+    return nb::make_tuple(live.ids, live.parent_ids, words, live.acoustic, live.lm, live.added);
+}
+
+void bind_options(nb::module_& module) {
+    nb::class_<Options>(module, "Options")
+        .def(nb::init<>())
+        .def_rw("acoustic_scale", &Options::acoustic_scale)
+        .def_rw("lm_weight", &Options::lm_weight)
+        .def_rw("word_score", &Options::word_score)
+        .def_rw("sil_cost", &Options::sil_cost)
+        .def_rw("unk_score", &Options::unk_score)
+        .def_rw("blank_skip", &Options::blank_skip)
+        .def_rw("beam", &Options::beam)
+        .def_rw("lattice_beam", &Options::lattice_beam)
+        .def_rw("max_active", &Options::max_active)
+        .def_rw("min_active", &Options::min_active)
+        .def_rw("max_arcs", &Options::max_arcs)
+        .def_rw("nbest", &Options::nbest)
+        .def_rw("history_words", &Options::history_words)
+        .def_rw("logadd", &Options::logadd)
+        .def_rw("sil_required", &Options::sil_required)
+        .def_rw("offsets", &Options::offsets);
+}
+
+Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>& words, LogProbs log_probs,
+             std::vector<int> columns, const Options& options) {
+    std::vector<WordId> sentence;
+    for (const std::string& word : words) {
+        sentence.push_back(model->vocabulary().find(word));
+        if (sentence.back() == kNoWord) throw Error("the word '" + word + "' is not in the lexicon");
+    }
+    nb::gil_scoped_release release;
+    Frames frames(model->tokens(), std::move(columns));
+    for (std::size_t frame = 0; frame < log_probs.shape(0); ++frame) {
+        frames.add(log_probs.data() + frame * log_probs.shape(1), options);
+    }
+    return {model, model->score({sentence}, frames, options, model->vocabulary().ngram())};
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+    bind_options(module);
+    nb::class_<Model>(module, "Model")
+        .def_static("make", &make_model, nb::arg("ngram"), nb::arg("words"), nb::arg("codes"), nb::arg("weights"),
+                    nb::arg("n_phonemes"))
+        .def("changed", &changed_model, nb::arg("added"), nb::arg("removed"), nb::arg("bonuses"))
+        .def("__contains__",
+             [](const Model& model, std::string_view word) { return model.vocabulary().find(word) != kNoWord; })
+        .def("score", &score, nb::arg("words"), nb::arg("log_probs").noconvert(), nb::arg("columns"),
+             nb::arg("options"));
+    nb::class_<Result>(module, "Result")
+        .def("__len__", [](const Result& result) { return result.hypotheses.size(); })
+        .def("text", &Result::text)
+        .def("scores", &Result::scores)
+        .def("words", &Result::words);
+    nb::class_<Guarded>(module, "Utterance")
+        .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>, std::shared_ptr<NGram>, bool>(),
+             nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(), nb::arg("has_hook"))
+        .def("advance",
+             [](Guarded& guarded, LogProbs log_probs) {
+                 guarded.alone([&](Utterance& utterance) { utterance.advance(log_probs.data(), log_probs.shape(0)); });
+             },
+             nb::arg("log_probs").noconvert())
+        .def("set_options",
+             [](Guarded& guarded, const Options& options) {
+                 guarded.alone([&](Utterance& utterance) { utterance.set_options(options); });
+             })
+        .def("partial", &partial)
+        .def("live", &live)
+        .def("add_scores",
+             [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
+                 guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
+             },
+             nb::arg("ids"), nb::arg("scores").noconvert())
+        .def("finish", [](Guarded& guarded) {
+            auto hypotheses = guarded.alone([](Utterance& utterance) { return utterance.finish(); });
+            return Result{guarded.model(), std::move(hypotheses)};
+        });
+}
 
 }  // namespace cortext

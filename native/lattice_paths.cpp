@@ -1,1 +1,246 @@
-// To be written.
+#include "lattice_paths.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <utility>
+
+namespace cortext {
+
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr std::size_t kMostStates = 32;          // of a second n-gram at one node
+constexpr std::size_t kMostSteps = 1000000;      // of A*; a hundred sentences take a few thousand
+constexpr float kSmallestPosterior = 1e-5f;
+constexpr std::uint32_t kNoSuffix = 0xFFFFFFFFu;
+
+// The last words of sentences, as a search for them finds them, backwards.
+class SuffixSearch {
+public:
+    SuffixSearch(const Lattice& lattice, float beam) : lattice_(lattice) {
+        LatticeNode last = lattice.size() - 1;
+        least_ = lattice[last].best - beam;
+        suffixes_.push_back({kNoSuffix, kNoWord});
+        members_.push_back({last, 0.0f});
+        open_.push({lattice[last].best, 0, 0, 1, false});
+    }
+
+    // The next best sentence; false if there is none left.
+    bool next(std::vector<WordId>& words) {
+        for (std::size_t step = 0; !open_.empty() && step < kMostSteps; ++step) {
+            Candidate best = open_.top();
+            open_.pop();
+            if (best.is_complete) {
+                words.clear();
+                for (std::uint32_t at = best.suffix; suffixes_[at].word != kNoWord; at = suffixes_[at].after) {
+                    words.push_back(suffixes_[at].word);
+                }
+                return true;
+            }
+            expand(best);
+        }
+        return false;
+    }
+
+private:
+    struct Member {
+        LatticeNode node;
+        float score;  // from the node to the end
+    };
+    struct Suffix {
+        std::uint32_t after;
+        WordId word;
+    };
+    struct Candidate {
+        float total;
+        std::uint32_t suffix;
+        std::size_t first_member, end_member;
+        bool is_complete;
+        bool operator<(const Candidate& other) const {
+            return total != other.total ? total < other.total : suffix > other.suffix;
+        }
+    };
+    struct Step {
+        WordId word;
+        LatticeNode node;
+        float score;
+        bool operator<(const Step& other) const {
+            if (word != other.word) return word < other.word;
+            return node != other.node ? node < other.node : score > other.score;
+        }
+    };
+
+    // Sentences that go on (backwards) with each word that leads to the candidate's nodes.
+    void expand(const Candidate& candidate) {
+        steps_.clear();
+        float to_start = kNever;
+        nodes_.assign(members_.begin() + static_cast<std::ptrdiff_t>(candidate.first_member),
+                      members_.begin() + static_cast<std::ptrdiff_t>(candidate.end_member));
+        // Nodes that lead here without a word come first to last, so that each is visited once with its best score.
+        while (!nodes_.empty()) {
+            auto latest = std::max_element(nodes_.begin(), nodes_.end(),
+                                           [](const Member& a, const Member& b) { return a.node < b.node; });
+            Member member = *latest;
+            nodes_.erase(std::remove_if(nodes_.begin(), nodes_.end(),
+                                        [&](const Member& each) {
+                                            if (each.node != member.node) return false;
+                                            member.score = std::max(member.score, each.score);
+                                            return true;
+                                        }),
+                         nodes_.end());
+            if (member.node == 0) to_start = member.score;
+            for (const LatticeArc* arc = lattice_.arcs_of(member.node); arc < lattice_.arcs_end(member.node); ++arc) {
+                float score = member.score + arc->score;
+                if (score + lattice_[arc->from].best < least_) continue;
+                if (arc->word == kNoWord) {
+                    nodes_.push_back({arc->from, score});
+                } else {
+                    steps_.push_back({arc->word, arc->from, score});
+                }
+            }
+        }
+        if (to_start > kNever) open_.push({to_start, candidate.suffix, 0, 0, true});
+        open_steps(candidate.suffix);
+    }
+
+    void open_steps(std::uint32_t after) {
+        std::sort(steps_.begin(), steps_.end());
+        for (std::size_t at = 0; at < steps_.size();) {
+            WordId word = steps_[at].word;
+            std::size_t first = members_.size();
+            float total = kNever;
+            for (; at < steps_.size() && steps_[at].word == word; ++at) {
+                const Step& step = steps_[at];
+                total = std::max(total, step.score + lattice_[step.node].best);
+                bool is_new = members_.size() == first || members_.back().node != step.node;
+                if (is_new) members_.push_back({step.node, step.score});
+            }
+            suffixes_.push_back({after, word});
+            open_.push({total, static_cast<std::uint32_t>(suffixes_.size() - 1), first, members_.size(), false});
+        }
+    }
+
+    const Lattice& lattice_;
+    float least_;
+    std::vector<Suffix> suffixes_;
+    std::vector<Member> members_, nodes_;
+    std::vector<Step> steps_;
+    std::priority_queue<Candidate> open_;
+};
+
+double log_add(double one, double other) {
+    double high = std::max(one, other), low = std::min(one, other);
+    return low == -std::numeric_limits<double>::infinity() ? high : high + std::log1p(std::exp(low - high));
+}
+
+// For each arc the logarithm of its share of all paths from the start to the last node.
+std::vector<double> arc_posteriors(const Lattice& lattice) {
+    const double never = -std::numeric_limits<double>::infinity();
+    std::vector<double> before(lattice.size(), never), after(lattice.size(), never);
+    before[0] = 0.0;
+    after[lattice.size() - 1] = 0.0;
+    for (LatticeNode node = 1; node < lattice.size(); ++node) {
+        for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
+            before[node] = log_add(before[node], before[arc->from] + arc->score);
+        }
+    }
+    std::vector<double> posteriors(lattice.n_arcs());
+    const LatticeArc* all = lattice.arcs_of(0);
+    for (LatticeNode node = lattice.size(); node-- > 1;) {
+        for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
+            after[arc->from] = log_add(after[arc->from], after[node] + arc->score);
+            posteriors[static_cast<std::size_t>(arc - all)] =
+                before[arc->from] + arc->score + after[node] - before[lattice.size() - 1];
+        }
+    }
+    return posteriors;
+}
+
+}  // namespace
+
+std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n, double beam) {
+    SuffixSearch search(lattice, static_cast<float>(beam));
+    std::vector<std::vector<WordId>> sentences;
+    std::vector<WordId> words;
+    while (sentences.size() < n && search.next(words)) sentences.push_back(words);
+    return sentences;
+}
+
+WordPosteriors::WordPosteriors(const Lattice& lattice) {
+    std::vector<double> posteriors = arc_posteriors(lattice);
+    const LatticeArc* all = lattice.arcs_of(0);
+    for (LatticeNode node = 1; node < lattice.size(); ++node) {
+        for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
+            if (arc->word == kNoWord) continue;
+            auto probability = static_cast<float>(std::exp(posteriors[static_cast<std::size_t>(arc - all)]));
+            if (probability < kSmallestPosterior) continue;
+            said_[arc->word].push_back({lattice[arc->from].frame + 1, lattice[node].frame, probability});
+        }
+    }
+}
+
+double WordPosteriors::operator()(WordId word, std::int32_t first, std::int32_t end) const {
+    auto found = said_.find(word);
+    if (found == said_.end()) return 0.0;
+    double sum = 0.0;
+    for (const Said& said : found->second) {
+        if (said.first < end && said.last >= first) sum += said.probability;
+    }
+    return std::min(sum, 1.0);
+}
+
+Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options) {
+    struct State {
+        NGramState state;
+        LatticeNode node;  // of the new lattice
+        float best;
+        std::vector<LatticeArc> arcs;
+    };
+    const Vocabulary& vocabulary = contexts.vocabulary();
+    auto unknown = [&](WordIndex word) { return word == 0 ? options.unk_score : 0.0; };
+    auto same = [](const NGramState& a, const NGramState& b) {
+        return a.length == b.length && std::equal(a.words, a.words + a.length, b.words);
+    };
+    std::unordered_map<WordId, WordIndex> indices;
+    Lattice result;
+    std::vector<std::vector<State>> states(lattice.size());
+    states[0].push_back({second.begin(), 0, 0.0f, {}});
+    for (LatticeNode node = 1; node < lattice.size(); ++node) {
+        bool is_last = node + 1 == lattice.size();
+        std::vector<State>& here = states[node];
+        for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
+            ContextId context = lattice[arc->from].context;
+            for (const State& from : states[arc->from]) {
+                NGramState state = from.state;
+                double change = 0.0;
+                if (arc->word != kNoWord) {
+                    auto [index, is_new] = indices.try_emplace(arc->word, 0);
+                    if (is_new) index->second = second.index(vocabulary.text(arc->word));
+                    change = second.score(from.state, index->second, state) + unknown(index->second) -
+                             contexts.next(context, arc->word).log_prob - unknown(vocabulary.ngram_word(arc->word));
+                } else if (is_last) {
+                    change = second.end(from.state) - contexts.end(context);
+                    state = second.begin();
+                }
+                float score = arc->score + static_cast<float>(options.lm_weight * change);
+                auto known = std::find_if(here.begin(), here.end(), [&](const State& s) { return same(s.state, state); });
+                if (known == here.end()) known = here.insert(here.end(), {state, 0, kNever, {}});
+                known->arcs.push_back({from.node, arc->word, score});
+                known->best = std::max(known->best, from.best + score);
+            }
+        }
+        std::stable_sort(here.begin(), here.end(), [](const State& a, const State& b) { return a.best > b.best; });
+        if (here.size() > kMostStates) here.erase(here.begin() + kMostStates, here.end());
+        for (State& state : here) {
+            for (const LatticeArc& arc : state.arcs) result.add_arc(arc.from, arc.word, arc.score);
+            state.node = result.add_node(lattice[node].context, lattice[node].frame);
+            state.arcs.clear();
+        }
+    }
+    return result;
+}
+
+}  // namespace cortext

@@ -55,10 +55,11 @@ void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
 
 // Breadth first over the sorted pronunciations: a node is a range of them that agree up to its depth.
 void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
-    std::stable_sort(spoken.begin(), spoken.end(), [this](const Spoken& a, const Spoken& b) {
-        return std::lexicographical_compare(tokens_of(a), tokens_of(a) + a.length, tokens_of(b),
-                                            tokens_of(b) + b.length);
-    });
+    auto tokens_of = [this](const Spoken& each) {
+        return std::string_view(reinterpret_cast<const char*>(tokens_.data()) + each.first, each.length);
+    };
+    std::stable_sort(spoken.begin(), spoken.end(),
+                     [&](const Spoken& a, const Spoken& b) { return tokens_of(a) < tokens_of(b); });
     struct Range {
         std::size_t first, end, depth;
     };
@@ -77,11 +78,11 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
         nodes_[number].n_words = static_cast<std::uint16_t>(at - range.first);
         nodes_[number].first_child = static_cast<NodeId>(nodes_.size());
         while (at < range.end) {
-            std::uint8_t token = tokens_of(spoken[at])[range.depth];
+            char token = tokens_of(spoken[at])[range.depth];
             std::size_t first = at;
             while (at < range.end && tokens_of(spoken[at])[range.depth] == token) ++at;
             ranges.push_back({first, at, range.depth + 1});
-            nodes_.emplace_back().token = token;
+            nodes_.emplace_back().token = static_cast<std::uint8_t>(token);
             ++nodes_[number].n_children;
         }
     }

@@ -57,7 +57,6 @@ private:
     struct Spoken;
     void store(const Entry& entry, const NGram& ngram, int n_tokens);
     void build_tree(std::vector<Spoken>& spoken, WordId first_word);
-    const std::uint8_t* tokens_of(const Spoken& spoken) const { return tokens_.data() + spoken.first; }
 
     std::string texts_;
     std::vector<std::uint32_t> text_ends_;

@@ -8,16 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial, Word
+from cortext.decoding.options import FRAME_MS, DecoderOptions, Hypothesis, NBest, Partial, Word
 from cortext.decoding.reference import Graph, Search, scaled
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
 from cortext.decoding.tree import LexiconTree
 from cortext.errors import DecodingError
 from cortext.text.phonemes import Inventory
-
-FRAME_MS = 80.0
-"""Frame p stands for the time from 80 p to 80 (p + 1) ms: a patch begins every 4 bins of 20 ms (and sees 14)."""
-
 
 class ReferenceEngine:
     """Searches by plain Python over a language model in memory; graphs are kept per options and inventory."""

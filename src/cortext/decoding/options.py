@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, overload
 
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
+
+
+FRAME_MS = 80.0
+"""Frame p stands for the time from 80 p to 80 (p + 1) ms: a patch begins every 4 bins of 20 ms (and sees 14)."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,13 @@ class Hypothesis:
     """One candidate sentence. Scores are natural logs.
 
     score:          acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words + sil_score
+                    + hotword_score + llm_score
     lm_score:       unscaled log-probability of the n-gram, sentence end and unknown-word scores included
     sil_score:      -sil_cost for every word that follows another without SIL on the sentence's best path
     acoustic_score: unscaled, what the above leaves: the log-probability of the best path (`max`) or of all paths
                     (`logadd`; with a sil_cost, paths with other silences than the best one's bear the difference)
+    hotword_score:  the bonuses of its words
+    llm_score:      what a session's hook, or a rescoring, added; None without either
     """
 
     text: str
@@ -140,13 +147,24 @@ class Hypothesis:
     words: tuple[Word, ...] = ()
     llm_score: float | None = None
     sil_score: float = 0.0
+    hotword_score: float = 0.0
 
 
-@dataclass(frozen=True)
 class NBest(Sequence[Hypothesis]):
     """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text)."""
 
-    hypotheses: tuple[Hypothesis, ...]
+    def __init__(self, hypotheses: Iterable[Hypothesis]) -> None:
+        self._hypotheses = tuple(hypotheses)
+
+    @property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """All of them."""
+        return self._hypotheses
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each."""
+        return [hypothesis.text for hypothesis in self]
 
     @overload
     def __getitem__(self, index: int) -> Hypothesis: ...
@@ -160,6 +178,15 @@ class NBest(Sequence[Hypothesis]):
 
     def __iter__(self) -> Iterator[Hypothesis]:
         return iter(self.hypotheses)
+
+    def __eq__(self, other: object) -> bool:
+        return self.hypotheses == other.hypotheses if isinstance(other, NBest) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.hypotheses)
+
+    def __repr__(self) -> str:
+        return f"NBest({self.hypotheses!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,16 @@ class Lexicon:
         """The weight of each pronunciation of `word` (1.0 where none was given)."""
         return tuple([self._weights.get((word, code), 1.0) for code in self._codes.get(word, "").split()])
 
+    @property
+    def codes(self) -> Mapping[str, str]:
+        """The pronunciations of each word, blank-separated, as `encode` writes them; not to be changed."""
+        return self._codes
+
+    @property
+    def weighted(self) -> Mapping[tuple[str, str], float]:
+        """The weights other than 1, by word and code; not to be changed."""
+        return self._weights
+
     def __contains__(self, word: object) -> bool:
         return word in self._codes
 

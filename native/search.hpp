@@ -1,0 +1,150 @@
+// The search through one utterance: CTC token passing over the lexicon tree with an n-gram, frame by frame.
+//
+// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis (token) is a position and a
+// context; paths that meet there are joined. Positions are the nodes of the tree, each after a blank or after its own
+// phoneme, and the places between words: directly after a word's last phoneme, after a blank that followed it, in SIL,
+// and after a blank that followed that.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "contexts.hpp"
+#include "lattice.hpp"
+#include "lexicon.hpp"
+#include "options.hpp"
+
+namespace cortext {
+
+// The engine's own numbers of tokens: phonemes from 0, then SIL, then the blank.
+struct Tokens {
+    int n_phonemes;
+    int sil() const { return n_phonemes; }
+    int blank() const { return n_phonemes + 1; }
+    int count() const { return n_phonemes + 2; }
+};
+
+class Search {
+public:
+    struct Token {
+        ContextId context;
+        std::uint32_t position;
+        float score;        // relative to the best of the frame before
+        LatticeNode start;  // where most of its paths entered the word
+        LatticeNode late;   // the last where any did; its paths include those of earlier ones
+        float late_score;   // of the paths that entered there
+    };
+
+    Search(std::shared_ptr<const Vocabulary> vocabulary, int history_words, Tokens tokens);
+
+    // Begin an utterance. What words scored after which contexts is remembered from earlier ones.
+    void begin(const Options& options, std::shared_ptr<const LookAhead> ahead);
+
+    // Options take effect with the next frame. `ahead` goes with the options' weights.
+    void set_options(const Options& options, std::shared_ptr<const LookAhead> ahead);
+
+    // Take in a frame of scaled scores, one per token in the engine's order.
+    void advance(const float* scores);
+    // Take in a frame in which only the blank is possible.
+    void advance_blank(float score);
+
+    int n_frames() const { return frame_ - first_frame_; }
+    double offset() const { return offset_; }  // the scores' zero
+    const std::vector<Token>& live() const { return live_; }
+    bool is_between(std::uint32_t position) const { return position >= kBetween; }
+    // The lattice node of the hypotheses of a context that are between words.
+    LatticeNode boundary(ContextId context) const { return uses_[context].boundary; }
+    float ahead_of(const Token& token) const {
+        return is_between(token.position) ? 0.0f : (*ahead_)[token.position >> 1];
+    }
+    Lattice& lattice() { return lattice_; }
+    Contexts& contexts() { return contexts_; }
+
+    // Add to the scores of a context's hypotheses, now and whenever more come.
+    void add_score(ContextId context, double score);
+
+private:
+    static constexpr std::uint32_t kBetween = 0xFFFFFF00u;  // plus what the last token was, see below
+    static constexpr int kBins = 256;
+    static constexpr float kBinsPerUnit = 8.0f;
+
+    // What a context's hypotheses are doing in the current frame.
+    struct Use {
+        LatticeNode boundary = kNoNode;
+        std::int32_t stayed_frame = -1;  // the frame that `stayed` is of
+        std::int32_t ended_frame = -1;   // the frame that `first_end` is of
+        std::int32_t between_frame = -1; // the last frame that a hypothesis between words lived through
+        float stayed = 0.0f;             // joined score of those that were between words and still are
+        std::uint32_t first_end = 0;
+    };
+    // A word that may have ended in the current frame.
+    struct End {
+        ContextId context;
+        WordId word;
+        float score;
+        LatticeNode start, late;
+        float late_score;
+        std::uint32_t next;
+    };
+    struct Slot {
+        std::uint64_t key = 0;
+        std::uint32_t stamp = 0, token = 0;
+    };
+
+    std::uint32_t after_phoneme(int phoneme) const { return kBetween + static_cast<std::uint32_t>(phoneme); }
+    std::uint32_t in_sil() const { return kBetween + static_cast<std::uint32_t>(tokens_.sil()); }
+    std::uint32_t after_blank() const { return in_sil() + 1; }
+    std::uint32_t after_sil_blank() const { return in_sil() + 2; }
+
+    float join(float one, float other) const;
+    void begin_frame(const float* scores);
+    void advance_within(const float* scores);
+    void insert(const Token& token);
+    void merge(Token& known, const Token& token) const;
+    void count(float score);
+    void stay(const Token& token, const float* scores);
+    void stay_between(const Token& token, const float* scores);
+    void remember_stay(ContextId context, float score);
+    void move(const Token& token, const float* scores);
+    void enter(const Token& token);
+    void reach(const Token& from, NodeId child);
+    void end_word(const Token& from, const TreeWord& word, std::uint8_t last);
+    float survival(std::size_t& n_ties);
+    void prune();
+    void add_boundaries();
+    void add_boundary(ContextId context);
+    void shrink_lattice();
+    Use& use(ContextId context);
+    void grow_slots();
+
+    Contexts contexts_;
+    const Vocabulary& vocabulary_;
+    Options options_;
+    Tokens tokens_;
+    std::shared_ptr<const LookAhead> ahead_;
+    Lattice lattice_;
+    std::int32_t frame_ = 0, first_frame_ = 0;  // counted over all utterances, so that marks of old ones mean nothing
+    double offset_ = 0.0;
+    bool only_blanks_ = false;  // whether the last frame left every hypothesis after a blank
+
+    std::vector<Token> live_, reached_;
+    std::vector<Slot> slots_;
+    std::uint32_t stamp_ = 0;
+    std::vector<Use> uses_;  // by context
+    std::vector<End> ends_;
+    std::vector<ContextId> ended_;
+    std::vector<std::pair<float, std::uint8_t>> ranked_;  // phonemes of the frame, best first
+    std::vector<NodeId> entries_;                         // children of the roots by phoneme, two a phoneme
+    float sil_cost_ = 0.0f;
+
+    // Survival: the score that it takes is known better and better while a frame is worked on.
+    float best_ = 0.0f, least_ = 0.0f, top_ = 0.0f;
+    int bins_[kBins] = {};
+    int cut_ = 0, within_ = 0;
+    std::vector<float> sorted_;
+    std::vector<std::uint32_t> order_;
+    std::vector<float> blank_scores_;
+};
+
+}  // namespace cortext

@@ -1,0 +1,290 @@
+#include "utterance.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "lattice_paths.hpp"
+
+namespace cortext {
+
+namespace {
+
+constexpr std::size_t kMostIdle = 16;
+constexpr std::size_t kMostLookAheads = 4;
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
+std::size_t n_candidates(int nbest) { return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8; }
+
+}  // namespace
+
+bool Frames::add(const float* log_probs, const Options& options) {
+    auto blank = static_cast<std::size_t>(tokens_.blank());
+    std::size_t first = scores_.size();
+    scores_.resize(first + width());
+    for (std::size_t token = 0; token < width(); ++token) {
+        double log_prob = std::max(static_cast<double>(log_probs[columns_[token]]), kFloor);
+        scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
+    }
+    bool only_blank = options.blank_skip < 1.0 &&
+                      std::exp(static_cast<double>(log_probs[columns_[blank]])) >= options.blank_skip;
+    if (only_blank) {
+        std::fill_n(scores_.begin() + static_cast<std::ptrdiff_t>(first), blank,
+                    -std::numeric_limits<double>::infinity());
+    }
+    return only_blank;
+}
+
+Model::Model(std::shared_ptr<const Vocabulary> vocabulary, Tokens tokens)
+    : vocabulary_(std::move(vocabulary)), tokens_(tokens) {}
+
+std::shared_ptr<const LookAhead> Model::look_ahead(const Options& options) const {
+    LookAhead::Weights weights{options.lm_weight, options.word_score, options.unk_score, options.acoustic_scale};
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& known : look_aheads_) {
+        if (known->weights() == weights) return known;
+    }
+    if (look_aheads_.size() >= kMostLookAheads) look_aheads_.erase(look_aheads_.begin());
+    look_aheads_.push_back(std::make_shared<LookAhead>(*vocabulary_, weights));
+    return look_aheads_.back();
+}
+
+std::unique_ptr<Search> Model::take_search(int history_words, bool fresh) const {
+    if (!fresh) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        auto same = [history_words](const auto& search) { return search->contexts().history_words() == history_words; };
+        auto found = std::find_if(idle_.begin(), idle_.end(), same);
+        if (found != idle_.end()) {
+            std::unique_ptr<Search> search = std::move(*found);
+            idle_.erase(found);
+            return search;
+        }
+    }
+    return std::make_unique<Search>(vocabulary_, history_words, tokens_);
+}
+
+void Model::give_back(std::unique_ptr<Search> search) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.size() < kMostIdle) idle_.push_back(std::move(search));
+}
+
+double Model::lm_score(const std::vector<WordId>& words, const Options& options, const NGram& ngram) const {
+    NGramState state = ngram.begin(), next;
+    double sum = 0.0;
+    bool own = &ngram == &vocabulary_->ngram();
+    for (WordId word : words) {
+        WordIndex index = own ? vocabulary_->ngram_word(word) : ngram.index(vocabulary_->text(word));
+        sum += ngram.score(state, index, next) + (index == 0 ? options.unk_score : 0.0);
+        state = next;
+    }
+    return sum + ngram.end(state);
+}
+
+std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sentences, const Frames& frames,
+                                     const Options& options, const NGram& ngram) const {
+    std::unordered_map<WordId, Spelling> spellings;
+    for (const auto& words : sentences) {
+        for (WordId word : words) {
+            if (spellings.find(word) == spellings.end()) spellings.emplace(word, vocabulary_->spelling(word));
+        }
+    }
+    std::vector<std::vector<const Spelling*>> spelt;
+    for (const auto& words : sentences) {
+        spelt.emplace_back();
+        for (WordId word : words) spelt.back().push_back(&spellings[word]);
+    }
+    SentenceOptions how{};
+    how.acoustic_scale = options.acoustic_scale;
+    how.sil_cost = options.sil_cost;
+    how.logadd = options.logadd;
+    how.sil_required = options.sil_required;
+    how.blank = tokens_.blank();
+    how.sil = tokens_.sil();
+    std::vector<SentencePaths> paths = score_sentences(spelt, frames.data(), frames.size(), frames.width(), how);
+    std::vector<Hypothesis> hypotheses;
+    for (std::size_t each = 0; each < sentences.size(); ++each) {
+        if (paths[each].score == -std::numeric_limits<double>::infinity()) continue;
+        Hypothesis found{sentences[each], paths[each].score, 0.0, 0.0, 0.0, 0.0, std::move(paths[each].spans), {}};
+        found.lm_score = lm_score(found.words, options, ngram);
+        found.sil_score = 0.0 - options.sil_cost * paths[each].boundaries;
+        for (WordId word : found.words) found.hotword_score += vocabulary_->bonus(word);
+        found.score += options.lm_weight * found.lm_score + found.hotword_score +
+                       options.word_score * static_cast<double>(found.words.size());
+        hypotheses.push_back(std::move(found));
+    }
+    return hypotheses;
+}
+
+Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
+                     std::shared_ptr<const NGram> second, bool has_hook)
+    : model_(std::move(model)),
+      options_(options),
+      second_(std::move(second)),
+      has_hook_(has_hook),
+      frames_(model_->tokens(), std::move(columns)),
+      search_(model_->take_search(options.history_words, has_hook)),
+      row_(static_cast<std::size_t>(model_->tokens().count())) {
+    search_->begin(options_, model_->look_ahead(options_));
+}
+
+Utterance::~Utterance() {
+    if (search_ && !has_hook_) model_->give_back(std::move(search_));
+}
+
+void Utterance::set_options(const Options& options) {
+    options_ = options;
+    search_->set_options(options_, model_->look_ahead(options_));
+}
+
+void Utterance::advance(const float* log_probs, std::size_t n_frames) {
+    for (std::size_t frame = 0; frame < n_frames; ++frame) {
+        bool only_blank = frames_.add(log_probs + frame * frames_.width(), options_);
+        const double* scores = frames_.last();
+        if (only_blank) {
+            search_->advance_blank(static_cast<float>(scores[model_->tokens().blank()]));
+        } else {
+            std::transform(scores, scores + row_.size(), row_.begin(), [](double s) { return static_cast<float>(s); });
+            search_->advance(row_.data());
+        }
+    }
+}
+
+std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
+    std::vector<LatticeNode> nodes;
+    for (const Search::Token& token : search_->live()) {
+        if (search_->is_between(token.position)) {
+            nodes.push_back(search_->boundary(token.context));
+        } else {
+            nodes.push_back(token.start);
+            nodes.push_back(token.late);
+        }
+    }
+    auto best = std::max_element(search_->live().begin(), search_->live().end(),
+                                 [](const auto& a, const auto& b) { return a.score < b.score; });
+    bool between = search_->is_between(best->position);
+    std::vector<WordId> words =
+        search_->lattice().best_words(between ? search_->boundary(best->context) : best->start);
+    std::vector<WordId> stable = search_->lattice().common_words(nodes);
+    return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
+}
+
+Utterance::Live Utterance::live() {
+    Live live;
+    std::unordered_map<ContextId, std::size_t> places;
+    for (const Search::Token& token : search_->live()) {
+        bool between = search_->is_between(token.position);
+        auto score = static_cast<float>(search_->offset()) + token.score - search_->ahead_of(token);
+        auto [place, is_new] = places.try_emplace(token.context, live.ids.size());
+        if (is_new) {
+            const Contexts::Context& context = search_->contexts()[token.context];
+            live.ids.push_back(token.context);
+            live.parent_ids.push_back(context.parent);
+            live.words.push_back(
+                search_->lattice().best_words(between ? search_->boundary(token.context) : token.start));
+            live.acoustic.push_back(score);
+            live.added.push_back(static_cast<float>(context.added));
+        } else {
+            live.acoustic[place->second] = std::max(live.acoustic[place->second], score);
+        }
+    }
+    for (std::size_t each = 0; each < live.ids.size(); ++each) {
+        double lm = 0.0, rest = live.added[each];
+        ContextId context = Contexts::kBegin;
+        for (WordId word : live.words[each]) {
+            Contexts::Next next = search_->contexts().next(context, word);
+            lm += next.log_prob + (model_->vocabulary().ngram_word(word) == 0 ? options_.unk_score : 0.0);
+            rest += options_.word_score + model_->vocabulary().bonus(word);
+            context = next.context;
+        }
+        live.lm.push_back(static_cast<float>(lm));
+        live.acoustic[each] = static_cast<float>((live.acoustic[each] - rest - options_.lm_weight * lm) /
+                                                 options_.acoustic_scale);
+    }
+    return live;
+}
+
+void Utterance::add_scores(const std::vector<std::uint32_t>& ids, const float* scores) {
+    for (std::size_t each = 0; each < ids.size(); ++each) search_->add_score(ids[each], scores[each]);
+}
+
+// The last node: arcs from all contexts that are between words, or if none is, from where the unfinished words began.
+void Utterance::end_lattice() {
+    Lattice& lattice = search_->lattice();
+    std::unordered_map<LatticeNode, float> ends;
+    auto add = [&](LatticeNode node, ContextId context, float score) {
+        score += static_cast<float>(options_.lm_weight * search_->contexts().end(context));
+        auto [end, is_new] = ends.try_emplace(node, score);
+        if (is_new || !options_.logadd) {
+            end->second = std::max(end->second, score);
+        } else {
+            float high = std::max(end->second, score), low = std::min(end->second, score);
+            end->second = high + std::log1p(std::exp(low - high));
+        }
+    };
+    for (const Search::Token& token : search_->live()) {
+        if (search_->is_between(token.position)) add(search_->boundary(token.context), token.context, token.score);
+    }
+    if (ends.empty()) {
+        for (const Search::Token& token : search_->live()) {
+            float ahead = search_->ahead_of(token);
+            add(token.start, token.context, token.score - ahead);
+            if (token.late != token.start) add(token.late, token.context, token.late_score - ahead);
+        }
+    }
+    std::vector<std::pair<LatticeNode, float>> sorted(ends.begin(), ends.end());
+    std::sort(sorted.begin(), sorted.end());
+    float highest = kNever;
+    for (const auto& [node, score] : sorted) highest = std::max(highest, score);
+    for (const auto& [node, score] : sorted) lattice.add_arc(node, kNoWord, score - highest);
+    lattice.add_node(Contexts::kBegin, search_->n_frames());
+}
+
+double Utterance::added_score(const std::vector<WordId>& words) {
+    ContextId context = Contexts::kBegin;
+    for (WordId word : words) context = search_->contexts().next(context, word).context;
+    return search_->contexts()[context].added;
+}
+
+void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) const {
+    WordPosteriors posterior(lattice);
+    for (Hypothesis& found : hypotheses) {
+        for (std::size_t each = 0; each < found.words.size(); ++each) {
+            found.confidences.push_back(posterior(found.words[each], found.spans[each].first, found.spans[each].end));
+        }
+    }
+}
+
+std::vector<Hypothesis> Utterance::finish() {
+    end_lattice();
+    Lattice other;
+    const Lattice* lattice = &search_->lattice();
+    if (second_) {
+        other = rescored(search_->lattice(), search_->contexts(), *second_, options_);
+        lattice = &other;
+    }
+    auto sentences = best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);
+    const NGram& ngram = second_ ? *second_ : model_->vocabulary().ngram();
+    std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, options_, ngram);
+    for (Hypothesis& found : hypotheses) {
+        if (!has_hook_) break;
+        found.added_score = added_score(found.words);
+        found.score += found.added_score;
+    }
+    auto text = [this](const Hypothesis& found) {
+        std::string joined;
+        for (WordId word : found.words) joined.append(model_->vocabulary().text(word)).append(" ");
+        return joined;
+    };
+    std::sort(hypotheses.begin(), hypotheses.end(), [&](const Hypothesis& a, const Hypothesis& b) {
+        return a.score != b.score ? a.score > b.score : text(a) < text(b);
+    });
+    if (hypotheses.size() > static_cast<std::size_t>(options_.nbest)) {
+        hypotheses.resize(static_cast<std::size_t>(options_.nbest));
+    }
+    add_confidences(hypotheses, *lattice);
+    return hypotheses;
+}
+
+}  // namespace cortext

@@ -1,0 +1,271 @@
+"""The native engine: the compiled search (`native/`) over a language-model directory."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from cortext import _native
+from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import FRAME_MS, DecoderOptions, Hypothesis, NBest, Partial, Word
+from cortext.decoding.words import WordChanges
+from cortext.errors import DecodingError
+from cortext.text.lexicon import encode
+from cortext.text.phonemes import ARPABET, BLANK, SIL, Inventory
+
+TOKENS = (*ARPABET, SIL, BLANK)
+"""The engine's own order of tokens."""
+
+MAX_CHANGED_MODELS = 8
+"""Models with other words or bonuses that an engine remembers; each takes about 2 MB."""
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """The live hypotheses of an utterance, one row for each that the n-gram and `history_words` keep apart.
+
+    ids:        uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0
+    parent_ids: uint32 [N], of the hypothesis without its last word (the empty one is its own)
+    words:      the finished words of its best path
+    acoustic:   float32 [N], unscaled acoustic log-probability of its best path
+    lm:         float32 [N], unscaled n-gram log-probability of its words
+    added:      float32 [N], what the hook has added to it so far, to its beginnings included
+    frame:      number of frames searched
+    is_last:    whether the utterance has ended
+    """
+
+    ids: np.ndarray
+    parent_ids: np.ndarray
+    words: list[tuple[str, ...]]
+    acoustic: np.ndarray
+    lm: np.ndarray
+    added: np.ndarray
+    frame: int
+    is_last: bool
+
+
+Hook = Callable[[LiveBatch], np.ndarray | None]
+"""Sees the live hypotheses; returns scores to add to them, float32 [N], or nothing."""
+
+
+class NativeEngine:
+    """Searches by compiled code; one read-only model in memory serves any number of sessions and threads."""
+
+    def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
+        self.lm, self._second = lm, second
+        codes = lm.lexicon.codes
+        self._model = _native.Model.make(_temporary(lm), list(codes), list(codes.values()), _log_weights(lm), len(ARPABET))
+        self._changed: dict[WordChanges, _native.Model] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> NativeEngine:
+        """The engine for a language-model directory; lattices are rescored with the n-gram of `second_lm`."""
+        second = LanguageModel.open(second_lm).ngram if second_lm is not None else None
+        return cls(LanguageModel.open(lm_dir), second)
+
+    def start(
+        self,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = WordChanges(),
+        hook: Hook | None = None,
+        every_frames: int = 1,
+    ) -> NativeUtterance:
+        """A search through a new utterance."""
+        model = self._model_with(words)
+        utterance = _native.Utterance(
+            model, native_options(options), _columns(inventory), self._second, hook is not None
+        )
+        return NativeUtterance(utterance, model, options, hook, every_frames)
+
+    def score(
+        self,
+        text: str,
+        log_probs_PV: np.ndarray,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = WordChanges(),
+    ) -> Hypothesis:
+        """The exact scores of a given sentence; words are separated by blanks."""
+        model, sentence = self._model_with(words), text.split()
+        for word in sentence:
+            if word not in model:
+                raise DecodingError(f"the word {word!r} is not in the lexicon", where=self.lm.directory)
+        result = model.score(sentence, log_probs_PV, _columns(inventory), native_options(options))
+        if not len(result):
+            raise DecodingError(f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames")
+        return _hypothesis(result, 0, options, has_hook=False, has_confidence=False)
+
+    def _model_with(self, words: WordChanges) -> _native.Model:
+        if not words:
+            return self._model
+        with self._lock:
+            model = self._changed.get(words)
+            if model is None:
+                model = self._model.changed(self._spelt(words), list(words.removed), dict(words.bonuses))
+                while len(self._changed) >= MAX_CHANGED_MODELS:
+                    del self._changed[next(iter(self._changed))]
+                self._changed[words] = model
+        return model
+
+    def _spelt(self, words: WordChanges) -> list[tuple[str, str, list[float]]]:
+        """The added words with all their pronunciations, the lexicon's included, and the logs of their weights."""
+        lexicon, spelt = self.lm.lexicon, []
+        for word, variants in words.added:
+            known = dict(zip(lexicon.codes.get(word, "").split(), lexicon.weights(word), strict=True))
+            weights = {encode(variant): 1.0 for variant in variants} | known
+            spelt.append((word, " ".join(weights), [math.log(weight) for weight in weights.values()]))
+        return spelt
+
+
+class NativeUtterance:
+    """One utterance of the native engine."""
+
+    def __init__(
+        self,
+        utterance: _native.Utterance,
+        model: _native.Model,
+        options: DecoderOptions,
+        hook: Hook | None,
+        every_frames: int,
+    ) -> None:
+        if every_frames < 1:
+            raise DecodingError(f"every_frames is {every_frames}; it must be at least 1")
+        self._utterance, self._model, self._options = utterance, model, options
+        self._hook, self._every = hook, every_frames
+        self._frame = 0
+
+    def advance(self, log_probs_PV: np.ndarray) -> None:
+        """Take in frames of log-probabilities."""
+        if self._hook is None:
+            self._utterance.advance(log_probs_PV)
+            return
+        while len(log_probs_PV):
+            step = self._every - self._frame % self._every
+            self._utterance.advance(log_probs_PV[:step])
+            self._frame += len(log_probs_PV[:step])
+            if self._frame % self._every == 0:
+                self._call_hook(self._hook, is_last=False)
+            log_probs_PV = log_probs_PV[step:]
+
+    def partial(self) -> Partial:
+        """The words that will not change any more, and the current guess after them."""
+        return Partial(*self._utterance.partial())
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Change the options from the next frame on; the sentence scores at the end are by the last ones."""
+        self._utterance.set_options(native_options(options))
+        self._options = options
+
+    def finish(self) -> NBest:
+        """The candidate sentences with exact scores, best first."""
+        if self._hook is not None:
+            self._call_hook(self._hook, is_last=True)
+        return NativeNBest(self._utterance.finish(), self._options, self._hook is not None)
+
+    def _call_hook(self, hook: Hook, is_last: bool) -> None:
+        ids, parents, words, acoustic, lm, added = self._utterance.live()
+        arrays = [np.array(values, dtype=np.float32) for values in (acoustic, lm, added)]
+        numbers = [np.array(values, dtype=np.uint32) for values in (ids, parents)]
+        batch = LiveBatch(*numbers, words, *arrays, frame=self._frame, is_last=is_last)
+        scores = hook(batch)
+        if scores is None:
+            return
+        if not isinstance(scores, np.ndarray) or scores.dtype != np.float32 or scores.shape != (len(ids),):
+            raise DecodingError(f"the hook returned {_described(scores)}; float32 [{len(ids)}] or None is needed")
+        if not np.isfinite(scores).all():
+            raise DecodingError("the hook returned scores that are not finite")
+        self._utterance.add_scores(ids, np.ascontiguousarray(scores))
+
+
+class NativeNBest(NBest):
+    """Candidate sentences that become Python objects when they are looked at."""
+
+    def __init__(self, result: _native.Result, options: DecoderOptions, has_hook: bool) -> None:
+        self._result, self._options, self._has_hook = result, options, has_hook
+
+    @cached_property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:  # type: ignore[override]
+        """All of them."""
+        return tuple(self._hypothesis(number) for number in range(len(self._result)))
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each."""
+        return [self._result.text(number) for number in range(len(self._result))]
+
+    def __len__(self) -> int:
+        return len(self._result)
+
+    def _hypothesis(self, number: int) -> Hypothesis:
+        return _hypothesis(self._result, number, self._options, self._has_hook, has_confidence=True)
+
+
+def native_options(options: DecoderOptions) -> _native.Options:
+    """The engine's form of the options."""
+    native = _native.Options()
+    for name in (
+        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam lattice_beam "
+        "max_active min_active max_arcs nbest history_words sil_required"
+    ).split():
+        setattr(native, name, getattr(options, name))
+    native.logadd = options.recombine == "logadd"
+    offsets = dict.fromkeys(TOKENS, 0.0) | {symbol: math.log(prior) for symbol, prior in options.label_priors}
+    offsets = {symbol: options.prior_weight * offset for symbol, offset in offsets.items()}
+    offsets[BLANK] += math.log(options.blank_penalty)
+    native.offsets = list(offsets.values())
+    return native
+
+
+def _hypothesis(
+    result: _native.Result, number: int, options: DecoderOptions, has_hook: bool, has_confidence: bool
+) -> Hypothesis:
+    score, lm_score, sil_score, hotword_score, added_score = result.scores(number)
+    words = result.words(number)
+    acoustic = score - options.lm_weight * lm_score - options.word_score * len(words)
+    return Hypothesis(
+        text=result.text(number),
+        score=score,
+        acoustic_score=(acoustic - sil_score - hotword_score - added_score) / options.acoustic_scale,
+        lm_score=lm_score,
+        words=tuple(
+            Word(word, first * FRAME_MS, end * FRAME_MS, confidence if has_confidence else None)
+            for word, first, end, confidence in words
+        ),
+        llm_score=added_score if has_hook else None,
+        sil_score=sil_score,
+        hotword_score=hotword_score,
+    )
+
+
+def _columns(inventory: Inventory) -> list[int]:
+    """Where each of the engine's tokens stands in the inventory's order."""
+    return [inventory.index[symbol] for symbol in TOKENS]
+
+
+def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:
+    """Word number, number of the pronunciation and log weight of the pronunciations that have one."""
+    if not lm.lexicon.weighted:
+        return []
+    numbers = {word: number for number, word in enumerate(lm.lexicon)}
+    return [
+        (numbers[word], lm.lexicon.codes[word].split().index(code), math.log(weight))
+        for (word, code), weight in lm.lexicon.weighted.items()
+    ]
+
+
+def _temporary(lm: LanguageModel) -> _native.NGram:
+    return lm.ngram if isinstance(lm.ngram, _native.NGram) else _native.NGram.open(str(lm.directory / "lm.arpa"))
+
+
+def _described(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+
+

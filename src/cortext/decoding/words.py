@@ -1,0 +1,75 @@
+"""Words that a user adds to a decoder or a session, takes away from it, or favours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cortext.errors import DecodingError, TextError
+from cortext.text.lexicon import Pronunciation, encode
+from cortext.text.pronunciation import pronounce
+
+Words = Iterable[str] | Mapping[str, Iterable[Sequence[str]]]
+"""Words, pronounced as they are spelt, or pronunciations by word (`{"avni": [("AA", "V", "N", "IY")]}`)."""
+
+
+@dataclass(frozen=True)
+class WordChanges:
+    """How the words of a search differ from its lexicon's.
+
+    added:   pronunciations by word, besides those that the lexicon has
+    removed: words that are not found
+    bonuses: added to the score of a word whenever it is said, from its first phoneme on
+    """
+
+    added: tuple[tuple[str, tuple[Pronunciation, ...]], ...] = ()
+    removed: tuple[str, ...] = ()
+    bonuses: tuple[tuple[str, float], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.bonuses)
+
+    def with_words(self, words: Words) -> WordChanges:
+        """More words; raises DecodingError for one that cannot be pronounced, or with an unknown phoneme."""
+        new = dict(_pronounced(words))
+        added = {word: variants for word, variants in self.added if word not in new} | new
+        return replace(
+            self, added=tuple(added.items()), removed=tuple(word for word in self.removed if word not in new)
+        )
+
+    def without_words(self, words: Iterable[str]) -> WordChanges:
+        """Fewer words."""
+        gone = dict.fromkeys([words] if isinstance(words, str) else words)
+        return replace(
+            self,
+            added=tuple((word, variants) for word, variants in self.added if word not in gone),
+            removed=tuple(dict.fromkeys((*self.removed, *gone))),
+            bonuses=tuple((word, bonus) for word, bonus in self.bonuses if word not in gone),
+        )
+
+    def with_bonuses(self, bonuses: Mapping[str, float]) -> WordChanges:
+        """Other bonuses for these words; 0 takes one away."""
+        for word, bonus in bonuses.items():
+            if isinstance(bonus, bool) or not isinstance(bonus, int | float) or not math.isfinite(bonus):
+                raise DecodingError(f"the bonus of {word!r} is {bonus!r}; a finite number is needed")
+        merged = dict(self.bonuses) | dict(bonuses)
+        return replace(self, bonuses=tuple((word, float(bonus)) for word, bonus in merged.items() if bonus))
+
+
+def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]:
+    if isinstance(words, str):
+        words = [words]
+    for word in words:
+        if not isinstance(word, str) or not word or word.split() != [word]:
+            raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
+        try:
+            given = words[word] if isinstance(words, Mapping) else pronounce(word)
+            variants = tuple(tuple(variant) for variant in given)
+            for variant in variants:
+                encode(variant)
+        except TextError as error:
+            raise DecodingError(error.what, where=f"word {word!r}", fix=error.fix) from None
+        if not variants:
+            raise DecodingError(f"no pronunciation for the word {word!r}", fix="give one as a sequence of phonemes")
+        yield word, variants
