@@ -1,6 +1,8 @@
 """The compiled part of cortext; its sources are in native/."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 class State:
     """What of a sentence's words the following ones still depend on; equal states score all continuations alike."""
@@ -68,7 +70,7 @@ class NGram:
         """Log-probability of a sentence, words separated by blanks, and its end."""
 
     def score_text(self, sentences: Sequence[str]) -> tuple[int, int, int, float, float]:
-        """The fields of `TextScore`: sentences, words, unknown words, log-probability, and without the unknown words."""
+        """The fields of `TextScore`: sentences, words, unknown words, log-probability, and that of the known words."""
 
 def write_binary(
     arpa: str,
@@ -91,3 +93,86 @@ def write_binary(
 
     Raises LanguageModelError for what is wrong with the ARPA file, an unknown type, and a full disk.
     """
+
+class Options:
+    """Settings of a search; see `cortext.decoding.DecoderOptions`."""
+
+    acoustic_scale: float
+    lm_weight: float
+    word_score: float
+    sil_cost: float
+    unk_score: float
+    blank_skip: float
+    beam: float
+    lattice_beam: float
+    max_active: int
+    min_active: int
+    max_arcs: int
+    nbest: int
+    history_words: int
+    logadd: bool
+    sil_required: bool
+    offsets: list[float]
+    """Subtracted from the log-probability of each token, in the engine's order."""
+
+class Model:
+    """An n-gram and a lexicon's tree; read-only, for any number of threads."""
+
+    @staticmethod
+    def make(
+        ngram: NGram,
+        words: Sequence[str],
+        codes: Sequence[str],
+        weights: Sequence[tuple[int, int, float]],
+        n_phonemes: int,
+    ) -> Model:
+        """A model of words with their pronunciations, as `cortext.text.lexicon.encode` writes them.
+
+        weights: word number, pronunciation number and log weight, where that is not 0
+        """
+
+    def changed(
+        self, added: Sequence[tuple[str, str, list[float]]], removed: Sequence[str], bonuses: Mapping[str, float]
+    ) -> Model:
+        """A model with other words that shares the rest."""
+
+    def __contains__(self, word: str) -> bool: ...
+    def score(self, words: Sequence[str], log_probs: np.ndarray, columns: Sequence[int], options: Options) -> Result:
+        """The exact scores of one sentence; an empty result if it does not fit into the frames."""
+
+class Utterance:
+    """A search through one utterance. Raises DecodingError when a second thread uses it."""
+
+    def __init__(
+        self, model: Model, options: Options, columns: Sequence[int], second: NGram | None, has_hook: bool
+    ) -> None: ...
+    def advance(self, log_probs: np.ndarray) -> None:
+        """Take in checked frames, float32 [P, V]."""
+
+    def set_options(self, options: Options) -> None:
+        """Change the options from the next frame on."""
+
+    def partial(self) -> tuple[str, str]:
+        """The stable words, and those after them."""
+
+    def live(
+        self,
+    ) -> tuple[list[int], list[int], list[tuple[str, ...]], list[float], list[float], list[float]]:
+        """The columns of `cortext.decoding.engine.LiveBatch`."""
+
+    def add_scores(self, ids: Sequence[int], scores: np.ndarray) -> None:
+        """Add float32 [N] scores to hypotheses."""
+
+    def finish(self) -> Result:
+        """The best sentences."""
+
+class Result:
+    """The hypotheses of an utterance."""
+
+    def __len__(self) -> int: ...
+    def text(self, number: int) -> str: ...
+    def scores(self, number: int) -> tuple[float, float, float, float, float]:
+        """Score, and of it the n-gram's (unscaled), the silences', the bonuses' and what a hook added."""
+
+    def words(self, number: int) -> list[tuple[str, int, int, float]]:
+        """Word, first frame, end frame and confidence."""

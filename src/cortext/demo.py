@@ -79,7 +79,7 @@ def run_demo(
     timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
     timed("train", lambda bar: train(config, packed, run, lm=lm))
     metrics = timed(
-        "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", workers=workers, progress=bar)
+        "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", threads=workers, progress=bar)
     )
     examples = _examples(out / "eval" / "nbest.jsonl")
     result = DemoResult(metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html")

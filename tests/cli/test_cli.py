@@ -234,9 +234,9 @@ def test_train_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, t
     assert (skipped["trial"], skipped["field"]) == ("trial_0002", "input_features")
 
 
-def test_number_of_workers_is_at_least_one(sessions, capsys):
-    arguments = ["evaluate", "run", "--data", str(sessions), "--out", "eval", "--workers", "0"]
-    assert "--workers" in complaint(capsys, arguments)
+def test_number_of_threads_is_at_least_one(sessions, capsys):
+    arguments = ["evaluate", "run", "--data", str(sessions), "--out", "eval", "--threads", "0"]
+    assert "--threads" in complaint(capsys, arguments)
 
 
 def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):

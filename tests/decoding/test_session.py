@@ -87,7 +87,7 @@ def test_batches_equal_single_utterances(decoder):
 @pytest.mark.slow
 def test_worker_processes_give_what_one_process_gives(decoder):
     batch = [posteriors(text, noise=1.5, seed=seed) for seed, text in enumerate(TEXTS)]
-    assert decoder.decode_batch(batch, RELEASE, workers=2) == decoder.decode_batch(batch, RELEASE)
+    assert decoder.decode_batch(batch, RELEASE, threads=2) == decoder.decode_batch(batch, RELEASE)
 
 
 def test_no_frames_give_the_empty_sentence(decoder):

@@ -17,7 +17,7 @@ def test_a_simulated_participant_is_trained_and_evaluated(tmp_path):
         "tiny", tmp_path / "data", tmp_path / "run", lm=tmp_path / "lm", overrides=overrides, progress=False
     )
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "packed").iterdir()}
-    metrics = evaluate(tmp_path / "run", tmp_path / "data", "val", tmp_path / "lm", tmp_path / "eval", workers=2)
+    metrics = evaluate(tmp_path / "run", tmp_path / "data", "val", tmp_path / "lm", tmp_path / "eval", threads=2)
     assert metrics.n_trials == summary.n_val_trials
     assert (metrics.seen.n_trials, metrics.unseen.n_trials) == (0, 12)  # no sentence of val occurs in train
     assert metrics.wer_seen is None

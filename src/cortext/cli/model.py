@@ -23,8 +23,8 @@ from cortext.data.checks import Problem
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
 Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
-Engine = Annotated[str, typer.Option(help="Search engine: reference.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes for the search; all cores without it.")]
+Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -76,9 +76,9 @@ def evaluate(
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
     lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")] = None,
     options: Options = None,
-    engine: Engine = "reference",
+    engine: Engine = "native",
     description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
-    workers: Workers = None,
+    threads: Threads = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     as_json: bool = JSON,
@@ -101,7 +101,7 @@ def evaluate(
             device=device,
             skip_bad=skip_bad,
             description=description,
-            workers=workers,
+            threads=threads,
             progress=progress,
         )
     if as_json:
@@ -118,8 +118,8 @@ def decode(
     out: Annotated[Path, typer.Option(help="CSV file to write.")],
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     options: Options = None,
-    engine: Engine = "reference",
-    workers: Workers = None,
+    engine: Engine = "native",
+    threads: Threads = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     as_json: bool = JSON,
@@ -142,7 +142,7 @@ def decode(
             engine=engine,
             device=device,
             skip_bad=skipped if skip_bad else False,
-            workers=workers,
+            threads=threads,
             progress=progress,
         )
     if as_json:

@@ -60,7 +60,9 @@ class NativeEngine:
     def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
         self.lm, self._second = lm, second
         codes = lm.lexicon.codes
-        self._model = _native.Model.make(_temporary(lm), list(codes), list(codes.values()), _log_weights(lm), len(ARPABET))
+        self._model = _native.Model.make(
+            _temporary(lm), list(codes), list(codes.values()), _log_weights(lm), len(ARPABET)
+        )
         self._changed: dict[WordChanges, _native.Model] = {}
         self._lock = threading.Lock()
 
@@ -172,9 +174,16 @@ class NativeUtterance:
 
     def _call_hook(self, hook: Hook, is_last: bool) -> None:
         ids, parents, words, acoustic, lm, added = self._utterance.live()
-        arrays = [np.array(values, dtype=np.float32) for values in (acoustic, lm, added)]
-        numbers = [np.array(values, dtype=np.uint32) for values in (ids, parents)]
-        batch = LiveBatch(*numbers, words, *arrays, frame=self._frame, is_last=is_last)
+        batch = LiveBatch(
+            ids=np.array(ids, dtype=np.uint32),
+            parent_ids=np.array(parents, dtype=np.uint32),
+            words=words,
+            acoustic=np.array(acoustic, dtype=np.float32),
+            lm=np.array(lm, dtype=np.float32),
+            added=np.array(added, dtype=np.float32),
+            frame=self._frame,
+            is_last=is_last,
+        )
         scores = hook(batch)
         if scores is None:
             return
@@ -217,8 +226,8 @@ def native_options(options: DecoderOptions) -> _native.Options:
     ).split():
         setattr(native, name, getattr(options, name))
     native.logadd = options.recombine == "logadd"
-    offsets = dict.fromkeys(TOKENS, 0.0) | {symbol: math.log(prior) for symbol, prior in options.label_priors}
-    offsets = {symbol: options.prior_weight * offset for symbol, offset in offsets.items()}
+    priors = dict(options.label_priors)
+    offsets = {symbol: options.prior_weight * math.log(priors.get(symbol, 1.0)) for symbol in TOKENS}
     offsets[BLANK] += math.log(options.blank_penalty)
     native.offsets = list(offsets.values())
     return native
@@ -267,5 +276,3 @@ def _temporary(lm: LanguageModel) -> _native.NGram:
 
 def _described(value: object) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-
-

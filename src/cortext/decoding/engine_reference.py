@@ -12,8 +12,10 @@ from cortext.decoding.options import FRAME_MS, DecoderOptions, Hypothesis, NBest
 from cortext.decoding.reference import Graph, Search, scaled
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
 from cortext.decoding.tree import LexiconTree
+from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.text.phonemes import Inventory
+
 
 class ReferenceEngine:
     """Searches by plain Python over a language model in memory; graphs are kept per options and inventory."""
@@ -24,16 +26,34 @@ class ReferenceEngine:
         self._graphs: dict[tuple[DecoderOptions, Inventory], Graph] = {}
 
     @classmethod
-    def from_dir(cls, lm_dir: Path) -> ReferenceEngine:
+    def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> ReferenceEngine:
         """The engine for a language-model directory."""
+        _refuse("a second language model", second_lm)
         return cls(LanguageModel.open(lm_dir))
 
-    def start(self, options: DecoderOptions, inventory: Inventory) -> ReferenceUtterance:
+    def start(
+        self,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = WordChanges(),
+        hook: object = None,
+        every_frames: int = 1,
+    ) -> ReferenceUtterance:
         """A search through a new utterance."""
+        _refuse("added, removed or favoured words", words)
+        _refuse("a hook", hook)
         return ReferenceUtterance(self, self._graph(options, inventory), options, inventory)
 
-    def score(self, text: str, log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> Hypothesis:
+    def score(
+        self,
+        text: str,
+        log_probs_PV: np.ndarray,
+        options: DecoderOptions,
+        inventory: Inventory,
+        changes: WordChanges = WordChanges(),
+    ) -> Hypothesis:
         """The exact scores of a given sentence; words are separated by blanks."""
+        _refuse("added, removed or favoured words", changes)
         words = text.split()
         for word in words:
             if word not in self.lm.lexicon:
@@ -111,6 +131,10 @@ class ReferenceUtterance:
         stable, tail = self._search.partial()
         return Partial(" ".join(stable), " ".join(tail))
 
+    def set_options(self, options: DecoderOptions) -> None:
+        """Options stay as they are."""
+        _refuse("a change of options during an utterance", options != self._options)
+
     def finish(self) -> NBest:
         """The candidate sentences with exact scores, best first."""
         options = self._options
@@ -119,3 +143,8 @@ class ReferenceUtterance:
         kept = [history.words() for score, history in found if score >= least]
         kept = kept[: min(options.nbest, options.max_arcs)]
         return self._engine.rank(kept, np.concatenate(self._frames), options, self._inventory)
+
+
+def _refuse(what: str, value: object) -> None:
+    if value:
+        raise DecodingError(f"the reference engine does not know {what}", fix="use engine='native'")

@@ -10,7 +10,6 @@ from typing import Any, overload
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
 
-
 FRAME_MS = 80.0
 """Frame p stands for the time from 80 p to 80 (p + 1) ms: a patch begins every 4 bins of 20 ms (and sees 14)."""
 
@@ -39,9 +38,9 @@ class DecoderOptions:
     blank_penalty: float = 32.0
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
     of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
-    label_priors: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
-    """Prior probability by token symbol, such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times `prior_weight` is
-    subtracted from the token's log-probability in every frame. Tokens that are not named are left as they are."""
+    label_priors: tuple[tuple[str, float], ...] = ()
+    """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times
+    `prior_weight` is subtracted from the token's log-probability in every frame. Tokens not named are left as they are."""
     prior_weight: float = 1.0
     """Factor on the logarithm of the label priors."""
     blank_skip: float = 1.0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
+from cortext.decoding.words import WordChanges, Words
 from cortext.errors import DecodingError, nearest
-from cortext.processes import uninterrupted
 from cortext.text.phonemes import Inventory, get_inventory
 
 SUM_TOLERANCE = 1e-2
@@ -30,6 +30,9 @@ class Utterance(Protocol):
     def partial(self) -> Partial:
         """What is known so far."""
 
+    def set_options(self, options: DecoderOptions) -> None:
+        """Change the options from the next frame on."""
+
     def finish(self) -> NBest:
         """The candidate sentences."""
 
@@ -37,34 +40,70 @@ class Utterance(Protocol):
 class Engine(Protocol):
     """A search engine: made from a language-model directory, starts utterances."""
 
-    def start(self, options: DecoderOptions, inventory: Inventory) -> Utterance:
+    def start(
+        self,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = ...,
+        hook: Hook | None = ...,
+        every_frames: int = ...,
+    ) -> Utterance:
         """A search through a new utterance."""
 
-    def score(self, text: str, log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> Hypothesis:
+    def score(
+        self,
+        text: str,
+        log_probs_PV: np.ndarray,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = ...,
+    ) -> Hypothesis:
         """The exact scores of a given sentence."""
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {"reference": ReferenceEngine.from_dir}
-"""Search engines by name."""
+ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
+    "native": NativeEngine.from_dir,
+    "reference": ReferenceEngine.from_dir,
+}
+"""Search engines by name; made from a language-model directory and that of a second, larger n-gram, or None."""
 
 
 class Session:
-    """One utterance, decoded as it comes. Any chunking gives bit for bit what `Decoder.decode` gives for the whole."""
+    """One utterance, decoded as it comes. Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
 
-    def __init__(self, utterance: Utterance, inventory: Inventory) -> None:
+    A session is for one thread at a time; the native engine refuses a second one with a DecodingError.
+    """
+
+    def __init__(self, utterance: Utterance, options: DecoderOptions, inventory: Inventory) -> None:
         self._utterance: Utterance | None = utterance
-        self._inventory = inventory
+        self._options, self._inventory = options, inventory
+
+    @property
+    def options(self) -> DecoderOptions:
+        """The options in force."""
+        return self._options
 
     def step(self, chunk_PV: np.ndarray) -> Partial:
         """Take in the next frames, float32 [P, V] log-probabilities (P may be 0); tell what is known so far.
 
-        Words once in `stable` never change. Raises DecodingError as `Decoder.decode` does; a refused chunk changes
-        nothing.
+        Words once in `stable` never change: all sentences of the final list begin with them. Raises DecodingError as
+        `Decoder.decode` does; a refused chunk changes nothing.
         """
         check_log_probs(chunk_PV, self._inventory)
         utterance = self._open()
         utterance.advance(chunk_PV)
         return utterance.partial()
+
+    def set_options(self, **changes: Any) -> None:
+        """Change options (fields of `DecoderOptions`) from the next frame on; sentences score by the last ones.
+
+        `history_words` holds from the start to the end of an utterance.
+        """
+        changed = self._options.changed(changes)
+        if changed.history_words != self._options.history_words:
+            raise DecodingError("history_words cannot change during an utterance", fix="open a new session")
+        self._open().set_options(changed)
+        self._options = changed
 
     def finish(self) -> NBest:
         """The candidate sentences, best first. Ends the session."""
@@ -78,13 +117,34 @@ class Session:
 
 
 class Decoder:
-    """Finds the sentences that phoneme log-probabilities most probably say, given a lexicon and an n-gram."""
+    """Finds the sentences that phoneme log-probabilities most probably say, given a lexicon and an n-gram.
 
-    def __init__(self, lm_dir: Path, options: DecoderOptions, engine: str) -> None:
+    Threads may share a decoder.
+    """
+
+    def __init__(self, lm_dir: Path, options: DecoderOptions, engine: str, second_lm: Path | None = None) -> None:
         if engine not in ENGINES:
             raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         self.lm_dir, self.options, self.engine = lm_dir, options, engine
-        self._engine = ENGINES[engine](lm_dir)
+        self._engine = ENGINES[engine](lm_dir, second_lm)
+        self._words = WordChanges()
+
+    @classmethod
+    def from_dir(
+        cls,
+        lm_dir: str | Path,
+        options: DecoderOptions | Mapping[str, Any] | None = None,
+        engine: str = "native",
+        second_lm: str | Path | None = None,
+    ) -> Decoder:
+        """A decoder from a language-model directory (`lexicon.txt`, `tokens.txt`, `lm.bin` or `lm.arpa`).
+
+        second_lm: another such directory, whose (larger) n-gram takes the place of the first one's when an utterance
+                   ends: lattices are rescored with it, and the scores are its own.
+        Raises LanguageModelError for a directory that cannot be used, DecodingError for options or an engine that
+        do not exist.
+        """
+        return cls(Path(lm_dir), DecoderOptions.of(options), engine, None if second_lm is None else Path(second_lm))
 
     def with_options(self, **changes: Any) -> Decoder:
         """A decoder with some options changed that shares the model in memory."""
@@ -92,30 +152,34 @@ class Decoder:
         other.options = self.options.changed(changes)
         return other
 
-    @classmethod
-    def from_dir(
-        cls,
-        lm_dir: str | Path,
-        options: DecoderOptions | Mapping[str, Any] | None = None,
-        engine: str = "reference",
-    ) -> Decoder:
-        """A decoder from a language-model directory (`lexicon.txt`, `tokens.txt`, `lm.arpa`).
+    def add_words(self, words: Words) -> None:
+        """Add words, or more pronunciations of known ones, for all utterances that begin from now on.
 
-        Raises LanguageModelError for a directory that cannot be used, DecodingError for options or an engine that
-        do not exist.
+        words: words, pronounced as they are spelt, or a mapping of words to pronunciations without the closing SIL
+               (`{"avni": [("AA", "V", "N", "IY")]}`). A word that the n-gram does not know scores as unknown.
         """
-        return cls(Path(lm_dir), DecoderOptions.of(options), engine)
+        self._words = self._words.with_words(words)
 
-    def decode(self, log_probs_PV: np.ndarray, inventory: Inventory | str) -> NBest:
+    def remove_words(self, words: Iterable[str]) -> None:
+        """Take words out of the search, for all utterances that begin from now on."""
+        self._words = self._words.without_words(words)
+
+    def decode(
+        self,
+        log_probs_PV: np.ndarray,
+        inventory: Inventory | str,
+        hotwords: Mapping[str, float] | None = None,
+    ) -> NBest:
         """The candidate sentences of one utterance, best first; no frames give the empty sentence.
 
-        log_probs_PV: float32 (or float64) [P, V], C-contiguous natural-log probabilities of a frame's tokens, in the
-                      order of `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is allowed.
+        log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's tokens, in the order of
+                      `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is allowed.
+        hotwords:     as in `session`
         Raises DecodingError for anything else: nothing is guessed, converted or reordered.
         """
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
-        utterance = self._engine.start(self.options, inventory)
+        utterance = self._engine.start(self.options, inventory, self._words.with_bonuses(hotwords or {}))
         utterance.advance(log_probs_PV)
         return utterance.finish()
 
@@ -123,12 +187,11 @@ class Decoder:
         self,
         log_probs: Sequence[np.ndarray],
         inventory: Inventory | str,
-        workers: int = 1,
+        threads: int = 1,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[NBest]:
-        """`decode` for each utterance, in `workers` processes; the results do not depend on their number.
+        """`decode` for each utterance, in `threads` threads; the results do not depend on their number.
 
-        Processes are spawned, so a script that calls this with workers > 1 needs `if __name__ == "__main__":`.
         All utterances are checked before any is decoded; the error says which one it is.
         """
         inventory = get_inventory(inventory)
@@ -137,23 +200,44 @@ class Decoder:
                 check_log_probs(log_probs_PV, inventory)
             except DecodingError as error:
                 raise DecodingError(error.what, where=f"utterance {number}", fix=error.fix) from None
-        if workers <= 1 or len(log_probs) < 2:
-            return _collect(map(self._decode_as(inventory), log_probs), len(log_probs), progress)
-        context = multiprocessing.get_context("spawn")
-        arguments = (self.lm_dir, self.options, self.engine, inventory)
-        workers = min(workers, len(log_probs))
-        pool = ProcessPoolExecutor(workers, context, _start_worker, arguments)
+
+        def search(log_probs_PV: np.ndarray) -> NBest:
+            utterance = self._engine.start(self.options, inventory, self._words)
+            utterance.advance(log_probs_PV)
+            return utterance.finish()
+
+        pool = ThreadPoolExecutor(max(threads, 1))
         try:
-            with uninterrupted():
-                found = pool.map(_decode_in_worker, log_probs)
-            return _collect(found, len(log_probs), progress)
+            found = []
+            for nbest in pool.map(search, log_probs):
+                found.append(nbest)
+                if progress:
+                    progress(len(found), len(log_probs))
+            return found
         finally:  # after Ctrl-C nothing that has not begun is decoded
             pool.shutdown(cancel_futures=True)
 
-    def session(self, inventory: Inventory | str) -> Session:
-        """A session for one utterance that comes in chunks."""
+    def session(
+        self,
+        inventory: Inventory | str,
+        *,
+        words: Words = (),
+        hotwords: Mapping[str, float] | None = None,
+        hook: Hook | None = None,
+        every_frames: int = 1,
+    ) -> Session:
+        """A session for one utterance that comes in chunks.
+
+        words:    more words for this utterance alone (names, places), as in `add_words`
+        hotwords: bonus by word, added to the score whenever the word is said, and to words that may become it
+        hook:     called with the live hypotheses (a `LiveBatch`) every `every_frames` frames and at the end; the
+                  float32 [N] that it returns are added to their scores, None adds nothing. Set `history_words` so
+                  that hypotheses to which it gives different scores are kept apart.
+        """
         inventory = get_inventory(inventory)
-        return Session(self._engine.start(self.options, inventory), inventory)
+        changes = self._words.with_words(words).with_bonuses(hotwords or {})
+        utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
+        return Session(utterance, self.options, inventory)
 
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
         """The exact scores and word times of a given sentence, whatever the search would find.
@@ -162,17 +246,14 @@ class Decoder:
         """
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
-        return self._engine.score(text, log_probs_PV, self.options, inventory)
-
-    def _decode_as(self, inventory: Inventory) -> Callable[[np.ndarray], NBest]:
-        return lambda log_probs_PV: self.decode(log_probs_PV, inventory)
+        return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
 
 
 def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
     """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's tokens."""
     if not isinstance(log_probs_PV, np.ndarray):
         raise DecodingError(f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed")
-    if log_probs_PV.dtype not in (np.float32, np.float64):
+    if log_probs_PV.dtype != np.float32:
         raise DecodingError(f"log_probs has dtype {log_probs_PV.dtype}; float32 is needed", fix="convert it")
     if log_probs_PV.ndim != 2 or log_probs_PV.shape[1] != len(inventory):
         raise DecodingError(
@@ -195,24 +276,3 @@ def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
             f"the probabilities of frame {frame} sum to {sums_P[frame]:.4g}, not 1: these are no log-probabilities",
             fix="apply log-softmax over the tokens to logits, or the logarithm to probabilities",
         )
-
-
-def _collect(results: Any, total: int, progress: Callable[[int, int], None] | None) -> list[NBest]:
-    collected = []
-    for result in results:
-        collected.append(result)
-        if progress:
-            progress(len(collected), total)
-    return collected
-
-
-_worker: Callable[[np.ndarray], NBest]
-
-
-def _start_worker(lm_dir: Path, options: DecoderOptions, engine: str, inventory: Inventory) -> None:
-    global _worker
-    _worker = Decoder(lm_dir, options, engine)._decode_as(inventory)
-
-
-def _decode_in_worker(log_probs_PV: np.ndarray) -> NBest:
-    return _worker(log_probs_PV)

@@ -62,11 +62,11 @@ def recognise(
     lm: str | Path | None,
     *,
     options: Options = None,
-    engine: str = "reference",
+    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
-    workers: int | None = 1,
+    threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Recognised:
     """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
@@ -91,7 +91,7 @@ def recognise(
         ]
     if decoder is not None:
         with stage(seconds, "search"):
-            found = _search(decoder, trials, model, workers, _part(progress, 1, stages))
+            found = _search(decoder, trials, model, threads, _part(progress, 1, stages))
             trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, found, strict=True)]
     return Recognised(packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds)
 
@@ -242,12 +242,12 @@ def _search(
     decoder: Decoder,
     trials: Sequence[TrialResult],
     model: AcousticModel,
-    workers: int | None,
+    threads: int | None,
     progress: Progress | None,
 ) -> list[NBest]:
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    workers = (os.cpu_count() or 1) if workers is None else workers
-    return list(decoder.decode_batch(log_probs, model.inventory, workers=workers, progress=progress))
+    threads = (os.cpu_count() or 1) if threads is None else threads
+    return list(decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress))
 
 
 def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:

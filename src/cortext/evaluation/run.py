@@ -83,11 +83,11 @@ def evaluate(
     out: str | Path,
     *,
     options: Options = None,
-    engine: str = "reference",
+    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
-    workers: int | None = 1,
+    threads: int | None = 1,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
@@ -100,8 +100,7 @@ def evaluate(
     options:     decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file
     skip_bad:    leave bad trials out and report them
     description: the release's table of blocks, for post-implant days and corpora
-    workers:     processes for the search, None for one a core; a script that asks for more than one guards its code
-                 with `if __name__ == "__main__":`, as always where processes are spawned
+    threads:     for the search, None for one a core
     progress:    called with steps done and in all
     seed:        of the bootstrap intervals
 
@@ -121,7 +120,7 @@ def evaluate(
             device=device,
             skip_bad=skip_bad,
             description=description,
-            workers=workers,
+            threads=threads,
             progress=progress,
         )
         blocks = Description.read(description) if description is not None else Description()

@@ -27,10 +27,10 @@ def decode(
     out: str | Path,
     *,
     options: Options = None,
-    engine: str = "reference",
+    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool | list[Problem] = False,
-    workers: int | None = 1,
+    threads: int | None = 1,
     progress: Progress | None = None,
 ) -> list[str]:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
@@ -52,7 +52,7 @@ def decode(
             engine=engine,
             device=device,
             skip_bad=skip_bad is not False,
-            workers=workers,
+            threads=threads,
             progress=progress,
         )
         with disk_errors(Path(out)):
