@@ -1,4 +1,6 @@
 // The extension module cortext._native: errors, and the parts that other files bind.
+#include <cstring>
+
 #include "bind.hpp"
 #include "error.hpp"
 
@@ -6,12 +8,17 @@ namespace nb = nanobind;
 
 namespace {
 
+// Text of a file may be part of it, so what is no UTF-8 becomes U+FFFD; empty is None.
+nb::object text(const char* from) {
+    if (*from == '\0') return nb::none();
+    return nb::steal(PyUnicode_DecodeUTF8(from, static_cast<Py_ssize_t>(std::strlen(from)), "replace"));
+}
+
 // Raises the exception `name` of cortext.errors for an error of the engine.
 void raise(const char* name, const cortext::Error& error) {
     nb::object type = nb::module_::import_("cortext.errors").attr(name);
-    nb::object where = error.where().empty() ? nb::object(nb::none()) : nb::object(nb::str(error.where().c_str()));
-    nb::object fix = error.fix().empty() ? nb::object(nb::none()) : nb::object(nb::str(error.fix().c_str()));
-    nb::object exception = type(nb::str(error.what()), nb::arg("where") = where, nb::arg("fix") = fix);
+    nb::object exception = type(text(error.what()), nb::arg("where") = text(error.where().c_str()),
+                                nb::arg("fix") = text(error.fix().c_str()));
     PyErr_SetObject(type.ptr(), exception.ptr());
 }
 

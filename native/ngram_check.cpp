@@ -12,7 +12,7 @@
 #include "lm/config.hh"
 #include "lm/max_order.hh"
 #include "lm/quantize.hh"
-#include "lm/search_hashed.hh"
+#include "lm/model.hh"
 #include "lm/value.hh"
 #include "lm/vocab.hh"
 #include "util/exception.hh"
@@ -51,6 +51,8 @@ struct Binary {
     float multiplier = 0.0f;
     std::vector<std::uint64_t> counts{};
     std::uint64_t at = 0;  // where the section begins that is checked next
+    std::uint64_t header = 0, words = 0;  // bytes of the header; words with <unk>
+    lm::ngram::Config config{};
 
     // The next `size` bytes.
     const std::uint8_t* take(std::uint64_t size) {
@@ -73,10 +75,11 @@ void check_header(Binary& file) {
                              std::to_string(KENLM_MAX_ORDER),
                          file.path, "build a lower order");
     }
+    file.config.probing_multiplier = file.multiplier;
     if (order < 2) damaged("order " + std::to_string(order), file.path);
     if (!(file.multiplier >= 1.0f && file.multiplier <= 1000.0f)) damaged("its header makes no sense", file.path);
-    const std::uint64_t header = (kSanityBytes + kFixedBytes + 8 * order + 7) / 8 * 8;
-    file.take(header);
+    file.header = (kSanityBytes + kFixedBytes + 8 * order + 7) / 8 * 8;
+    file.take(file.header);
     for (unsigned n = 0; n < order; ++n) {
         file.counts.push_back(read_at<std::uint64_t>(fixed + kFixedBytes + 8 * n));
         // An n-gram takes some bits at least; this also keeps the sizes below from overflowing.
@@ -103,6 +106,7 @@ void check_probing(Binary& file) {
     const std::uint8_t* words = file.take(vocabulary);
     const std::uint32_t bound = read_at<std::uint32_t>(words + 4);
     if (bound == 0 || bound > file.counts[0] + 1) damaged("word numbers out of range", file.path);
+    file.words = bound;
     check_table<Word>(file, words + 8, vocabulary);
     for (std::uint64_t slot = 0; slot < (vocabulary - 8) / sizeof(Word); ++slot) {
         const auto word = read_at<Word>(words + 8 + slot * sizeof(Word));
@@ -117,23 +121,23 @@ void check_probing(Binary& file) {
     check_table<typename Longest::Entry>(file, file.take(size), size);
 }
 
+void check_quantisation(Binary& file) {
+    if (file.bytes - file.at < 8) damaged("it is shorter than its header says", file.path);
+    const std::uint8_t* bits = file.take(0);
+    if (bits[0] != 2) damaged("unknown version of quantisation", file.path);
+    file.config.prob_bits = bits[1];
+    file.config.backoff_bits = bits[2];
+    if (bits[1] < 1 || bits[1] > 25 || bits[2] < 1 || bits[2] > 25) damaged("bits out of range", file.path);
+    file.take(lm::ngram::SeparatelyQuantize::Size(static_cast<std::uint8_t>(file.counts.size()), file.config));
+}
+
 // Levels from the bigrams on need no check: KenLM as built here stays within them.
-void check_trie(Binary& file, bool quantised) {
+void check_trie(Binary& file, bool quantised, bool array) {
     const std::uint8_t* vocabulary = file.take(8 + 8 * file.counts[0]);
     const std::uint64_t words = read_at<std::uint64_t>(vocabulary);
     if (words > file.counts[0]) damaged("word numbers out of range", file.path);
-    if (quantised) {
-        lm::ngram::Config config;
-        const std::uint8_t* bits = file.take(0);
-        if (file.bytes - file.at < 8 || bits[0] != 2) damaged("unknown version of quantisation", file.path);
-        config.prob_bits = bits[1];
-        config.backoff_bits = bits[2];
-        if (config.prob_bits < 1 || config.prob_bits > 25 || config.backoff_bits < 1 || config.backoff_bits > 25) {
-            damaged("bits of quantisation out of range", file.path);
-        }
-        const auto order = static_cast<std::uint8_t>(file.counts.size());
-        file.take(lm::ngram::SeparatelyQuantize::Size(order, config));
-    }
+    file.words = words + 1;
+    if (quantised) check_quantisation(file);
     constexpr std::uint64_t kUnigramBytes = 16, kNext = 8;
     const std::uint8_t* unigrams = file.take((file.counts[0] + 2) * kUnigramBytes);
     std::uint64_t begin = read_at<std::uint64_t>(unigrams + kNext);
@@ -141,6 +145,32 @@ void check_trie(Binary& file, bool quantised) {
         const auto end = read_at<std::uint64_t>(unigrams + (word + 1) * kUnigramBytes + kNext);
         if (end < begin || end > file.counts[1]) damaged("word " + std::to_string(word) + " has no place", file.path);
         begin = end;
+    }
+    if (array && file.counts.size() > 2) {
+        if (file.bytes - file.at < 2) damaged("it is shorter than its header says", file.path);
+        file.config.pointer_bhiksha_bits = file.take(0)[1];
+    }
+}
+
+std::uint64_t model_bytes(const Binary& file) {
+    using namespace lm::ngram;
+    switch (static_cast<ModelType>(file.type)) {
+        case PROBING: return ProbingModel::Size(file.counts, file.config);
+        case REST_PROBING: return RestProbingModel::Size(file.counts, file.config);
+        case TRIE: return TrieModel::Size(file.counts, file.config);
+        case QUANT_TRIE: return QuantTrieModel::Size(file.counts, file.config);
+        case ARRAY_TRIE: return ArrayTrieModel::Size(file.counts, file.config);
+        default: return QuantArrayTrieModel::Size(file.counts, file.config);
+    }
+}
+
+// After the tables come the words, each closed by a zero.
+void check_strings(Binary& file) {
+    const std::uint64_t end = file.header + model_bytes(file);
+    if (end > file.bytes) damaged("it is shorter than its header says", file.path);
+    const bool has_strings = file.base[kSanityBytes + 12] != 0;
+    if (has_strings && std::count(file.base + end, file.base + file.bytes, 0) != static_cast<std::int64_t>(file.words)) {
+        damaged("not all of its words are at its end", file.path);
     }
 }
 
@@ -155,7 +185,8 @@ void check_binary(const std::string& path, int fd, NGramFile& result) {
     check_header(file);
     if (file.type == 0) check_probing<lm::ngram::BackoffValue>(file);
     if (file.type == 1) check_probing<lm::ngram::RestValue>(file);
-    if (file.type >= 2) check_trie(file, file.type == 3 || file.type == 5);
+    if (file.type >= 2) check_trie(file, file.type == 3 || file.type == 5, file.type >= 4);
+    check_strings(file);
     result.kind = kKinds[file.type];
     result.counts = std::move(file.counts);
 }
@@ -181,20 +212,26 @@ public:
         return true;
     }
 
-    // Bytes of text from here to the end.
-    std::uint64_t rest() {
-        std::uint64_t total = filled_ - at_;
-        while (fill()) total += filled_;
+    // Bytes of text from here to the end. `zero`: where the first zero byte after here is, else the end.
+    std::uint64_t rest(std::uint64_t& zero) {
+        std::uint64_t total = 0;
+        zero = ~std::uint64_t{0};
+        do {
+            const void* found = filled_ > at_ ? std::memchr(buffer_.data() + at_, 0, filled_ - at_) : nullptr;
+            if (found && zero == ~std::uint64_t{0}) {
+                zero = before_ + static_cast<std::uint64_t>(static_cast<const char*>(found) - buffer_.data());
+            }
+            total += filled_ - at_;
+        } while (fill());
         return total;
     }
 
     // The number of the line that has byte `offset`.
     std::uint64_t line_of(std::uint64_t offset) {
-        std::uint64_t before = 0, line = 1;
-        while (before < offset && fill()) {
-            const std::size_t length = std::min<std::uint64_t>(filled_, offset - before);
+        std::uint64_t line = 1;
+        while (before_ + filled_ < offset && fill()) {
+            const std::size_t length = std::min<std::uint64_t>(filled_, offset - before_);
             line += static_cast<std::uint64_t>(std::count(buffer_.data(), buffer_.data() + length, '\n'));
-            before += length;
         }
         return line;
     }
@@ -205,6 +242,7 @@ private:
     static constexpr std::size_t kLongest = 1 << 20;
 
     bool fill() {
+        before_ += filled_;
         at_ = 0;
         filled_ = input_.Read(buffer_.data(), buffer_.size());
         return filled_ > 0;
@@ -213,7 +251,7 @@ private:
     util::ReadCompressed input_;
     std::vector<char> buffer_;
     std::size_t at_ = 0, filled_ = 0;
-    std::uint64_t number_ = 0;
+    std::uint64_t before_ = 0, number_ = 0;  // bytes before the buffer; the last line's number
 };
 
 std::string trimmed(const std::string& line) {
@@ -236,7 +274,9 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         }
         line = trimmed(line);
     } while (line.empty() || line[0] == '#');
-    if (line != "\\data\\") fail("no \\data\\ section", "a KenLM binary or an ARPA file is needed");
+    if (line != "\\data\\") {
+        fail("found '" + line.substr(0, 40) + "' where \\data\\ is expected", "a KenLM binary or an ARPA file is needed");
+    }
     while (lines.next(line) && !(line = trimmed(line)).empty()) {
         unsigned order = 0;
         unsigned long long count = 0;
@@ -255,7 +295,12 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         result.counts.push_back(count);
     }
     if (result.counts.size() < 2) fail("a model of single words; order 2 at least is needed", "build a higher order");
-    const std::uint64_t room = lines.rest();
+    std::uint64_t zero;
+    const std::uint64_t room = lines.rest(zero);
+    if (zero != ~std::uint64_t{0}) {
+        const std::uint64_t line_number = Lines(util::OpenReadOrThrow(path.c_str())).line_of(zero);
+        throw ModelError("a zero byte, which is no text", path + ", line " + std::to_string(line_number), kMakeAgain);
+    }
     for (std::size_t n = 0; n < result.counts.size(); ++n) {
         // "0\ta b\n": the shortest line of a bigram
         if (result.counts[n] > room / (2 * n + 4)) {
@@ -271,8 +316,7 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
 // What KenLM says first is where in its sources it was said.
 std::string without_source_lines(std::string what) {
     const auto end = what.find(".\n");
-    if (end != std::string::npos && what.compare(0, 3, "lm/") != 0 && what.find(" threw ") > end) return what;
-    return end == std::string::npos ? what : what.substr(end + 2);
+    return end == std::string::npos || what.find(" threw ") > end ? what : what.substr(end + 2);
 }
 
 }  // namespace
@@ -315,7 +359,8 @@ void rethrow_kenlm(const std::exception& error, const std::string& path, bool bi
         if (at != std::string::npos) what.erase(at);
     }
     if (what.size() > 300) what = what.substr(0, 300) + "...";
-    throw ModelError(what, where, "make the file again");
+    const bool of_system = dynamic_cast<const util::ErrnoException*>(&error) != nullptr;
+    throw ModelError(what, where, of_system ? "" : "make the file again");
 }
 
 }  // namespace cortext

@@ -86,10 +86,11 @@ void write_binary(const std::string& arpa, const std::string& out, const std::st
     config.prob_bits = static_cast<std::uint8_t>(prob_bits);
     config.backoff_bits = static_cast<std::uint8_t>(backoff_bits);
     config.pointer_bhiksha_bits = static_cast<std::uint8_t>(pointer_bits);
+    const lm::ngram::ModelType binary_type = model_type(type, quantised, pointer_bits > 0);
     try {
-        build(arpa, model_type(type, quantised, pointer_bits > 0), config);
+        build(arpa, binary_type, config);
     } catch (const std::exception& error) {
-        if (dynamic_cast<const util::ErrnoException*>(&error)) throw ModelError(error.what(), out);
+        if (dynamic_cast<const util::ErrnoException*>(&error)) rethrow_kenlm(error, out, true);
         // Reading it whole names the line, which the builder of tries cannot.
         if (type == "trie" && std::string(error.what()).find(" Byte: ") == std::string::npos) NGram::open(arpa);
         rethrow_kenlm(error, arpa, false);

@@ -38,7 +38,3 @@ cortext_replace(util/sorted_uniform.hh "    return static_cast<std::size_t>((off
     "    ${changed}
     const uint64_t ret = (off * width) / (range + 1);
     return static_cast<std::size_t>(ret < width ? ret : width - 1);")
-
-# NaN is no probability either; sorting them for the quantiser would be undefined.
-cortext_replace(lm/read_arpa.hh "    if (prob > 0.0) {" "    if (!(prob <= 0.0)) { ${changed}")
-cortext_replace(lm/read_arpa.hh "    if (weights.prob > 0.0) {" "    if (!(weights.prob <= 0.0)) { ${changed}")
