@@ -1,0 +1,203 @@
+"""Published Kaldi folders as language-model directories.
+
+Such a folder, as those published with the Brain-to-Text benchmarks (Willett et al., Nature 2023; Card et al., NEJM
+2024), holds the grammar `G.fst`, an unpruned one for rescoring (`G_no_prune.fst`), `words.txt`, the lexicon as numbers
+(`lexicon_numbers.txt` with `units.txt`), and the decoding graph `TLG.fst` that was compiled from all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cortext.decoding.ngram.arpa import BOS, EOS
+from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
+from cortext.decoding.ngram.language_model import FORMAT_VERSION, LanguageModel, _refuse_foreign
+from cortext.decoding.ngram.openfst import read_fst
+from cortext.errors import LanguageModelError, TextError
+from cortext.text.lexicon import Lexicon
+from cortext.text.phonemes import LM, SIL
+
+GRAMMARS = ("G_no_prune.fst", "G.fst")
+_DISAMBIGUATION = "#0"
+_MOST_WORDS = 100_000_000
+_ROWS = 1 << 16
+_PRONOUNCEABLE = re.compile(r"['-]*[a-z][a-z'-]*")
+_VARIANT = re.compile(r"\(\d+\)$")
+_STRESS = re.compile(r"\d$")
+
+
+def import_kaldi(folder: str | Path, out: str | Path, grammar: str | None = None) -> LanguageModel:
+    """Convert a Kaldi folder into the language-model directory `out`, and open it.
+
+    grammar: name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else `G.fst`
+
+    Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`, `lexiconp.txt`, or
+    `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped dictionary and its model; what is no
+    word (`A42128`) has none and is never decoded.
+
+    Raises LanguageModelError for a folder without a grammar, a damaged file, and a grammar that is no n-gram model.
+    """
+    folder, out = Path(folder), Path(out)
+    if not folder.is_dir():
+        raise LanguageModelError("no such directory", where=folder)
+    path = _grammar(folder, grammar)
+    _refuse_foreign(out)
+    words = read_words(folder / "words.txt")
+    fst = read_fst(path)
+    names, levels = read_ngrams(fst, words, path)
+    known = [name for name in names if name[0] not in "<["]
+    lexicon, pronunciations = _lexicon(folder, known)
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "order": len(levels),
+        "counts": [len(level.words) for level in levels],
+        "vocabulary": len(known),
+        "imported": {"folder": str(folder), "grammar": path.name, "states": len(fst.final), "arcs": len(fst.weights)},
+        "pronunciations": pronunciations,
+        "version": version("cortext"),
+    }
+    _write(out, lexicon, names, levels, facts)
+    return LanguageModel.open(out)
+
+
+def _grammar(folder: Path, name: str | None) -> Path:
+    for candidate in GRAMMARS if name is None else (name,):
+        if (folder / candidate).is_file():
+            return folder / candidate
+    if name is None and any((folder / graph).is_file() for graph in ("TLG.fst", "LG.fst", "HCLG.fst")):
+        raise LanguageModelError(
+            "has the compiled decoding graph but no grammar (G.fst or G_no_prune.fst) to read n-grams from",
+            where=folder,
+            fix="get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT --out OUT",
+        )
+    raise LanguageModelError(f"no {name or 'G.fst or G_no_prune.fst'} in it", where=folder, fix="give a Kaldi folder")
+
+
+def read_words(path: Path) -> Words:
+    """Read `words.txt`: lines `WORD NUMBER`. Raises LanguageModelError naming the file and line."""
+    numbers: dict[int, str] = {}
+    seen: set[str] = set()
+    for number, fields in _lines(path):
+        if len(fields) != 2 or not fields[1].isdigit() or int(fields[1]) > _MOST_WORDS:
+            raise LanguageModelError(f"{' '.join(fields)[:40]!r} is not 'WORD NUMBER'", where=f"{path}, line {number}")
+        if fields[0] in seen or int(fields[1]) in numbers:
+            raise LanguageModelError(f"{fields[0]!r} or its number occurs twice", where=f"{path}, line {number}")
+        numbers[int(fields[1])] = fields[0]
+        seen.add(fields[0])
+    if not numbers:
+        raise LanguageModelError("no words in it", where=path)
+    names = _names([numbers.get(number, f"<{number}>") for number in range(max(numbers) + 1)])
+    names += [name for name in (BOS, EOS) if name not in names]
+    backoff = names.index(_DISAMBIGUATION) if _DISAMBIGUATION in names else -1
+    return Words(names, names.index(BOS), names.index(EOS), backoff)
+
+
+def _names(words: list[str]) -> list[str]:
+    """Words in lower case; one that would then equal another (`US` and `us`) stays as it is written."""
+    as_written, names = set(words), {}
+    for word in words:
+        lower = word.lower()
+        names[lower if lower not in names and (lower == word or lower not in as_written) else word] = None
+    return list(names)
+
+
+def _lexicon(folder: Path, words: list[str]) -> tuple[Lexicon, dict[str, int]]:
+    """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or not at all."""
+    from cortext.text.pronunciation import lexicon_for
+
+    own = _folder_lexicon(folder)
+    guessed = lexicon_for([word for word in words if word not in own and _PRONOUNCEABLE.fullmatch(word)])
+    lexicon = Lexicon()
+    for word in words:
+        for pronunciation in (own if word in own else guessed).pronunciations(word):
+            lexicon.add(word, pronunciation)
+    from_folder = sum(word in own for word in words)
+    counts = {"from_folder": from_folder, "added": len(guessed), "without": len(words) - from_folder - len(guessed)}
+    return lexicon, counts
+
+
+def _folder_lexicon(folder: Path) -> Lexicon:
+    """The lexicon that lies in the folder; an empty one if none does."""
+    units: dict[str, str] = {}
+    for name in ("lexicon.txt", "lexiconp.txt", "lexicon_numbers.txt"):
+        path = folder / name
+        if name == "lexicon_numbers.txt" and path.is_file():
+            if not (folder / "units.txt").is_file():
+                continue
+            units = {fields[1]: fields[0] for _, fields in _lines(folder / "units.txt") if len(fields) == 2}
+        if path.is_file():
+            return _read_lexicon(path, units)
+    return Lexicon()
+
+
+def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
+    """Lines `WORD P1 P2 ...`, with a probability after the word in `lexiconp.txt`, or numbers of units for phonemes."""
+    lexicon = Lexicon()
+    for number, (word, *symbols) in _lines(path):
+        if path.name == "lexiconp.txt":
+            symbols = symbols[1:]
+        phonemes = [_STRESS.sub("", units.get(symbol, symbol)).upper() for symbol in symbols]
+        if phonemes[-1:] == [SIL]:
+            phonemes.pop()
+        if word[0] in "<[!" or not phonemes:
+            continue
+        try:
+            lexicon.add(_VARIANT.sub("", word).lower(), phonemes)
+        except TextError as error:
+            raise LanguageModelError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+    return lexicon
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and fields of the lines of a file that are not empty."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if fields := line.split():
+                    yield number, fields
+    except (OSError, UnicodeDecodeError) as error:
+        raise LanguageModelError(f"cannot read it: {error}", where=path, fix="copy the whole folder again") from None
+
+
+def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
+    """Write n-grams as ARPA text, some at a time."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write("\\data\\\n")
+        file.writelines(f"ngram {order}={len(level.words)}\n" for order, level in enumerate(levels, start=1))
+        for order, level in enumerate(levels, start=1):
+            file.write(f"\n\\{order}-grams:\n")
+            for first in range(0, len(level.words), _ROWS):
+                rows = slice(first, first + _ROWS)
+                texts = [" ".join([names[number] for number in ngram]) for ngram in level.words[rows].tolist()]
+                probs, backoffs = level.log10_prob[rows].tolist(), level.log10_backoff[rows].tolist()
+                if order == len(levels):
+                    file.writelines(f"{prob:.7g}\t{text}\n" for prob, text in zip(probs, texts, strict=True))
+                else:
+                    lines = zip(probs, texts, backoffs, strict=True)
+                    file.writelines(f"{prob:.7g}\t{text}\t{backoff:.7g}\n" for prob, text, backoff in lines)
+        file.write("\n\\end\\\n")
+
+
+def _write(out: Path, lexicon: Lexicon, names: list[str], levels: list[NGrams], facts: dict[str, Any]) -> None:
+    """Write the directory under a temporary name beside `out`, then put it in its place."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        lexicon.write(partial / "lexicon.txt")
+        (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+        write_arpa(partial / "lm.arpa", names, levels)
+        (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
+        if out.is_dir():
+            shutil.rmtree(out)
+        partial.replace(out)
+    except OSError as error:
+        raise LanguageModelError(f"cannot write the language model: {error.strerror}", where=out) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,324 @@
+"""Kaldi folders as language models: grammars made by Kaldi's code, and by a writer of our own for random models."""
+
+import gzip
+import itertools
+import json
+import math
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cortext.decoding.ngram import NGram
+from cortext.decoding.ngram.arpa import read_arpa
+from cortext.decoding.ngram.grammar import Words, read_ngrams
+from cortext.decoding.ngram.kaldi import import_kaldi, read_words
+from cortext.decoding.ngram.openfst import read_fst
+from cortext.errors import LanguageModelError
+
+KALDI = Path(__file__).parent / "kaldi"
+LMPLZ = Path(__file__).parent / "lmplz"
+SENTENCES = [*(LMPLZ / "tiny.txt").read_text().splitlines(), "the dog away cat a ran", "ran ran ran", "away"]
+
+
+@pytest.fixture(scope="module")
+def original():
+    return NGram(read_arpa(LMPLZ / "tiny.arpa.gz"))
+
+
+@pytest.mark.parametrize("style", ["new", "old"])
+def test_kaldi_grammars_score_as_the_model_they_were_made_of(tmp_path, original, style):
+    model = import_kaldi(KALDI / style, tmp_path / "lm")
+    for sentence in SENTENCES:
+        assert model.sentence(sentence) == pytest.approx(original.sentence(sentence), abs=1e-4)
+    unknown = style == "old"  # its scripts leave <unk> out
+    assert model.ngram.counts == (original.counts[0] - unknown, *original.counts[1:])
+    assert sorted(model.ngram.vocabulary) == sorted(original.vocabulary)
+
+
+def test_every_ngram_comes_back(tmp_path):
+    import_kaldi(KALDI / "new", tmp_path / "lm")
+    expected, found = (named(read_arpa(path)) for path in (LMPLZ / "tiny.arpa.gz", tmp_path / "lm" / "lm.arpa"))
+    assert expected[0].keys() == found[0].keys()
+    for ngram, log_prob in expected[0].items():
+        assert ngram == ("<s>",) or found[0][ngram] == pytest.approx(log_prob, abs=1e-5)
+    for context, backoff in expected[1].items():
+        assert found[1].get(context, 0.0) == pytest.approx(backoff, abs=1e-5)
+
+
+def named(arpa):
+    words = {number: word for word, number in arpa.words.items()}
+    return tuple({tuple(words[n] for n in ngram): value for ngram, value in part.items()}
+                 for part in (arpa.probs, arpa.backoffs))  # fmt: skip
+
+
+def test_how_it_was_made_is_recorded(tmp_path):
+    import_kaldi(KALDI / "old", tmp_path / "lm")
+    facts = json.loads((tmp_path / "lm" / "lm.json").read_text())
+    assert facts["imported"] == {"folder": str(KALDI / "old"), "grammar": "G_no_prune.fst", "states": 18, "arcs": 40}
+    assert facts["pronunciations"] == {"from_folder": 0, "added": 7, "without": 0}
+    assert "cat K AE T SIL" in (tmp_path / "lm" / "lexicon.txt").read_text().splitlines()
+
+
+def test_the_lexicon_of_the_folder_is_used(tmp_path):
+    folder = tmp_path / "kaldi"
+    shutil.copytree(KALDI / "old", folder)
+    (folder / "units.txt").write_text("AA 1\nAE 2\nK 3\nT 4\nD 5\nG 6\n")
+    (folder / "lexicon_numbers.txt").write_text("CAT 3 1 4\nCAT(2) 3 2 4\nDOG 5 1 6\n")
+    model = import_kaldi(folder, tmp_path / "lm")
+    assert model.lexicon.pronunciations("cat") == (("K", "AA", "T"), ("K", "AE", "T"))
+    assert model.info()["pronunciations"] == {"from_folder": 2, "added": 5, "without": 0}
+    (folder / "lexicon.txt").write_text("<UNK> SPN\nCAT K AE1 T SIL\n")
+    model = import_kaldi(folder, tmp_path / "lm")
+    assert model.lexicon.pronunciations("cat") == (("K", "AE", "T"),)
+    (folder / "lexicon.txt").write_text("CAT K AE1 T\nDOG D OO G\n")
+    with pytest.raises(LanguageModelError, match=r"lexicon.txt, line 2: unknown phoneme 'OO'"):
+        import_kaldi(folder, tmp_path / "lm")
+
+
+def test_the_unpruned_grammar_is_preferred_and_one_can_be_chosen(tmp_path, original):
+    folder = tmp_path / "kaldi"
+    shutil.copytree(KALDI / "new", folder)
+    (folder / "G_no_prune.fst").write_bytes(b"not read when another is asked for")
+    assert import_kaldi(folder, tmp_path / "lm", "G.fst").ngram.counts == original.counts
+    with pytest.raises(LanguageModelError, match=r"G_no_prune.fst: no OpenFst file"):
+        import_kaldi(folder, tmp_path / "lm")
+
+
+def test_a_folder_with_only_the_decoding_graph_is_refused_with_the_way_out(tmp_path):
+    folder = tmp_path / "kaldi"
+    folder.mkdir()
+    shutil.copy(KALDI / "old" / "words.txt", folder)
+    with pytest.raises(LanguageModelError, match=r"no G.fst or G_no_prune.fst in it"):
+        import_kaldi(folder, tmp_path / "lm")
+    (folder / "TLG.fst").write_bytes(b"")
+    with pytest.raises(
+        LanguageModelError, match=r"no grammar .*; get .*cortext fetch lm-5gram OUT, or cortext lm build"
+    ):
+        import_kaldi(folder, tmp_path / "lm")
+    with pytest.raises(LanguageModelError, match="no such directory"):
+        import_kaldi(tmp_path / "absent", tmp_path / "lm")
+    assert not (tmp_path / "lm").exists()
+
+
+def test_words_are_put_in_lower_case_unless_two_would_be_one(tmp_path):
+    (tmp_path / "words.txt").write_text("<eps> 0\nA 1\na 2\nA. 3\n#0 4\n<s> 5\n</s> 6\n")
+    words = read_words(tmp_path / "words.txt")
+    assert words.names == ["<eps>", "A", "a", "a.", "#0", "<s>", "</s>"]
+    assert (words.begin, words.end, words.backoff) == (5, 6, 4)
+
+
+@pytest.mark.parametrize("line", ["cat", "cat x", "cat 1 2", "cat -1", "cat 999999999999"])
+def test_a_bad_line_of_words_is_named(tmp_path, line):
+    (tmp_path / "words.txt").write_text(f"<eps> 0\n{line}\n")
+    with pytest.raises(LanguageModelError, match=r"words.txt, line 2: .* is not 'WORD NUMBER'"):
+        read_words(tmp_path / "words.txt")
+
+
+@pytest.mark.parametrize("line", ["cat 2", "dog 1"])
+def test_a_word_or_number_may_not_occur_twice(tmp_path, line):
+    (tmp_path / "words.txt").write_text(f"<eps> 0\ncat 1\n{line}\n")
+    with pytest.raises(LanguageModelError, match=r"words.txt, line 3: .* occurs twice"):
+        read_words(tmp_path / "words.txt")
+
+
+# A writer of our own: facts of the format, and of how arpa2fst lays an n-gram model out as a graph.
+
+
+def binary(start, states, kind=b"vector", arc=b"standard", flags=0, symbols=b""):
+    """An OpenFst file; states: (final weight or None, [(input, output, weight, target)])."""
+    n_arcs = sum(len(arcs) for _, arcs in states)
+    header = struct.pack("<i", 2125659606)
+    header += struct.pack("<i", len(kind)) + kind + struct.pack("<i", len(arc)) + arc
+    header += struct.pack("<iiQqqq", 2, flags, 0, start, len(states), n_arcs) + symbols
+    body = b""
+    for final, arcs in states:
+        body += struct.pack("<fq", math.inf if final is None else final, len(arcs))
+        body += b"".join(struct.pack("<iifi", *each) for each in arcs)
+    return header + body
+
+
+def graph(model, n_words, order):
+    """The acceptor of a model {ngram: (log_prob, backoff)} over words 1..n_words; -1 is <s>, -2 is </s>."""
+    contexts = {(): 0}
+    for ngram in model:
+        for context in (ngram[:-1],):
+            contexts.setdefault(context, len(contexts))
+    contexts.setdefault((-1,), len(contexts))
+
+    def longest(history):
+        while history not in contexts:
+            history = history[1:]
+        return history
+
+    states = [[None, []] for _ in contexts]
+    for context, state in contexts.items():
+        if context:
+            backoff = model[context][1] if context in model else 0.0
+            states[state][1].append((n_words + 1, 0, -backoff, contexts[longest(context[1:])]))
+    for ngram, (log_prob, _) in model.items():
+        state = states[contexts[ngram[:-1]]]
+        if ngram[-1] == -2:
+            state[0] = -log_prob
+        elif ngram[-1] > 0:
+            state[1].append(
+                (ngram[-1], ngram[-1], -log_prob, contexts[longest(ngram[-order + 1 :] if order > 1 else ())])
+            )
+    return contexts[(-1,)], states
+
+
+def random_model(seed, n_words, order):
+    """Any back-off model: probabilities need not sum to one, and shorter n-grams of a listed one may be missing."""
+    chance = random.Random(seed)
+    model = {(word,): (-chance.uniform(0.1, 6), 0.0) for word in (*range(1, n_words + 1), -2)}
+    model[(-1,)] = (-99 * math.log(10), 0.0)
+    for length in range(2, order + 1):
+        for context in [ngram for ngram in model if len(ngram) == length - 1 and ngram[-1] != -2]:
+            for word in (*range(1, n_words + 1), -2):
+                if chance.random() < 0.4:
+                    model[(*context, word)] = (-chance.uniform(0.1, 6), 0.0)
+    extended = {ngram[:-1] for ngram in model}
+    return {n: (p, chance.uniform(-2, 1) if n in extended else 0.0) for n, (p, _) in model.items()}
+
+
+def plain_score(model, order, sentence):
+    """Log-probability by the definition of back-off, one word at a time."""
+    history, total = (-1,), 0.0
+    for word in (*sentence, -2):
+        context = history[-(order - 1) :] if order > 1 else ()
+        while (*context, word) not in model:
+            total += model[context][1] if context in model else 0.0
+            context = context[1:]
+        total += model[*context, word][0]
+        history = (*history, word)
+    return total
+
+
+WORDS = ["<eps>", "a", "b", "c", "#0", "<s>", "</s>"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_random_models_come_back_exactly(tmp_path_factory, seed, order):
+    path = tmp_path_factory.mktemp("fst") / "G.fst"
+    model = random_model(seed, 3, order)
+    path.write_bytes(binary(*graph(model, 3, order)))
+    names, levels = read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
+    code = {"a": 1, "b": 2, "c": 3, "<s>": -1, "</s>": -2}
+    found = {}
+    for level in levels:
+        for ngram, prob, backoff in zip(level.words, level.log10_prob, level.log10_backoff, strict=True):
+            found[tuple(code[names[number]] for number in ngram)] = (prob * math.log(10), backoff * math.log(10))
+    assert found.keys() == model.keys()
+    for length in range(4):
+        for sentence in itertools.product((1, 2, 3), repeat=length):
+            expected = plain_score(model, order, sentence)
+            assert plain_score(found, order, sentence) == pytest.approx(expected, abs=1e-4)
+
+
+def test_histories_that_only_back_off_are_folded_in(tmp_path):
+    """By hand: `a b` leads to a state of `b` that costs 0.5 to leave and does nothing else."""
+    states = [
+        (1.0, [(1, 1, 2.0, 1), (2, 2, 3.0, 2)]),  # empty: </s> 1, a 2, b 3
+        (None, [(2, 2, 0.25, 2), (4, 0, 0.75, 0)]),  # a: b 0.25, back-off 0.75
+        (None, [(4, 0, 0.5, 0)]),  # b: back-off 0.5
+        (None, [(4, 0, 0.125, 0)]),  # <s>
+    ]
+    path = tmp_path / "G.fst"
+    path.write_bytes(binary(3, states))
+    names, (unigrams, bigrams) = read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
+    cost = {names[n[0]]: -p * math.log(10) for n, p in zip(unigrams.words, unigrams.log10_prob, strict=True)}
+    backoff = {names[n[0]]: -p * math.log(10) for n, p in zip(unigrams.words, unigrams.log10_backoff, strict=True)}
+    assert {w: round(c, 6) for w, c in cost.items() if w != "<s>"} == {"a": 2.0, "b": 3.5, "</s>": 1.0}
+    assert {w: round(c, 6) for w, c in backoff.items()} == {"a": 0.75, "b": 0.0, "</s>": 0.0, "<s>": 0.125}
+    assert [[names[number] for number in ngram] for ngram in bigrams.words] == [["a", "b"]]
+    assert -bigrams.log10_prob[0] * math.log(10) == pytest.approx(0.75)
+
+
+def test_symbol_tables_in_the_file_are_passed_over(tmp_path):
+    table = struct.pack("<i", 2125658996) + struct.pack("<i", 1) + b"w" + struct.pack("<qq", 3, 2)
+    table += struct.pack("<i", 1) + b"a" + struct.pack("<q", 1) + struct.pack("<i", 2) + b"bb" + struct.pack("<q", 2)
+    states = [(0.5, [(1, 1, 2.0, 0)])]
+    (tmp_path / "G.fst").write_bytes(binary(0, states, flags=3, symbols=table + table))
+    fst = read_fst(tmp_path / "G.fst")
+    assert (fst.final.tolist(), fst.weights.tolist(), fst.targets.tolist()) == ([0.5], [2.0], [0])
+
+
+ONE = [(1, 1, 1.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\\data\\\nngram 1=3\n", "no OpenFst file"),
+        (binary(0, [(0.0, ONE)], kind=b"const"), "type 'const'.*fstconvert"),
+        (binary(0, [(0.0, ONE)], arc=b"log"), "arcs of type 'log'"),
+        (binary(0, [(0.0, ONE)])[:40], "ends in its header"),
+        (binary(0, [(0.0, ONE)])[:-1], "state 0 has 1 arcs"),
+        (binary(0, [(0.0, ONE), (None, ONE)])[:-24], "ends before state 1 of 2"),
+        (binary(0, [(0.0, ONE)]) + b"x", "1 bytes follow"),
+        (binary(1, [(0.0, ONE)]), "the start is state 1 of 1"),
+        (binary(0, [(0.0, [(1, 1, 1.0, 7)])]), "beyond the 1"),
+        (binary(0, [(0.0, [(-1, -1, 1.0, 0)])]), "negative label"),
+        (binary(0, [(0.0, [(1, 1, math.nan, 0)])]), "no number"),
+        (binary(0, [(0.0, ONE)], flags=1), "no symbol table"),
+        (
+            binary(0, [(0.0, ONE)]).replace(struct.pack("<i", 6), struct.pack("<i", 2**31 - 1), 1),
+            "longer than the file",
+        ),
+    ],
+)
+def test_a_damaged_file_is_one_line(tmp_path, content, message):
+    (tmp_path / "G.fst").write_bytes(content)
+    with pytest.raises(LanguageModelError, match=f"G.fst: .*{message}") as caught:
+        read_fst(tmp_path / "G.fst")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "states", "message"),
+    [
+        (0, [(0.0, [(9, 9, 1.0, 0)])], "labels beyond the words"),
+        (0, [(0.0, [(1, 2, 1.0, 0)])], "different words on their two sides"),
+        (1, [(0.0, ONE), (0.0, [(4, 0, 1.0, 0), (4, 0, 2.0, 0)])], "more than one back-off"),
+        (0, [(0.0, [(4, 0, 1.0, 1)]), (None, [(4, 0, 1.0, 2)]), (None, [(4, 0, 1.0, 1)])], "backs off in a circle"),
+        (0, [(0.0, [(4, 0, 1.0, 1)]), (0.0, [(4, 0, 1.0, 0)])], "no state of the empty history"),
+        (0, [(0.0, [(1, 1, 1.0, 0), (1, 1, 2.0, 0)])], "two arcs with one word"),
+        (0, [(0.0, [(1, 1, 1.0, 1), (2, 2, 1.0, 1)]), (0.0, [(4, 0, 1.0, 0)])], "several histories"),
+        (0, [(0.0, [(1, 1, 1.0, 1), (2, 2, 1.0, 2)]), (0.0, [(2, 2, 1.0, 1), (4, 0, 1.0, 0)]), (0.0, [(4, 0, 1.0, 0)])],
+         "another history than they spell"),
+        (0, [(0.0, [(1, 1, 1.0, (n + 1) % 9)]) for n in range(9)], "order above the highest supported"),
+    ],
+)  # fmt: skip
+def test_what_is_no_ngram_model_is_refused(tmp_path, start, states, message):
+    path = tmp_path / "G.fst"
+    path.write_bytes(binary(start, states))
+    with pytest.raises(LanguageModelError, match=message):
+        read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_files_damaged_anywhere_are_one_line_or_a_model(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fst") / "G.fst"
+    content = bytearray((KALDI / "new" / "G.fst").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    message = None
+    try:
+        words, levels = read_ngrams(read_fst(path), read_words(KALDI / "new" / "words.txt"), path)
+    except LanguageModelError as error:
+        message = str(error)
+    assert "\n" not in message if message else all((level.words < len(words)).all() for level in levels)
+
+
+def test_a_gzipped_grammar_is_no_openfst_file(tmp_path):
+    (tmp_path / "G.fst").write_bytes(gzip.compress((KALDI / "new" / "G.fst").read_bytes()))
+    with pytest.raises(LanguageModelError, match="no OpenFst file"):
+        read_fst(tmp_path / "G.fst")
