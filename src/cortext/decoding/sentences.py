@@ -40,7 +40,8 @@ class _States:
 
     def __init__(self, inventory: Inventory, options: DecoderOptions) -> None:
         self.blank, self.sil = inventory.blank, inventory.sil
-        self.scale, self.sil_cost = options.acoustic_scale, options.sil_cost
+        self.scale = options.acoustic_scale
+        self.cost = np.inf if options.sil_required else options.sil_cost
         self.tokens: list[int] = []
         self.words: list[int] = []
         self.sources: list[list[tuple[int, float]]] = []
@@ -70,7 +71,7 @@ class _States:
                     label = self.state(token, [each for each in before if self.tokens[each[0]] != token], word)
                     before = [(label, 0.0), (self.state(self.blank, [(label, 0.0)]), 0.0)]
                 ends += before
-            cost = self.sil_cost
+            cost = self.cost
             entries = [(state, -cost) for state, _ in ends] + self._silence(ends)
         self.finals.append([state for state, _ in entries])
 
