@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 DEMO_OUT ?= runs/demo
+FUZZ_SECONDS ?= 30
+CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
+# Python itself is not checked: its allocator must not hide ours, and what it never frees is no leak of ours.
+CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+    PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup native demo test test-slow lint format docs bench clean
+.PHONY: setup native checked sanitize fuzz demo test test-slow lint format docs bench clean
 
 setup: $(VENV)/.dev  ## the environment with everything that development needs
 
@@ -21,8 +26,20 @@ $(VENV)/.dev: $(VENV)/.base
 	touch $@
 
 native:  ## compile what has changed under native/ and put it where `import cortext` finds it
-	cmake --build build/native
-	cmake --install build/native --prefix $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
+	$(CMAKE) --build build/native
+	$(CMAKE) --install build/native --prefix $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
+
+checked: $(VENV)/.dev  ## the native part, looking for wrong addresses and undefined behaviour as it runs
+	$(CMAKE) -S native -B build/sanitize -G Ninja -DCORTEXT_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	    -DKENLM_SOURCE=$(firstword $(wildcard build/native/kenlm-*/kenlm-*.tar.gz)) >/dev/null
+	$(CMAKE) --build build/sanitize
+
+sanitize: checked  ## the tests of the native part with the checked build
+	$(CHECKED) $(BIN)/pytest -m "not slow" -n 2 -q tests/native tests/decoding
+
+fuzz: checked  ## damaged files, with the usual build and with the checked one
+	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz
+	$(CHECKED) $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --seed 1000 --out build/fuzz-checked
 
 demo: $(VENV)/.base  ## simulate, train, evaluate, report
 	$(BIN)/cortext demo --out $(DEMO_OUT)
