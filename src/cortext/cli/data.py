@@ -47,22 +47,33 @@ def simulate(
 
 
 def fetch(
-    dataset: Annotated[str, typer.Argument(help="What to fetch: t15, the public recordings of participant T15.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="What to fetch: t15, the public recordings of participant T15, or lm-5gram, a 5-gram model."
+        ),
+    ],
     out: Annotated[Path, typer.Argument(help="Directory to fetch into.")],
-    part: Annotated[str | None, typer.Option(help="Only neural, baseline or figures.")] = None,
+    part: Annotated[str | None, typer.Option(help="Of t15: only neural, baseline or figures.")] = None,
+    pruned: Annotated[
+        bool, typer.Option("--pruned", help="Of lm-5gram: the pruned model, 5 GB instead of 50.")
+    ] = False,
     from_dir: Annotated[Path | None, typer.Option("--from", help="Take files that you downloaded by hand.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Where a mirror of the archive answers.")] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Download a public data set, resuming where an earlier try broke off, check it, and unpack it.
+    """Download a public data set or language model, resuming where an earlier try broke off, and check it.
 
-    Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN.
+    Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN (t15) or HF_TOKEN.
 
     Example: cortext fetch t15 data/t15 --part neural
     """
     from cortext.data import fetch as fetcher
 
     with progress_bar("fetching") as progress:
-        files = fetcher.fetch(dataset, out, part=part, from_dir=from_dir, progress=progress)
+        files = fetcher.fetch(
+            dataset, out, part=part, pruned=pruned, from_dir=from_dir, base_url=base_url, progress=progress
+        )
     if as_json:
         print_json({"out": str(out), "files": [str(file) for file in files]})
     else:

@@ -35,6 +35,8 @@ class RemoteFile:
     def hasher(self) -> Any | None:
         """An empty hash of the file's digest type, or None where that is not stated or not known here."""
         name = (self.digest_type or "").lower().replace("-", "")
+        if name == "gitsha1" and self.digest and self.size is not None:  # of a git object: a header goes first
+            return hashlib.sha1(b"blob %d\0" % self.size)
         return hashlib.new(name) if self.digest and name in hashlib.algorithms_available else None
 
 

@@ -1,4 +1,5 @@
-"""The public recordings of participant T15 (Card et al. 2024), from the Dryad repository.
+"""Published data: the recordings of participant T15 (Card et al. 2024), from the Dryad repository; and the lab's
+language model (`cortext.data.hub`).
 
 Dryad lists a data set to anyone, but hands out files only to those who are logged in: set DRYAD_TOKEN to a token of
 your account, or download the files in a browser and give their folder as `from_dir`.
@@ -8,23 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import urllib.error
 import urllib.parse
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.data.archive import unpack
-from cortext.data.disk import disk_error, disk_errors
-from cortext.data.download import RemoteFile, download, mismatch, open_url
+from cortext.data.disk import disk_errors
+from cortext.data.download import RemoteFile, open_url
+from cortext.data.hub import LM_5GRAM, fetch_language_model
+from cortext.data.obtain import Meter, completed, obtain
 from cortext.errors import DataError, nearest
 
 DRYAD = "https://datadryad.org"
 TOKEN_VARIABLE = "DRYAD_TOKEN"
-_CHUNK = 1 << 20
 _LISTING_TIMEOUT_S = 20.0
 
 
@@ -63,25 +62,36 @@ def fetch(
     out: str | Path,
     *,
     part: str | None = None,
+    pruned: bool = False,
     from_dir: str | Path | None = None,
-    base_url: str = DRYAD,
+    base_url: str | None = None,
     token: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Fetch a published data set into directory `out`; returns the files and folders that it consists of.
 
-    dataset:  `t15`
-    part:     `neural` (session files, 10 GB), `baseline` (the published model) or `figures`; all by default
+    dataset:  `t15` or `lm-5gram`
+    part:     of t15: `neural` (session files, 10 GB), `baseline` (the published model) or `figures`; all by default
+    pruned:   of lm-5gram: the pruned model (about 5 GB) instead of the whole one (about 50 GB)
     from_dir: take files downloaded by hand; the network is only asked for their sizes and checksums, and not missed
-    token:    of a Dryad account (default: the environment variable DRYAD_TOKEN)
+    base_url: where a mirror of the repository answers
+    token:    of a Dryad account (default: the environment variable DRYAD_TOKEN), or of the Hub (HF_TOKEN; not needed)
     progress: called with bytes done and in all, archives counted once for coming and once for unpacking
 
     Downloads go on where they broke off, are checked against the repository's checksums and unpacked; a mark
     (`.<file>.completed`) makes a second call do nothing. Raises DataError, which says what can be done by hand.
     """
+    if dataset == LM_5GRAM:
+        if part is not None:
+            raise DataError(f"{dataset} has no parts, but part {part!r} was asked for")
+        return fetch_language_model(
+            out, pruned=pruned, from_dir=from_dir, base_url=base_url, token=token, progress=progress
+        )
     if dataset not in RELEASES:
-        raise DataError(f"unknown data set {dataset!r}; {nearest(dataset, RELEASES)}")
-    release, out = RELEASES[dataset], Path(out)
+        raise DataError(f"unknown data set {dataset!r}; {nearest(dataset, [*RELEASES, LM_5GRAM])}")
+    if pruned:
+        raise DataError(f"{dataset} is not a language model that could be pruned")
+    release, out, base_url = RELEASES[dataset], Path(out), base_url or DRYAD
     if part is not None and part not in release.parts:
         raise DataError(f"unknown part {part!r} of {dataset}; {nearest(part, release.parts)}")
     hint = f"cortext fetch {dataset} {out} --from FOLDER"
@@ -91,29 +101,17 @@ def fetch(
         files = _by_hand(release, Path(from_dir), part, base_url)
     else:
         files = [file for file in list_files(release, base_url, hint) if part in (None, release.part_of(file.name))]
-    meter = _Meter(files, progress)
+    meter = Meter(files, progress)
     token = token or os.environ.get(TOKEN_VARIABLE)
     products: list[Path] = []
+
+    def refused(error: urllib.error.HTTPError, name: str) -> DataError:
+        return _refused(error, name, release, hint)
+
     for file in files:
         source = Path(from_dir) / file.name if from_dir is not None else None
-        products += _completed(file, out, meter) or _obtain(file, out, source, token, meter, release, hint)
+        products += completed(file, out, meter) or obtain(file, out, source, token, meter, refused)
     return products
-
-
-class _Meter:
-    """Bytes done of all files; an archive counts twice, for coming and for unpacking."""
-
-    def __init__(self, files: list[RemoteFile], progress: Callable[[int, int], None] | None) -> None:
-        self.total, self.done, self.progress = sum(map(self.weight, files)), 0, progress
-
-    @staticmethod
-    def weight(file: RemoteFile) -> int:
-        return (file.size or 0) * (2 if file.name.endswith(".zip") else 1)
-
-    def advance(self, n_bytes: int) -> None:
-        self.done += n_bytes
-        if self.progress:
-            self.progress(min(self.done, self.total), self.total)
 
 
 def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[RemoteFile]:
@@ -174,69 +172,3 @@ def _by_hand(release: Release, folder: Path, part: str | None, base_url: str) ->
     except DataError:
         known = {}
     return [known.get(name, RemoteFile(name, "", (folder / name).stat().st_size)) for name in present]
-
-
-def _mark(file: RemoteFile, out: Path) -> Path:
-    return out / f".{file.name}.completed"
-
-
-def _completed(file: RemoteFile, out: Path, meter: _Meter) -> list[Path]:
-    """What an earlier call made of this very file, if all of it is still there."""
-    try:
-        mark = json.loads(_mark(file, out).read_text())
-        products = [out / name for name in mark["products"]]
-        same = mark["size"] == file.size and file.digest in (None, mark["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    if not same or not all(path.exists() for path in products):
-        return []
-    meter.advance(meter.weight(file))
-    return products
-
-
-def _obtain(
-    file: RemoteFile, out: Path, source: Path | None, token: str | None, meter: _Meter, release: Release, hint: str
-) -> list[Path]:
-    path = out / file.name
-    if source is None:
-        try:
-            download(file, path, token=token, advance=meter.advance)
-        except urllib.error.HTTPError as error:
-            raise _refused(error, file.name, release, hint) from None
-    else:
-        path = _take(file, source, path, meter)
-    if path.suffix == ".zip":
-        products = unpack(path, out, meter.advance)
-        if source is None:
-            path.unlink()  # its content is unpacked and checked; the archive of the recordings is 10 GB
-    else:
-        products = [path]
-    mark = {"size": file.size, "digest": file.digest, "products": [product.name for product in products]}
-    with disk_errors(out):
-        _mark(file, out).write_text(json.dumps(mark))
-    return products
-
-
-def _take(file: RemoteFile, source: Path, path: Path, meter: _Meter) -> Path:
-    """Check a file downloaded by hand; archives are read where they lie, other files are copied."""
-    hash_, archive = file.hasher(), source.suffix == ".zip"
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with source.open("rb") as reader, (Path(os.devnull) if archive else temporary).open("wb") as writer:
-            while chunk := reader.read(_CHUNK):
-                writer.write(chunk)
-                meter.advance(len(chunk))
-                if hash_:
-                    hash_.update(chunk)
-        problem = mismatch(file, source.stat().st_size, hash_)
-        if problem or (archive and not zipfile.is_zipfile(source)):
-            raise DataError(problem or "not a zip archive", where=source, fix="download it again")
-        if archive:
-            return source
-        if not (path.exists() and path.samefile(source)):
-            shutil.move(temporary, path)
-        return path
-    except OSError as error:
-        raise disk_error(error, path) from None
-    finally:
-        temporary.unlink(missing_ok=True)
