@@ -22,6 +22,7 @@ def import_folder(
     grammar: Annotated[
         str | None, typer.Option(help="Which grammar in it; by default G_no_prune.fst, else G.fst.")
     ] = None,
+    binary: Annotated[str, typer.Option(help="File type of lm.bin: trie, probing, or quantised (smallest).")] = "trie",
     as_json: bool = JSON,
 ) -> None:
     """Convert a published Kaldi folder into a language-model directory.
@@ -30,13 +31,14 @@ def import_folder(
     """
     from cortext.decoding.ngram.kaldi import import_kaldi
 
-    facts = import_kaldi(folder, out, grammar).info()
+    facts = import_kaldi(folder, out, grammar, binary).info()
     if as_json:
         print_json(facts)
         return
     rows = [
         ("order", facts["order"]),
         ("n-grams", "  ".join(f"{count:,}" for count in facts["counts"])),
+        ("bytes", f"{facts['bytes']:,}"),
         ("vocabulary", f"{facts['vocabulary']:,}"),
         *(
             (f"pronunciations {name.replace('_', ' ')}", f"{count:,}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cortext.decoding.ngram import NGram
 from cortext.decoding.ngram.arpa import read_arpa
 from cortext.decoding.ngram.grammar import Words, read_ngrams
-from cortext.decoding.ngram.kaldi import import_kaldi, read_words
+from cortext.decoding.ngram.kaldi import import_kaldi, read_words, write_arpa
 from cortext.decoding.ngram.openfst import read_fst
 from cortext.errors import LanguageModelError
 
@@ -35,14 +35,14 @@ def test_kaldi_grammars_score_as_the_model_they_were_made_of(tmp_path, original,
     model = import_kaldi(KALDI / style, tmp_path / "lm")
     for sentence in SENTENCES:
         assert model.sentence(sentence) == pytest.approx(original.sentence(sentence), abs=1e-4)
-    unknown = style == "old"  # its scripts leave <unk> out
-    assert model.ngram.counts == (original.counts[0] - unknown, *original.counts[1:])
-    assert sorted(model.ngram.vocabulary) == sorted(original.vocabulary)
+    assert model.ngram.counts == original.counts  # KenLM adds the <unk> that the older scripts leave out
+    assert set(model.ngram.words()) == {"<unk>", "<s>", "</s>", *original.vocabulary}
 
 
 def test_every_ngram_comes_back(tmp_path):
-    import_kaldi(KALDI / "new", tmp_path / "lm")
-    expected, found = (named(read_arpa(path)) for path in (LMPLZ / "tiny.arpa.gz", tmp_path / "lm" / "lm.arpa"))
+    grammar = KALDI / "new" / "G.fst"
+    write_arpa(tmp_path / "lm.arpa", *read_ngrams(read_fst(grammar), read_words(KALDI / "new" / "words.txt"), grammar))
+    expected, found = (named(read_arpa(path)) for path in (LMPLZ / "tiny.arpa.gz", tmp_path / "lm.arpa"))
     assert expected[0].keys() == found[0].keys()
     for ngram, log_prob in expected[0].items():
         assert ngram == ("<s>",) or found[0][ngram] == pytest.approx(log_prob, abs=1e-5)
@@ -239,6 +239,30 @@ def test_histories_that_only_back_off_are_folded_in(tmp_path):
     assert -bigrams.log10_prob[0] * math.log(10) == pytest.approx(0.75)
 
 
+def test_a_one_gram_grammar_scores_as_it_is(tmp_path):
+    folder = tmp_path / "kaldi"
+    folder.mkdir()
+    (folder / "words.txt").write_text("".join(f"{word} {number}\n" for number, word in enumerate(WORDS)))
+    states = [(1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]), (None, [(4, 0, 0.5, 0)])]  # the second is <s>
+    (folder / "G.fst").write_bytes(binary(1, states))
+    model = import_kaldi(folder, tmp_path / "lm")
+    assert model.sentence("a b a") == pytest.approx(-(0.5 + 2.0 + 3.0 + 2.0 + 1.0), abs=1e-5)
+    assert model.sentence("") == pytest.approx(-(0.5 + 1.0), abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_models_score_alike_through_the_binary_file(tmp_path, seed):
+    folder = tmp_path / "kaldi"
+    folder.mkdir()
+    (folder / "words.txt").write_text("".join(f"{word} {number}\n" for number, word in enumerate(WORDS)))
+    model = random_model(seed, 3, 3)
+    (folder / "G.fst").write_bytes(binary(*graph(model, 3, 3)))
+    imported = import_kaldi(folder, tmp_path / "lm")
+    for sentence in itertools.product((1, 2, 3), repeat=4):
+        found = imported.sentence(" ".join(WORDS[word] for word in sentence))
+        assert found == pytest.approx(plain_score(model, 3, sentence), abs=1e-4)
+
+
 def test_symbol_tables_in_the_file_are_passed_over(tmp_path):
     table = struct.pack("<i", 2125658996) + struct.pack("<i", 1) + b"w" + struct.pack("<qq", 3, 2)
     table += struct.pack("<i", 1) + b"a" + struct.pack("<q", 1) + struct.pack("<i", 2) + b"bb" + struct.pack("<q", 2)
@@ -322,3 +346,14 @@ def test_a_gzipped_grammar_is_no_openfst_file(tmp_path):
     (tmp_path / "G.fst").write_bytes(gzip.compress((KALDI / "new" / "G.fst").read_bytes()))
     with pytest.raises(LanguageModelError, match="no OpenFst file"):
         read_fst(tmp_path / "G.fst")
+
+
+def test_the_verb_converts_and_complains_in_one_line(tmp_path, capsys):
+    from cortext.cli import run
+
+    assert run(["lm", "import", str(KALDI / "old"), "--out", str(tmp_path / "lm"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["imported"]["grammar"] == "G_no_prune.fst"
+    assert run(["lm", "import", str(KALDI / "new"), "--out", str(tmp_path / "lm"), "--binary", "quantised"]) == 0
+    assert "vocabulary" in capsys.readouterr().out
+    assert run(["lm", "import", str(KALDI / "new"), "--out", str(tmp_path / "lm"), "--grammar", "absent.fst"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

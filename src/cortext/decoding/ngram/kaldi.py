@@ -8,19 +8,20 @@ Such a folder, as those published with the Brain-to-Text benchmarks (Willett et 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from cortext import _native
 from cortext.decoding.ngram.arpa import BOS, EOS
+from cortext.decoding.ngram.build import BINARIES, FORMAT_VERSION, in_place_of, refuse_foreign
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
-from cortext.decoding.ngram.language_model import FORMAT_VERSION, LanguageModel, _refuse_foreign
+from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
-from cortext.errors import LanguageModelError, TextError
+from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import LM, SIL
 
@@ -33,10 +34,13 @@ _VARIANT = re.compile(r"\(\d+\)$")
 _STRESS = re.compile(r"\d$")
 
 
-def import_kaldi(folder: str | Path, out: str | Path, grammar: str | None = None) -> LanguageModel:
+def import_kaldi(
+    folder: str | Path, out: str | Path, grammar: str | None = None, binary: str = "trie"
+) -> LanguageModel:
     """Convert a Kaldi folder into the language-model directory `out`, and open it.
 
     grammar: name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else `G.fst`
+    binary:  type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller
 
     Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`, `lexiconp.txt`, or
     `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped dictionary and its model; what is no
@@ -47,8 +51,10 @@ def import_kaldi(folder: str | Path, out: str | Path, grammar: str | None = None
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise LanguageModelError("no such directory", where=folder)
+    if binary not in BINARIES:
+        raise LanguageModelError(f"binary is {binary!r}; {nearest(binary, BINARIES)}")
     path = _grammar(folder, grammar)
-    _refuse_foreign(out)
+    refuse_foreign(out)
     words = read_words(folder / "words.txt")
     fst = read_fst(path)
     names, levels = read_ngrams(fst, words, path)
@@ -63,7 +69,14 @@ def import_kaldi(folder: str | Path, out: str | Path, grammar: str | None = None
         "pronunciations": pronunciations,
         "version": version("cortext"),
     }
-    _write(out, lexicon, names, levels, facts)
+    with in_place_of(out) as partial:
+        arpa = partial / "lm.arpa"
+        write_arpa(arpa, names, levels if len(levels) > 1 else _as_bigrams(names, levels[0]))
+        _native.write_binary(str(arpa), str(partial / "lm.bin"), **BINARIES[binary])
+        arpa.unlink()
+        lexicon.write(partial / "lexicon.txt")
+        (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+        (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
     return LanguageModel.open(out)
 
 
@@ -101,7 +114,8 @@ def read_words(path: Path) -> Words:
 
 def _names(words: list[str]) -> list[str]:
     """Words in lower case; one that would then equal another (`US` and `us`) stays as it is written."""
-    as_written, names = set(words), {}
+    as_written = set(words)
+    names: dict[str, None] = {}
     for word in words:
         lower = word.lower()
         names[lower if lower not in names and (lower == word or lower not in as_written) else word] = None
@@ -166,6 +180,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise LanguageModelError(f"cannot read it: {error}", where=path, fix="copy the whole folder again") from None
 
 
+def _as_bigrams(names: list[str], unigrams: NGrams) -> list[NGrams]:
+    """A 1-gram model as a 2-gram model that scores alike, for KenLM's files begin with order 2."""
+    begin, end = names.index(BOS), names.index(EOS)
+    rows = [np.flatnonzero(unigrams.words[:, 0] == word)[0] for word in (begin, end)]
+    prob = unigrams.log10_backoff[rows[0]] + unigrams.log10_prob[rows[1]]
+    return [unigrams, NGrams(np.array([[begin, end]], dtype=np.int32), np.array([prob]), np.zeros(1))]
+
+
 def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
     """Write n-grams as ARPA text, some at a time."""
     with path.open("w", encoding="utf-8") as file:
@@ -183,21 +205,3 @@ def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
                     lines = zip(probs, texts, backoffs, strict=True)
                     file.writelines(f"{prob:.7g}\t{text}\t{backoff:.7g}\n" for prob, text, backoff in lines)
         file.write("\n\\end\\\n")
-
-
-def _write(out: Path, lexicon: Lexicon, names: list[str], levels: list[NGrams], facts: dict[str, Any]) -> None:
-    """Write the directory under a temporary name beside `out`, then put it in its place."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        lexicon.write(partial / "lexicon.txt")
-        (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
-        write_arpa(partial / "lm.arpa", names, levels)
-        (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
-        if out.is_dir():
-            shutil.rmtree(out)
-        partial.replace(out)
-    except OSError as error:
-        raise LanguageModelError(f"cannot write the language model: {error.strerror}", where=out) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
