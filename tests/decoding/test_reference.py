@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel, NGram
-from cortext.decoding.ngram.arpa import Arpa
-from cortext.decoding.ngram.estimate import SPECIAL, estimate
+from cortext.decoding.ngram.arpa import Arpa, read_arpa
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.reference import FLOOR
 from cortext.text.lexicon import Lexicon
@@ -26,17 +26,13 @@ TEXT = "a b", "a a b c", "b", "c a d", "d a b", "a c", "b b a", "c"
 
 def ngram(order):
     """A small model of the words a, b, c and d."""
-    words = [*SPECIAL, "a", "b", "c", "d"]
-    sentences = [np.array([words.index(word) for word in sentence.split()]) for sentence in TEXT]
-    levels, _ = estimate(sentences, len(words), order)
-    probs, backoffs = {}, {}
-    for level in levels:
-        for row, prob, backoff in zip(level.ngrams.tolist(), level.log10_prob, level.log10_backoff, strict=True):
-            probs[tuple(row)] = float(prob) * math.log(10)
-            backoffs[tuple(row)] = float(backoff) * math.log(10)
-    contexts = {ngram[:-1] for ngram in probs}
-    kept = {each: value for each, value in backoffs.items() if each in contexts}
-    return NGram(Arpa({word: number for number, word in enumerate(words)}, (len(words),) * order, probs, kept))
+    with tempfile.TemporaryDirectory() as directory:
+        LanguageModel.build(TEXT, max(order, 2), Path(directory) / "lm", keep_arpa=True)
+        arpa = read_arpa(Path(directory) / "lm" / "lm.arpa")
+    if order == 1:
+        unigrams = {ngram: value for ngram, value in arpa.probs.items() if len(ngram) == 1}
+        arpa = Arpa(arpa.words, arpa.counts[:1], unigrams, {})
+    return NGram(arpa)
 
 
 NGRAMS = [ngram(order) for order in (1, 2, 3)]

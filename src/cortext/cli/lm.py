@@ -2,36 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from cortext.cli.console import JSON, print_json, print_table
+from cortext.cli.console import JSON, print_json, print_table, progress_bar
 
 lm = typer.Typer(help="Build, describe and use n-gram language models.", rich_markup_mode=None)
 
 
+class _ManyNumbers(TyperCommand):
+    """`--prune 0 0 1`: an option that takes as many numbers as follow it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join the numbers, then parse as usual."""
+        if "--prune" in args:
+            first = args.index("--prune") + 1
+            end = first
+            while end < len(args) and args[end].isdigit():
+                end += 1
+            if end > first:
+                args = [*args[:first], " ".join(args[first:end]), *args[end:]]
+        return super().parse_args(ctx, args)
+
+
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
-    for verb in (build, info, score):
+    lm.command(cls=_ManyNumbers)(build)
+    for verb in (info, score):
         lm.command()(verb)
     app.add_typer(lm, name="lm")
 
 
 def build(
-    texts: Annotated[list[Path], typer.Argument(help="Text files, one sentence per line.")],
+    texts: Annotated[list[Path], typer.Argument(help="Files of English text, plain or .gz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
-    order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 4,
+    order: Annotated[int, typer.Option(help="Longest n-gram, 2 to 6.")] = 5,
+    vocab: Annotated[
+        str | None,
+        typer.Option(metavar="N|FILE", help="Keep the N most frequent words, or those of a file. Default: all."),
+    ] = None,
+    prune: Annotated[
+        str,
+        typer.Option(metavar="N ...", help="For each order: leave out n-grams that occur at most N times."),
+    ] = "0",
+    interpolate: Annotated[
+        bool, typer.Option("--interpolate", help="Mix one model for each TEXT, weighted by --held-out.")
+    ] = False,
+    held_out: Annotated[Path | None, typer.Option(help="Text that the weights of --interpolate are fitted on.")] = None,
+    kind: Annotated[str, typer.Option("--type", help="words, or spelling: a model of letters.")] = "words",
+    binary: Annotated[str, typer.Option(help="lm.bin is a quantised trie, a trie or probing.")] = "quantised",
+    keep_arpa: Annotated[bool, typer.Option("--keep-arpa", help="Keep the model as text too, lm.arpa.")] = False,
+    engine: Annotated[str, typer.Option(help="cortext, or lmplz: KenLM's estimator, where installed.")] = "cortext",
+    memory: Annotated[float, typer.Option(help="Gigabytes for counting; the rest goes to the disk of --out.")] = 4.0,
     as_json: bool = JSON,
 ) -> None:
     """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.
 
-    Example: cortext lm build runs/sim/text/lm.txt --order 4 --out runs/lm
+    Example: cortext lm build runs/sim/text/lm.txt --order 5 --vocab 125000 --prune 0 0 1 --out runs/lm
     """
     from cortext.decoding.ngram import LanguageModel
+    from cortext.decoding.ngram.vocabulary import read_vocabulary
 
-    model = LanguageModel.build(texts, order, out)
+    with ExitStack() as bars:
+
+        def stage(name: str) -> Callable[[int, int], None]:
+            bars.close()
+            return bars.enter_context(progress_bar(name))
+
+        model = LanguageModel.build(
+            texts,
+            order,
+            out,
+            read_vocabulary(vocab) if vocab else None,
+            stage=stage,
+            prune=_numbers(prune),
+            interpolate=interpolate,
+            held_out=held_out,
+            kind=kind,
+            binary=binary,
+            keep_arpa=keep_arpa,
+            engine=engine,
+            memory_bytes=int(memory * (1 << 30)),
+        )
     _print_facts(out, model.info(), as_json)
 
 
@@ -39,7 +96,7 @@ def info(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
     as_json: bool = JSON,
 ) -> None:
-    """Describe a language model: order, n-grams, vocabulary, sources.
+    """Describe a language model: order, n-grams, file type, bytes per n-gram, vocabulary, sources.
 
     Example: cortext lm info runs/lm
     """
@@ -50,7 +107,7 @@ def info(
 
 def score(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
-    text: Annotated[Path, typer.Argument(help="Text file, one sentence per line.")],
+    text: Annotated[Path, typer.Argument(help="File of English text, plain or .gz.")],
     as_json: bool = JSON,
 ) -> None:
     """Perplexity and rate of unknown words of a text.
@@ -59,7 +116,16 @@ def score(
     """
     from cortext.decoding.ngram import LanguageModel
 
-    _print_facts(text, LanguageModel.open(directory).evaluate(text), as_json)
+    with progress_bar("scoring") as bar:
+        facts = LanguageModel.open(directory).evaluate(text, progress=bar)
+    _print_facts(text, facts, as_json)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    fields = text.replace(",", " ").split()
+    if not fields or not all(field.isdigit() for field in fields):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 0 0 1", param_hint="--prune")
+    return tuple(map(int, fields))
 
 
 def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
@@ -72,9 +138,12 @@ def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
 
 def _readable(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_readable(item)}" for name, item in value.items())
+        lines = any(isinstance(item, dict | list) for item in value.values())
+        return ("\n" if lines else ", ").join(
+            f"{name.replace('_', ' ')} {_readable(item)}" for name, item in value.items()
+        )
     if isinstance(value, list | tuple):
-        return ("\n" if value and isinstance(value[0], dict) else "  ").join(map(_readable, value))
+        return ("\n" if value and isinstance(value[0], dict | list) else "  ").join(map(_readable, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

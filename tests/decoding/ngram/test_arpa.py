@@ -3,11 +3,9 @@
 import gzip
 import math
 
-import numpy as np
 import pytest
 
-from cortext.decoding.ngram.arpa import MISSING_UNK, read_arpa, write_arpa
-from cortext.decoding.ngram.estimate import SPECIAL, estimate
+from cortext.decoding.ngram.arpa import MISSING_UNK, read_arpa
 from cortext.errors import LanguageModelError
 
 GOOD = r"""made by hand
@@ -61,17 +59,6 @@ def test_a_model_without_unk_gives_unknown_words_what_kenlm_gives(arpa):
     text = GOOD.replace("-1.0\t<unk>\n", "").replace("ngram 1=5", "ngram 1=4")
     read = read_arpa(arpa(text))
     assert read.probs[read.words["<unk>"],] == MISSING_UNK == pytest.approx(-100 * math.log(10))
-
-
-def test_what_is_written_is_read(tmp_path):
-    rng = np.random.default_rng(0)
-    levels, _ = estimate([rng.integers(3, 8, size=6) for _ in range(30)], 8, 3)
-    write_arpa(tmp_path / "lm.arpa", [*SPECIAL, *"abcde"], levels)
-    read = read_arpa(tmp_path / "lm.arpa")
-    assert read.counts == tuple(len(level.ngrams) for level in levels)
-    for level in levels:
-        for ngram, log10_prob in zip(level.ngrams.tolist(), level.log10_prob, strict=True):
-            assert read.probs[tuple(ngram)] == pytest.approx(log10_prob * math.log(10), abs=1e-6)
 
 
 @pytest.mark.parametrize(

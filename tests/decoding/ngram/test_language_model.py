@@ -19,7 +19,7 @@ def built(tmp_path):
 
 def test_a_directory_holds_the_trio_and_how_it_was_made(built):
     directory = built.directory
-    assert sorted(path.name for path in directory.iterdir()) == ["lexicon.txt", "lm.arpa", "lm.json", "tokens.txt"]
+    assert sorted(path.name for path in directory.iterdir()) == ["lexicon.txt", "lm.bin", "lm.json", "tokens.txt"]
     assert tuple((directory / "tokens.txt").read_text().split()) == LM.symbols
     assert "cat K AE T SIL" in (directory / "lexicon.txt").read_text().splitlines()
     assert {"a AH SIL", "a EY SIL"} <= set((directory / "lexicon.txt").read_text().splitlines())
@@ -44,32 +44,40 @@ def test_the_model_opens_as_it_was_built(built):
 def test_files_and_sentences_are_sources(tmp_path):
     (tmp_path / "one.txt").write_text("the cat sat\n\nthe dog\n")
     (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"a cat ran\n"))
-    texts = [tmp_path / "one.txt", tmp_path / "two.txt.gz", "the dog ran"]
+    texts = [tmp_path / "one.txt", "the dog ran", tmp_path / "two.txt.gz", "A dog sat. The 3 ran."]
     model = LanguageModel.build(texts, 2, tmp_path / "lm")
-    assert [(source["sentences"], source["words"]) for source in model.info()["sources"]] == [(2, 5), (1, 3), (1, 3)]
-    assert sorted(model.ngram.vocabulary) == ["a", "cat", "dog", "ran", "sat", "the"]
+    assert [(source["sentences"], source["words"]) for source in model.info()["sources"]] == [(2, 5), (1, 3), (3, 9)]
+    words = ["a", "cat", "dog", "ran", "sat", "the", "three"]
+    assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", *words]
     evaluated = model.evaluate(tmp_path / "one.txt")
     assert evaluated["words"] == 5
     assert evaluated["oov_rate"] == 0.0
     assert evaluated == model.evaluate(["the cat sat", "the dog"])
 
 
-def test_words_outside_a_given_vocabulary_count_as_unknown(tmp_path):
+def test_words_outside_a_given_vocabulary_are_left_out(tmp_path):
     model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=["the", "cat", "sat", "zebra"])
-    assert sorted(model.ngram.vocabulary) == sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
+    assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", "cat", "sat", "the", "zebra"]
+    assert sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
     assert model.info()["out_of_vocabulary"] == {"words": 4, "distinct": 4, "rate": 0.4}
-    assert model.ngram.unigram("away") > model.ngram.unigram("zebra")  # four of ten words are unknown
+    assert model.ngram.unigram("away") == model.ngram.unigram("zebra")  # lmplz gives <unk> the uniform share too
+
+
+def test_the_vocabulary_by_frequency_takes_the_alphabet_for_ties(tmp_path):
+    model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=4)  # cat, sat, the twice; a, away, ... once
+    assert sorted(model.lexicon) == ["a", "cat", "sat", "the"]
 
 
 def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
-    again = LanguageModel.build(["the end"], 1, built.directory)
-    assert again.ngram.order == 1
+    again = LanguageModel.build(["the end"], 2, built.directory)
+    assert again.ngram.order == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["lm"]
     (built.directory / "notes.txt").write_text("mine")
     with pytest.raises(LanguageModelError, match=r"holds 'notes.txt', which is no part of a language model"):
-        LanguageModel.build(["the end"], 1, built.directory)
+        LanguageModel.build(["the end"], 2, built.directory)
     (tmp_path / "file").write_text("")
     with pytest.raises(LanguageModelError, match="is a file"):
-        LanguageModel.build(["the end"], 1, tmp_path / "file")
+        LanguageModel.build(["the end"], 2, tmp_path / "file")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -88,7 +96,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
     ("texts", "message"),
     [
         ([], "no sentence in the texts"),
-        (["...", "12 -"], "no sentence in"),
+        (["...", "- --"], "no sentence in"),
         ("the cat", "texts is 'the cat'; a list of Paths and sentences is needed"),
     ],
 )
@@ -119,8 +127,12 @@ def test_a_directory_that_cannot_be_used_is_named(built):
     (directory / "lm.json").write_text("{")
     with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON"):
         LanguageModel.open(directory).info()
-    (directory / "lm.arpa").rename(directory / "lm.bin")
-    with pytest.raises(LanguageModelError, match=r"only a binary lm.bin.*give the model as ARPA text"):
+    binary = (directory / "lm.bin").read_bytes()
+    (directory / "lm.bin").write_bytes(binary[: len(binary) // 2])
+    with pytest.raises(LanguageModelError, match=r"lm.bin: "):
+        LanguageModel.open(directory)
+    (directory / "lm.bin").unlink()
+    with pytest.raises(LanguageModelError, match=r"no lm.bin or lm.arpa"):
         LanguageModel.open(directory)
     (directory / "tokens.txt").write_text("BLANK SIL AA")
     with pytest.raises(LanguageModelError, match=r"tokens.txt: lacks AE, AH"):

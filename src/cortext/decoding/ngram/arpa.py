@@ -1,4 +1,7 @@
-"""ARPA n-gram files: the text form that every n-gram toolkit reads and writes (log10, one section per order)."""
+"""ARPA n-gram files: the text form that every n-gram toolkit reads and writes (log10, one section per order).
+
+What the search reads goes through the compiled `cortext._native.NGram`; this reader tells what is wrong with a file.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cortext.decoding.ngram.estimate import BOS, EOS, MAX_ORDER, UNK, Level
 from cortext.errors import LanguageModelError
 
+UNK, BOS, EOS = "<unk>", "<s>", "</s>"
+SPECIAL = (UNK, BOS, EOS)
+UNK_ID, BOS_ID, EOS_ID = range(3)
+MAX_ORDER = 6
 LN10 = math.log(10.0)
 MISSING_UNK = -100.0 * LN10
 """Natural log of what a file without `<unk>` gives to unknown words; KenLM does the same."""
@@ -33,21 +39,6 @@ class Arpa:
     counts: tuple[int, ...] = ()
     probs: dict[Context, float] = field(default_factory=dict)
     backoffs: dict[Context, float] = field(default_factory=dict)
-
-
-def write_arpa(path: Path, words: Sequence[str], levels: Sequence[Level]) -> None:
-    """Write a model; `words` names the word numbers of `levels`."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write("\\data\\\n")
-        file.writelines(f"ngram {order}={len(level.ngrams)}\n" for order, level in enumerate(levels, start=1))
-        for order, level in enumerate(levels, start=1):
-            file.write(f"\n\\{order}-grams:\n")
-            rows = zip(level.ngrams.tolist(), level.log10_prob.tolist(), level.log10_backoff.tolist(), strict=True)
-            for ngram, prob, backoff in rows:
-                text = " ".join([words[number] for number in ngram])
-                end = f"\t{backoff:.8g}\n" if order < len(levels) else "\n"
-                file.write(f"{prob:.8g}\t{text}{end}")
-        file.write("\n\\end\\\n")
 
 
 def read_arpa(path: str | Path) -> Arpa:

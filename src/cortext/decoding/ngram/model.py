@@ -4,41 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from cortext.decoding.ngram.arpa import Arpa, Context
-from cortext.decoding.ngram.estimate import BOS, EOS, SPECIAL, UNK
+from cortext.decoding.ngram.arpa import BOS, EOS, SPECIAL, UNK, Arpa, Context
+from cortext.decoding.ngram.scoring import TextScore
 
 State = Context
 """What of the history can still matter: the longest suffix that is the context of an n-gram. Equal states score all
 continuations alike, so hypotheses with equal states may be joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextScore:
-    """How well a model predicts a text: log-probabilities of everything, and without the unknown words."""
-
-    sentences: int
-    words: int
-    unknown_words: int
-    log_prob: float
-    log_prob_known: float
-
-    @property
-    def perplexity(self) -> float:
-        """Per word and sentence end, unknown words included."""
-        return math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
-
-    @property
-    def perplexity_known(self) -> float:
-        """Per known word and sentence end."""
-        known = self.words - self.unknown_words + self.sentences
-        return math.exp(-self.log_prob_known / known) if self.sentences else math.nan
-
-    @property
-    def oov_rate(self) -> float:
-        """Share of the words that the model does not know."""
-        return self.unknown_words / self.words if self.words else 0.0
 
 
 class NGram:

@@ -1,0 +1,280 @@
+"""Building a language-model directory from texts: read, count, estimate, interpolate, write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cortext.decoding.ngram import counts, lmplz
+from cortext.decoding.ngram.arpa import MAX_ORDER, SPECIAL
+from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
+from cortext.decoding.ngram.database import Database, in_background
+from cortext.decoding.ngram.estimate import Estimated, estimate
+from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
+from cortext.decoding.ngram.spelling import LETTERS, letter_lexicon, spelt
+from cortext.decoding.ngram.vocabulary import choose, renumbered
+from cortext.decoding.ngram.write_model import write_model
+from cortext.errors import LanguageModelError, nearest
+from cortext.text.phonemes import LM
+
+FORMAT_VERSION = 2
+FILES = ("lexicon.txt", "tokens.txt", "lm.bin", "lm.arpa", "lm.arpa.gz", "lm.json")
+
+Stage = Callable[[str], Callable[[int, int], None] | None]
+
+BINARIES: dict[str, dict[str, Any]] = {
+    "quantised": {"type": "trie"},
+    "trie": {"type": "trie", "prob_bits": 0, "backoff_bits": 0},
+    "probing": {"type": "probing"},
+}
+"""Arguments of `write_binary` by the name of the file type."""
+
+KINDS = ("words", "spelling")
+ENGINES = ("cortext", "lmplz")
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a model is built. Raises LanguageModelError for values that cannot be."""
+
+    order: int = 5
+    """Longest n-gram, 2 to 6."""
+    vocabulary: int | Iterable[str] | None = None
+    """Words to keep: the most frequent ones, or these; None for all of the texts. N-grams with others are left out."""
+    prune: Sequence[int] = (0,)
+    """For each order: n-grams that occur at most so often are left out; the last number is for all higher orders."""
+    interpolate: bool = False
+    """Each text becomes a model of its own; they are mixed with the weights that suit `held_out` best."""
+    held_out: Path | None = None
+    """The text that the weights are fitted on."""
+    kind: str = "words"
+    """`words`, or `spelling` for a model of letters."""
+    binary: str = "quantised"
+    """`quantised` (a trie with 8 bits for each number, the smallest), `trie` (exact) or `probing` (exact, fastest)."""
+    keep_arpa: bool = False
+    """Keep `lm.arpa`, the model as text, beside `lm.bin`."""
+    engine: str = "cortext"
+    """`lmplz` uses KenLM's estimator, which must be on PATH."""
+    memory_bytes: int = 4 << 30
+    """Memory for counting; what does not fit goes to the disk of the output."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.order <= MAX_ORDER:
+            raise LanguageModelError(f"order {self.order} is not supported; orders 2 to {MAX_ORDER} are")
+        for name, value, known in (
+            ("kind", self.kind, KINDS), ("binary", self.binary, BINARIES), ("engine", self.engine, ENGINES),
+        ):  # fmt: skip
+            if value not in known:
+                raise LanguageModelError(f"{name} is {value!r}; {nearest(str(value), known)}")
+        given = tuple(self.prune)
+        if not 1 <= len(given) <= self.order or list(given) != sorted(given) or given[0] < 0:
+            raise LanguageModelError(
+                f"prune is {' '.join(map(str, given)) or 'empty'}; numbers that do not fall are needed, "
+                f"at most one for each of the {self.order} orders"
+            )
+        if given[0]:
+            raise LanguageModelError(f"prune begins with {given[0]}; words are not pruned", fix="use --vocab for them")
+        if self.interpolate != (self.held_out is not None):
+            raise LanguageModelError("interpolation and a held-out text go together", fix="give both or neither")
+        if self.interpolate and self.engine == "lmplz":
+            raise LanguageModelError("lmplz does not interpolate", fix="leave --engine or --interpolate out")
+        if self.kind == "spelling" and self.vocabulary is not None:
+            raise LanguageModelError("the vocabulary of a spelling model is the letters", fix="leave --vocab out")
+        if self.memory_bytes < 128 << 20:
+            raise LanguageModelError(
+                f"{self.memory_bytes / (1 << 30):.2g} GB of memory is too little", fix="give 0.125"
+            )
+
+    @property
+    def thresholds(self) -> tuple[int, ...]:
+        """`prune` with a number for each order."""
+        given = tuple(self.prune)
+        return given + given[-1:] * (self.order - len(given))
+
+
+def build(texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: Stage = lambda name: None) -> None:
+    """Write a language-model directory; see `LanguageModel.build`."""
+    refuse_foreign(out)
+    if options.engine == "lmplz":
+        lmplz.find_lmplz()
+    named = grouped(texts)
+    if options.interpolate and len(named) < 2:
+        raise LanguageModelError("interpolation needs two texts or more")
+    if options.held_out in named:
+        raise LanguageModelError("the held-out text is one of the texts", where=options.held_out)
+    with in_place_of(out) as partial:
+        _Build(partial, options, stage).run(named)
+
+
+class _Build:
+    """One build, in the directory `partial`."""
+
+    def __init__(self, partial: Path, options: BuildOptions, stage: Stage) -> None:
+        self.partial, self.options, self.stage = partial, options, stage
+        self.work = partial / "work"
+        self.arpa = partial / "lm.arpa"
+        self.respell = spelt if options.kind == "spelling" else None
+        self.facts: dict[str, Any] = {}
+
+    def run(self, texts: Sequence[Path | list[str]]) -> None:
+        options = self.options
+        self.work.mkdir()
+        bar = self.stage("reading") or silent
+        corpus = read_corpus(texts, self.work, apart=options.interpolate, respell=self.respell, progress=bar)
+        kept = list(LETTERS) if self.respell else choose(corpus, options.vocabulary)
+        words = [*SPECIAL, *kept]
+        self.facts = _facts(corpus, words, options)
+        if options.engine == "lmplz":
+            self.stage("lmplz")
+            found = set(corpus.words)
+            kept = [word for word in kept if word in found]
+            lmplz.run_lmplz(corpus, kept, options.thresholds, self.arpa, self.work, options.memory_bytes)
+            self.facts["estimator"] = "lmplz"
+        else:
+            self._estimate(corpus, words)
+        shutil.rmtree(self.work)
+        self._write_rest(kept)
+
+    def _estimate(self, corpus: Corpus, words: list[str]) -> None:
+        """Write the ARPA file."""
+        options, order = self.options, self.options.order
+        number = {word: index for index, word in enumerate(words)}
+        renumber = renumbered(corpus.words, number)
+        keys = counts.Keys.of(max(len(words), int(renumber.max()) + 1), order)
+        n_models = len(corpus.files)
+        step = _steps(self.stage("estimating"), 2 * order * n_models + order * (1 + (n_models > 1)))
+        with Database(self.work, options.memory_bytes) as database:
+            models = []
+            for index, file in enumerate(corpus.files):
+                name = f"m{index}"
+                counts.count(database, name, keys, file, renumber, len(words), options.thresholds, step)
+                file.unlink()
+                models.append(estimate(database, name, keys, len(words), order, step))
+            model = models[0]
+            if options.interpolate:
+                mixture = self._fit(database, models, number, len(words))
+                model = mix(database, models, mixture.weights, step)
+            if not all(model.kept):
+                lowest = model.kept.index(0) + 1
+                fix = "prune less or use a lower order"
+                raise LanguageModelError(f"pruning leaves no n-gram of order {lowest}", fix=fix)
+            self.facts["pruned"] = [seen - kept for seen, kept in zip(model.seen, model.kept, strict=True)]
+            self.facts["pruned"][0] = 0
+            self._record(models)
+            write_model(database, model, words, self.arpa, step)
+
+    def _fit(self, database: Database, models: list[Estimated], number: dict[str, int], n_words: int) -> Mixture:
+        assert self.options.held_out is not None
+        directory = self.work / "held"
+        directory.mkdir()
+        held = read_corpus([self.options.held_out], directory, respell=self.respell)
+        mixture = fit_weights(database, models, held.files[0], renumbered(held.words, number), n_words)
+        self.facts["interpolation"] = {
+            "held_out": str(self.options.held_out), "tokens": mixture.tokens, "weights": list(mixture.weights),
+            "perplexities": list(mixture.perplexities), "perplexity": mixture.perplexity,
+        }  # fmt: skip
+        return mixture
+
+    def _record(self, models: Sequence[Estimated]) -> None:
+        discounts = [
+            [dict(values=list(each.values), fallback=each.fallback) for each in model.discounts] for model in models
+        ]
+        self.facts["discounts"] = discounts if self.options.interpolate else discounts[0]
+
+    def _write_rest(self, kept: Sequence[str]) -> None:
+        """Everything but the ARPA file."""
+        from cortext import _native
+        from cortext.text.pronunciation import lexicon_for
+
+        options = self.options
+        self.stage("writing lm.bin")
+        arguments = BINARIES[options.binary] | {"memory_bytes": min(options.memory_bytes, 1 << 30)}
+        binary = self.partial / "lm.bin"
+        in_background(lambda: _native.write_binary(str(self.arpa), str(binary), **arguments))
+        if not options.keep_arpa:
+            self.arpa.unlink()
+        bar = self.stage("pronouncing") or silent
+        lexicon = letter_lexicon() if self.respell else lexicon_for(_counted(kept, bar))
+        lexicon.write(self.partial / "lexicon.txt")
+        (self.partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+        model = _native.NGram.open(str(binary))
+        self.facts |= {
+            "counts": list(model.counts),
+            "binary": model.kind,
+            "bytes_per_ngram": round(model.bytes / sum(model.counts), 2),
+            "version": version("cortext"),
+        }
+        (self.partial / "lm.json").write_text(json.dumps(self.facts, indent=2) + "\n")
+
+
+def refuse_foreign(out: Path) -> None:
+    """A directory to write may be absent, empty, or hold a language model."""
+    if out.exists() and not out.is_dir():
+        raise LanguageModelError("is a file; a directory to write is needed", where=out)
+    foreign = sorted(path.name for path in out.iterdir() if path.name not in FILES) if out.is_dir() else []
+    if foreign:
+        raise LanguageModelError(f"holds {foreign[0]!r}, which is no part of a language model", where=out)
+
+
+@contextmanager
+def in_place_of(out: Path) -> Iterator[Path]:
+    """A directory beside `out` that takes its place when the block ends, and vanishes when it fails."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if out.is_dir():
+            out.replace(old)
+        partial.replace(out)
+    except OSError as error:
+        if old.is_dir() and not out.exists():
+            old.replace(out)
+        raise LanguageModelError(f"cannot write the language model: {error.strerror or error}", where=out) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _steps(bar: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    """Counts the steps of a stage."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        (bar or silent)(done, total)
+
+    return step
+
+
+def _counted(words: Sequence[str], bar: Callable[[int, int], None]) -> Iterator[str]:
+    for done, word in enumerate(words, start=1):
+        yield word
+        if done % 1000 == 0:
+            bar(done, len(words))
+
+
+def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[str, Any]:
+    known = set(words)
+    outside = [count for word, count in zip(corpus.words, corpus.counts.tolist(), strict=True) if word not in known]
+    total = int(corpus.counts[len(SPECIAL) :].sum())
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": options.kind,
+        "order": options.order,
+        "smoothing": "interpolated modified Kneser-Ney",
+        "estimator": "cortext",
+        "prune": list(options.thresholds),
+        "vocabulary": len(words) - len(SPECIAL),
+        "sources": corpus.sources,
+        "text": corpus.report.to_json(),
+        "out_of_vocabulary": {"words": sum(outside), "distinct": len(outside), "rate": sum(outside) / total},
+    }

@@ -1,0 +1,182 @@
+"""Texts read once: sentences as word numbers on the disk, the words, and what was kept of which source."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.decoding.ngram.arpa import BOS_ID, EOS_ID, SPECIAL
+from cortext.errors import LanguageModelError
+from cortext.text import prose
+
+Progress = Callable[[int, int], None]
+Respell = Callable[[str], Iterator[str]]
+
+
+def silent(done: int, total: int) -> None:
+    """Report no progress."""
+
+
+_BLOCK = 1 << 20
+_LINES = 1 << 12
+
+
+@dataclass
+class Corpus:
+    """One text or several as word numbers.
+
+    words:   by number; the first three are <unk>, <s> and </s>
+    counts:  how often each occurs, int64 [len(words)]
+    files:   int32 word numbers on the disk, `<s> ... </s>` after each other; one file for all texts or one for each
+    sources: path (null for sentences given directly), sentences and words of each text
+    report:  what was kept and rejected (`cortext.text.prose.Report`), and why
+    """
+
+    words: list[str] = field(default_factory=lambda: list(SPECIAL))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
+    files: list[Path] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    report: prose.Report = field(default_factory=prose.Report)
+
+
+class _Numbers(dict[str, int]):
+    """Numbers words as they come; pieces without a letter get -1."""
+
+    def __init__(self, words: list[str]) -> None:
+        super().__init__((word, number) for number, word in enumerate(words))
+        self.words = words
+
+    def __missing__(self, word: str) -> int:
+        number = -1
+        if word.strip("-'"):
+            number = len(self.words)
+            self.words.append(word)
+        self[word] = number
+        return number
+
+
+def read_corpus(
+    texts: Sequence[Path | list[str]], directory: Path, *, apart: bool = False, respell: Respell | None = None,
+    progress: Progress = silent,
+) -> Corpus:  # fmt: skip
+    """Read texts, each line of which holds one or more sentences, into files under `directory`.
+
+    texts:   files (plain or .gz), and lists of sentences (`grouped`)
+    apart:   one file of word numbers for each text instead of one for all
+    respell: what to make of each sentence, such as its words letter by letter
+    Raises LanguageModelError for texts that are missing, unreadable or without a sentence.
+    """
+    corpus, done, total = Corpus(), 0, sum(_size(text) for text in texts)
+    numbers = _Numbers(corpus.words)
+    for text in texts:
+        read = _lines(text, lambda here: progress(done + here, total)) if isinstance(text, Path) else iter(text)  # noqa: B023
+        kept = prose.sentences(read, corpus.report)
+        if respell:
+            kept = (piece for sentence in kept for piece in respell(sentence))
+        if apart or not corpus.files:
+            corpus.files.append(directory / f"text{len(corpus.files)}.i32")
+        source = _encode(kept, numbers, corpus.files[-1])
+        if apart and not source["sentences"]:
+            raise LanguageModelError("no sentence in the text", where=text if isinstance(text, Path) else None)
+        corpus.sources.append({"path": str(text) if isinstance(text, Path) else None} | source)
+        done += _size(text)
+    if not any(source["sentences"] for source in corpus.sources):
+        where = ", ".join(str(text) for text in texts if isinstance(text, Path))
+        raise LanguageModelError(f"no sentence in {where or 'the texts'}", fix="give prose in English")
+    corpus.counts = sum((_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64))
+    return corpus
+
+
+def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
+    """The files one by one, sentences that were given directly as one list."""
+    if isinstance(texts, str | Path):
+        raise LanguageModelError(f"texts is {str(texts)!r}; a list of Paths and sentences is needed")
+    files: list[Path | list[str]] = []
+    given: list[str] = []
+    for text in texts:
+        if isinstance(text, Path):
+            files.append(text)
+        elif " " not in text and "/" in text and Path(text).is_file():
+            raise LanguageModelError(f"the sentence {text!r} is the name of a file", fix="give it as a Path to read it")
+        else:
+            given.append(text)
+    return [*files, given] if given else files
+
+
+def sentences_of(text: Path | list[str], respell: Respell | None = None, progress: Progress = silent) -> Iterator[str]:
+    """The normalised sentences of one text, as `read_corpus` takes them."""
+    size = _size(text)
+    lines = _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
+    for sentence in prose.sentences(lines):
+        yield from respell(sentence) if respell else (sentence,)
+
+
+def blocks(file: Path, overlap: int = 0) -> Iterator[np.ndarray]:
+    """The word numbers of a file, int32, block by block; each begins with the last `overlap` numbers before it."""
+    before = np.full(overlap, BOS_ID, np.int32)
+    with file.open("rb") as stream:
+        while len(block := np.fromfile(stream, np.int32, _BLOCK)):
+            joined = np.concatenate([before, block])
+            before = joined[len(joined) - overlap :]
+            yield joined
+
+
+def _encode(sentences: Iterable[str], numbers: _Numbers, file: Path) -> dict[str, int]:
+    """Append sentences to a file; returns how many they are, and how many words."""
+    n_sentences = n_words = 0
+    buffer: list[int] = []
+    with file.open("ab") as out:
+
+        def flush() -> int:
+            block = np.array(buffer, np.int32)
+            block = block[block >= 0]
+            block.tofile(out)
+            buffer.clear()
+            return len(block)
+
+        for sentence in sentences:
+            found = [numbers[word] for word in sentence.split()]
+            if any(number > 0 for number in found):
+                n_sentences += 1
+                buffer += (BOS_ID, *found, EOS_ID)
+                if len(buffer) > _BLOCK:
+                    n_words += flush()
+        n_words += flush()
+    return {"sentences": n_sentences, "words": n_words - 2 * n_sentences}
+
+
+def _counts(file: Path, n_words: int) -> np.ndarray:
+    counts = np.zeros(n_words, np.int64)
+    for block in blocks(file):
+        counts += np.bincount(block, minlength=n_words)
+    return counts
+
+
+def _size(text: Path | Sequence[str]) -> int:
+    return text.stat().st_size if isinstance(text, Path) and text.is_file() else 0
+
+
+def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+    """The lines of a text, plain or .gz; `progress` gets the number of bytes read of the file."""
+    try:
+        with ExitStack() as opened:
+            raw = opened.enter_context(path.open("rb"))
+            stream = opened.enter_context(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+            text = opened.enter_context(io.TextIOWrapper(stream, encoding="utf-8"))  # type: ignore[type-var]
+            for number, line in enumerate(text):
+                yield line
+                if number % _LINES == 0:
+                    progress(raw.tell())
+    except UnicodeDecodeError:
+        raise LanguageModelError("not UTF-8 text", where=path, fix="give one sentence per line in UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        what = getattr(error, "strerror", None) or error
+        raise LanguageModelError(f"cannot read the text: {what}", where=path) from None

@@ -1,0 +1,59 @@
+"""KenLM's own estimator, where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cortext.decoding.ngram.arpa import BOS_ID, EOS_ID
+from cortext.decoding.ngram.corpus import Corpus, blocks
+from cortext.errors import LanguageModelError
+
+
+def find_lmplz() -> str:
+    """The path of `lmplz`; raises LanguageModelError where it is not installed."""
+    found = shutil.which("lmplz")
+    if not found:
+        fix = "build KenLM and put its bin directory on PATH, or leave --engine out: the built-in one gives the same"
+        raise LanguageModelError("lmplz is not on PATH", fix=fix)
+    return found
+
+
+def run_lmplz(
+    corpus: Corpus, vocabulary: Sequence[str], prune: Sequence[int], out: Path, directory: Path, memory_bytes: int
+) -> None:
+    """Write the ARPA file `out` with lmplz.
+
+    vocabulary: the words to keep (lmplz --limit_vocab_file); prune: for each order, as in `counts.count`
+    directory:  for temporary files
+    Raises LanguageModelError with what lmplz says last.
+    """
+    words, text = directory / "vocabulary.txt", directory / "text.txt"
+    words.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    with text.open("w", encoding="utf-8") as file:
+        for part in corpus.files:
+            file.writelines(_lines(part, corpus.words))
+    command = [
+        find_lmplz(), "--order", str(len(prune)), "--prune", *map(str, prune), "--limit_vocab_file", str(words),
+        "--discount_fallback", "--memory", str(memory_bytes), "--temp_prefix", f"{directory}/lmplz",
+        "--text", str(text), "--arpa", str(out),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise LanguageModelError(f"cannot run lmplz: {error.strerror or error}", where=command[0]) from None
+    if done.returncode or not out.is_file():
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        what = said[-1].strip() if said else "no message"
+        raise LanguageModelError(f"lmplz ended with status {done.returncode}: {what}", where=command[0])
+    text.unlink()
+
+
+def _lines(file: Path, words: Sequence[str]) -> Iterator[str]:
+    """The sentences of a file of word numbers as text."""
+    names = list(words)
+    names[BOS_ID], names[EOS_ID] = "", "\n"
+    for block in blocks(file):
+        yield " ".join([names[number] for number in block]) + " "
