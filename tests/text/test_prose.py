@@ -147,6 +147,11 @@ def test_lines_are_taken_one_at_a_time() -> None:
     assert taken == [0]
 
 
+@pytest.mark.parametrize("piece", ["a.", "'x ", "<!--", "<a ", "1/", "1-", "x@", "www.", "- ", "$1", "e.g. ", "Dr. "])
+def test_long_lines_of_anything_take_no_longer_than_their_length(piece: str) -> None:
+    list(sentences([piece * 50_000]))  # squared, it would take hours
+
+
 @given(st.text(max_size=80))
 def test_anything_becomes_normalised_sentences(text: str) -> None:
     for sentence in sentences([text]):

@@ -21,6 +21,7 @@ from cortext.text.numbers import spell_numbers
 
 MAX_WORDS = 250
 """Longer sentences are lists, code or a text without full stops."""
+_MAX_CHARACTERS = 5000
 _EXAMPLES = 3
 _EXAMPLE_LENGTH = 80
 
@@ -30,11 +31,11 @@ _PLAIN = re.compile(rf"{_WORD}(?:[,;:]? {_WORD})*+[.?!]?\s*")
 _UNMARK = str.maketrans("", "", ",;:.?!\n\r\t")
 
 _BREAKING_TAG = re.compile(r"</?(?:p|br|div|li|ul|ol|h[1-6]|tr|td|th|table|blockquote|hr)\b[^<>]*>", re.IGNORECASE)
-_TAG = re.compile(r"<!--.*?-->|</?[A-Za-z][^<>]*>|<![A-Za-z][^<>]*>")
+_TAG = re.compile(r"<!--(?:(?!<!--|-->).)*+-->|</?[A-Za-z][^<>]*>|<![A-Za-z][^<>]*>")
 _DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov|io|uk)\b|\b(?:www|WWW)\.")
 _ADDRESS = re.compile(
-    r"(?:https?|ftp)://\S+|\bwww\.\S+|\b[\w.+-]+@\w[\w-]*(?:\.\w+)+"
-    r"|\b(?:[a-z0-9-]+\.)+(?:com|org|net|edu|gov|io|co\.uk)\b(?:/\S*)?",
+    r"(?:https?|ftp)://\S+|\bwww\.\S+|\b[\w.+-]{1,64}@\w[\w-]{0,63}(?:\.\w{1,63}){1,8}"
+    r"|\b(?:[a-z0-9-]{1,63}\.){1,8}(?:com|org|net|edu|gov|io|co\.uk)\b(?:/\S*)?",
     re.IGNORECASE,
 )
 _VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
@@ -225,6 +226,8 @@ def _spoken(raw: str) -> tuple[str, str]:
     """Why a sentence is rejected (empty if it is not), and its words."""
     if _PLAIN.fullmatch(raw):
         return _checked(raw.translate(_UNMARK).lower().rstrip())
+    if len(raw) > _MAX_CHARACTERS:
+        return "too_long", ""
     if "\ufffd" in raw:
         return "bad_encoding", ""
     if not raw.isascii() and any(character.isalpha() and not character.isascii() for character in raw):
@@ -235,8 +238,11 @@ def _spoken(raw: str) -> tuple[str, str]:
         return "not_prose", ""
     text = spell_numbers(raw) if _DIGIT.search(raw) else raw
     text = text.translate(_CLEAN).encode("ascii", "replace").decode().replace("?", " ")
-    text = _STRAY_HYPHEN.sub(" ", _QUOTED.sub(r"\1", _APART.sub("'", text)))
-    return _checked(normalize(" ".join(_STRAY_APOSTROPHE.sub(" ", text).split())))
+    if "-" in text:
+        text = _STRAY_HYPHEN.sub(" ", text)
+    if "'" in text:
+        text = _STRAY_APOSTROPHE.sub(" ", _QUOTED.sub(r"\1", _APART.sub("'", text)))
+    return _checked(normalize(" ".join(text.split())))
 
 
 def _checked(sentence: str) -> tuple[str, str]:
