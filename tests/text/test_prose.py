@@ -152,6 +152,10 @@ def test_long_lines_of_anything_take_no_longer_than_their_length(piece: str) -> 
     list(sentences([piece * 50_000]))  # squared, it would take hours
 
 
+def test_a_book_on_one_line_is_cut_between_sentences() -> None:
+    assert read("The cat sat. It ran. " * 3000) == ["the cat sat", "it ran"] * 3000
+
+
 @given(st.text(max_size=80))
 def test_anything_becomes_normalised_sentences(text: str) -> None:
     for sentence in sentences([text]):

@@ -22,6 +22,7 @@ from cortext.text.numbers import spell_numbers
 MAX_WORDS = 250
 """Longer sentences are lists, code or a text without full stops."""
 _MAX_CHARACTERS = 5000
+_PIECE = 20_000  # characters that are segmented at once: sentencex takes the square of that for some texts
 _EXAMPLES = 3
 _EXAMPLE_LENGTH = 80
 
@@ -180,10 +181,22 @@ def _split(line: str) -> Iterator[str]:
         text = _to_ascii(text)
     for part in text.split("\n"):
         if part.strip():
-            expanded = _expand(" ".join(part.split()))
-            yield from (sentence for sentence in segment("en", expanded) if sentence.strip())
+            for piece in _pieces(_expand(" ".join(part.split()))):
+                yield from (sentence for sentence in segment("en", piece) if sentence.strip())
     if not text.strip() and line.strip():
         yield ""  # nothing but an address or markup: rejected, and counted
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text cut where a sentence seems to end, or at least a word."""
+    first = 0
+    while len(text) - first > _PIECE:
+        last = first + _PIECE
+        cuts = (text.rfind(end, first, last) + 1 for end in (". ", " "))
+        cut = next((cut for cut in cuts if cut > first), last)
+        yield text[first:cut]
+        first = cut
+    yield text[first:]
 
 
 def _to_ascii(text: str) -> str:
