@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+DEV := $(VENV)/.dev $(VENV)/.built
 DEMO_OUT ?= runs/demo
 FUZZ_SECONDS ?= 30
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
@@ -13,7 +14,7 @@ CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-f
 
 .PHONY: setup native checked sanitize fuzz demo test test-slow lint format docs bench clean
 
-setup: $(VENV)/.dev  ## the environment with everything that development needs
+setup: $(DEV)  ## the environment with everything that development needs
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,13 +26,18 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) --no-build-isolation --editable '.[dev,docs]'
 	touch $@
 
-native:  ## compile what has changed under native/ and put it where `import cortext` finds it
+# What has been compiled is as new as its sources, also after a pull.
+$(VENV)/.built: $(VENV)/.base $(wildcard native/* native/kenlm/*)
+	$(MAKE) native
+	touch $@
+
+native: $(VENV)/.base  ## compile what has changed under native/ and put it where `import cortext` finds it
 	$(CMAKE) --build build/native
 	$(CMAKE) --install build/native --prefix $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
 
-checked: $(VENV)/.dev  ## the native part, looking for wrong addresses and undefined behaviour as it runs
+checked: $(DEV)  ## the native part, looking for wrong addresses and undefined behaviour as it runs
 	$(CMAKE) -S native -B build/sanitize -G Ninja -DCORTEXT_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python \
-	    -DKENLM_SOURCE=$(firstword $(wildcard build/native/kenlm-*/kenlm-*.tar.gz)) >/dev/null
+	    -DKENLM_SOURCE=$(or $(KENLM_SOURCE),$(firstword $(wildcard build/native/kenlm-*/kenlm-*.tar.gz))) >/dev/null
 	$(CMAKE) --build build/sanitize
 
 sanitize: checked  ## the tests of the native part with the checked build
@@ -41,13 +47,13 @@ fuzz: checked  ## damaged files, with the usual build and with the checked one
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz
 	$(CHECKED) $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --seed 1000 --out build/fuzz-checked
 
-demo: $(VENV)/.base  ## simulate, train, evaluate, report
+demo: $(VENV)/.built  ## simulate, train, evaluate, report
 	$(BIN)/cortext demo --out $(DEMO_OUT)
 
-test: $(VENV)/.dev  ## the fast tests, with coverage
+test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-test-slow: $(VENV)/.dev  ## the rest
+test-slow: $(DEV)  ## the rest
 	$(TEST) -m slow -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
@@ -62,7 +68,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev  ## the documentation as a web site under build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
-bench: $(VENV)/.dev  ## the benchmarks of speed; tables on the screen, JSON under build/bench
+bench: $(DEV)  ## the benchmarks of speed; tables on the screen, JSON under build/bench
 	mkdir -p build/bench
 	for name in data_loading simulator; do $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || exit 1; done
 

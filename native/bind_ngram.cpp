@@ -72,8 +72,8 @@ bool is_special(std::string_view word) { return word == "<s>" || word == "</s>" 
 
 void bind_state(nb::module_& module) {
     nb::class_<NGramState>(module, "State")
-        .def("__eq__", [](const NGramState& self, const NGramState& other) { return self == other; },
-             nb::is_operator())
+        .def(
+            "__eq__", [](const NGramState& self, const NGramState& other) { return self == other; }, nb::is_operator())
         .def("__hash__", [](const NGramState& self) { return static_cast<std::int64_t>(hash_value(self) >> 1); })
         .def_prop_ro("length", [](const NGramState& self) { return static_cast<int>(self.length); });
 }
@@ -83,36 +83,42 @@ void bind_state(nb::module_& module) {
 void bind_ngram(nb::module_& module) {
     bind_state(module);
     nb::class_<NGram>(module, "NGram")
-        .def_static(
-            "open", &NGram::open, nb::arg("path"),
-            nb::call_guard<nb::gil_scoped_release>())
+        .def_static("open", &NGram::open, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("path", [](const NGram& self) { return self.path(); })
         .def_prop_ro("order", [](const NGram& self) { return self.order(); })
         .def_prop_ro("counts", [](const NGram& self) { return nb::tuple(nb::cast(self.counts())); })
         .def_prop_ro("kind", [](const NGram& self) { return self.kind(); })
         .def_prop_ro("bytes", [](const NGram& self) { return self.bytes(); })
         .def("words", [](const NGram& self) { return python_words(self.words()); })
-        .def("__contains__", [](const NGram& self,
-                                std::string_view word) { return self.index(word) != 0 && !is_special(word); })
+        .def("__contains__",
+             [](const NGram& self, std::string_view word) { return self.index(word) != 0 && !is_special(word); })
         .def("begin", [](const NGram& self) { return self.begin(); })
         .def("empty", [](const NGram& self) { return self.empty(); })
-        .def("score", [](const NGram& self, const NGramState& state, std::string_view word) {
-            NGramState next{};
-            const double log_prob = self.score(state, self.index(word), next);
-            return nb::make_tuple(log_prob, next);
-        }, nb::arg("state"), nb::arg("word"))
-        .def("end", [](const NGram& self, const NGramState& state) { return self.end(state); },
-             nb::arg("state"))
-        .def("unigram", [](const NGram& self, std::string_view word) { return self.unigram(self.index(word)); },
-             nb::arg("word"))
-        .def("sentence", [](const NGram& self, std::string_view text) {
-            TextSums sums;
-            add_sentence(self, text, sums);
-            return sums.log_prob;
-        }, nb::arg("text"))
-        .def("score_text", [](const NGram& self, const std::vector<std::string>& sentences) {
-            return score_text(self, sentences);
-        }, nb::arg("sentences"));
+        .def(
+            "score",
+            [](const NGram& self, const NGramState& state, std::string_view word) {
+                NGramState next{};
+                const double log_prob = self.score(state, self.index(word), next);
+                return nb::make_tuple(log_prob, next);
+            },
+            nb::arg("state"), nb::arg("word"))
+        .def(
+            "end", [](const NGram& self, const NGramState& state) { return self.end(state); }, nb::arg("state"))
+        .def(
+            "unigram", [](const NGram& self, std::string_view word) { return self.unigram(self.index(word)); },
+            nb::arg("word"))
+        .def(
+            "sentence",
+            [](const NGram& self, std::string_view text) {
+                TextSums sums;
+                add_sentence(self, text, sums);
+                return sums.log_prob;
+            },
+            nb::arg("text"))
+        .def(
+            "score_text",
+            [](const NGram& self, const std::vector<std::string>& sentences) { return score_text(self, sentences); },
+            nb::arg("sentences"));
     module.def("write_binary", &write_binary, nb::arg("arpa"), nb::arg("out"), nb::arg("type") = "trie",
                nb::arg("prob_bits") = 8, nb::arg("backoff_bits") = 8, nb::arg("pointer_bits") = 22,
                nb::arg("memory_bytes") = std::uint64_t{1} << 30, nb::arg("temporary") = "",

@@ -11,8 +11,8 @@
 #include "error.hpp"
 #include "lm/config.hh"
 #include "lm/max_order.hh"
-#include "lm/quantize.hh"
 #include "lm/model.hh"
+#include "lm/quantize.hh"
 #include "lm/value.hh"
 #include "lm/vocab.hh"
 #include "util/exception.hh"
@@ -50,7 +50,7 @@ struct Binary {
     unsigned type = 0;
     float multiplier = 0.0f;
     std::vector<std::uint64_t> counts{};
-    std::uint64_t at = 0;  // where the section begins that is checked next
+    std::uint64_t at = 0;                 // where the section begins that is checked next
     std::uint64_t header = 0, words = 0;  // bytes of the header; words with <unk>
     lm::ngram::Config config{};
 
@@ -71,9 +71,9 @@ void check_header(Binary& file) {
     if (file.type >= std::size(kKinds)) damaged("unknown type " + std::to_string(file.type), file.path);
     if (fixed[12] > 1) damaged("its header makes no sense", file.path);
     if (order > KENLM_MAX_ORDER) {
-        throw ModelError("order " + std::to_string(order) + " is above the highest supported, " +
-                             std::to_string(KENLM_MAX_ORDER),
-                         file.path, "build a lower order");
+        throw ModelError(
+            "order " + std::to_string(order) + " is above the highest supported, " + std::to_string(KENLM_MAX_ORDER),
+            file.path, "build a lower order");
     }
     file.config.probing_multiplier = file.multiplier;
     if (order < 2) damaged("order " + std::to_string(order), file.path);
@@ -169,7 +169,8 @@ void check_strings(Binary& file) {
     const std::uint64_t end = file.header + model_bytes(file);
     if (end > file.bytes) damaged("it is shorter than its header says", file.path);
     const bool has_strings = file.base[kSanityBytes + 12] != 0;
-    if (has_strings && std::count(file.base + end, file.base + file.bytes, 0) != static_cast<std::int64_t>(file.words)) {
+    if (has_strings &&
+        std::count(file.base + end, file.base + file.bytes, 0) != static_cast<std::int64_t>(file.words)) {
         damaged("not all of its words are at its end", file.path);
     }
 }
@@ -275,7 +276,8 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         line = trimmed(line);
     } while (line.empty() || line[0] == '#');
     if (line != "\\data\\") {
-        fail("found '" + line.substr(0, 40) + "' where \\data\\ is expected", "a KenLM binary or an ARPA file is needed");
+        fail("found '" + line.substr(0, 40) + "' where \\data\\ is expected",
+             "a KenLM binary or an ARPA file is needed");
     }
     while (lines.next(line) && !(line = trimmed(line)).empty()) {
         unsigned order = 0;

@@ -1,7 +1,9 @@
 """Files that are not what they should be: one line says what is wrong and where, and nothing ever ends the process."""
 
 import gzip
+import math
 import os
+import random
 import re
 import struct
 import subprocess
@@ -179,12 +181,24 @@ def test_a_file_without_its_words_scores_but_cannot_list_them(tmp_path, binary):
         ngram.words()
 
 
-def test_a_hash_table_without_an_empty_slot_is_refused(tmp_path):
+@pytest.mark.parametrize("filled", ["zeros", "ones", "noise"])
+@pytest.mark.parametrize(
+    "options", [dict(type="probing"), dict(prob_bits=0, backoff_bits=0), dict(), dict(pointer_bits=0)]
+)
+def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
     path = tmp_path / "lm.bin"
-    write_binary(str(MADE_BY_LMPLZ / "text.arpa.gz"), str(path), type="probing")
-    data = path.read_bytes()
-    path.write_bytes(data[:200].ljust(len(data), b"\x01"))
-    assert "damaged KenLM file" in refusal(path)
+    write_binary(str(MADE_BY_LMPLZ / "text.arpa.gz"), str(path), **options)
+    data, rng = path.read_bytes(), random.Random(0)
+    tables = slice(len(data) * 2 // 3, data.rindex(b"<unk>\x00"))  # the vocabulary and the unigrams come before
+    size = tables.stop - tables.start
+    noise = {"zeros": bytes(size), "ones": b"\xff" * size, "noise": rng.randbytes(size)}[filled]
+    path.write_bytes(put(data, tables.start, noise))
+    if options.get("type") == "probing" and filled != "zeros":
+        assert "a hash table without an empty slot" in refusal(path)
+        return
+    ngram = NGram.open(str(path))
+    words = ngram.words()
+    assert all(math.isfinite(ngram.sentence(" ".join(rng.choices(words, k=10)))) for _ in range(1000))
 
 
 def test_nothing_that_chance_does_to_a_file_ends_the_process(tmp_path):
