@@ -29,7 +29,7 @@ _DENOMINATORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 20, 32, 64, 100)
 _UNITS = {
     "km": "kilometer", "m": "meter", "cm": "centimeter", "mm": "millimeter", "mi": "mile", "yd": "yard",
     "kg": "kilogram", "g": "gram", "mg": "milligram", "lb": "pound", "lbs": "pound", "oz": "ounce",
-    "ml": "milliliter", "mL": "milliliter", "l": "liter", "L": "liter",
+    "tbsp": "tablespoon", "tsp": "teaspoon", "ml": "milliliter", "mL": "milliliter", "l": "liter", "L": "liter",
     "hz": "hertz", "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz",
     "KB": "kilobyte", "kB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
     "W": "watt", "kW": "kilowatt", "MW": "megawatt", "kWh": "kilowatt hour",
@@ -121,6 +121,8 @@ def plural(word: str) -> str:
 def _money(match: re.Match[str]) -> str:
     symbol, number, magnitude = match["symbol"], match["number"], match["magnitude"]
     one, many, cent, cents = _CURRENCIES[symbol]
+    if match.string.endswith(("a ", "A "), 0, match.start()):  # a $5 bill
+        many, cents = one, cent
     if magnitude:
         magnitude = _MAGNITUDES.get(magnitude.lower(), magnitude)
         return f"{amount(number)} {magnitude} {many}"
@@ -169,7 +171,8 @@ def _fraction(match: re.Match[str]) -> str:
 
 def _measure(match: re.Match[str]) -> str:
     unit = _UNITS[match["unit"]]
-    return f"{amount(match['number'])} {unit if match['number'] == '1' else plural(unit)}"
+    one = match["number"] == "1" or match["hyphen"]  # a 6-ft wall
+    return f"{amount(match['number'])} {unit if one else plural(unit)}"
 
 
 def _day(match: re.Match[str]) -> str:
@@ -226,25 +229,9 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
     ),
     ("mM", re.compile(r"\b(1[0-2]|[1-9]) ?([AaPp])\.?[Mm]\b"), lambda m: f"{amount(m[1])} {m[2].lower()}m"),
     (
-        "$£€¥",
-        re.compile(
-            rf"(?:\b(?:US|AU|CA|NZ|HK))?(?P<symbol>[$£€¥]) ?(?P<number>{_NUMBER})"
-            r"(?:[ -]?(?P<magnitude>hundred|thousand|million|billion|trillion|[kK]|[mM]|mn|[bB]n|[bB]|tn)\b)?"
-        ),
-        _money,
-    ),
-    ("£€¥", re.compile(rf"(?P<number>{_NUMBER}) ?(?P<symbol>[£€¥])(?P<magnitude>)"), _money),
-    ("¢", re.compile(rf"({_NUMBER}) ?¢"), lambda m: f"{amount(m[1])} cent{'' if m[1] == '1' else 's'}"),
-    (
         "-.",
         re.compile(r"\b1-\d{3}-\d{3}-\d{4}\b|(?:\(\d{3}\) ?|\b\d{3}[-.])\d{3}[-.]\d{4}\b|\b\d{3}-\d{4}\b"),
         lambda m: digits(m[0]),  # a telephone number
-    ),
-    ("s", re.compile(r"'?\b(?P<decade>[12]\d\d0|[2-9]0)'?s\b"), _decade),
-    (
-        "tdTD",
-        re.compile(r"\b(\d{1,3}(?:,\d{3})+|\d{1,15})(?:st|nd|rd|th|ST|ND|RD|TH)\b"),
-        lambda m: ordinal(int(m[1].replace(",", ""))),
     ),
     (
         "/",
@@ -254,9 +241,26 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
         ),
         _fraction,
     ),
+    ("/", re.compile(r"(?<=\d)/(?=(?:second|minute|hour|day|week|month|year|person|mile|pound)\b)"), lambda m: "per"),
+    ("-:", re.compile(r"(?<=\d)(?: ?- ?|--)(?=[$£€]?\d)|(?<=\d):(?=\d)"), lambda m: "to"),
+    (
+        "$£€¥",
+        re.compile(
+            rf"(?:\b(?:US|AU|CA|NZ|HK))?(?P<symbol>[$£€¥]) ?(?P<number>{_NUMBER})"
+            r"(?:[ -]?(?P<magnitude>hundred|thousand|million|billion|trillion|[kK]|[mM]|mn|[bB]n|[bB]|tn)\b)?"
+        ),
+        _money,
+    ),
+    ("£€¥", re.compile(rf"(?P<number>{_NUMBER}) ?(?P<symbol>[£€¥])(?P<magnitude>)"), _money),
+    ("¢", re.compile(rf"({_NUMBER}) ?¢"), lambda m: f"{amount(m[1])} cent{'' if m[1] == '1' else 's'}"),
+    ("s", re.compile(r"'?\b(?P<decade>[12]\d\d0|[2-9]0)'?s\b"), _decade),
+    (
+        "tdTD",
+        re.compile(r"\b(\d{1,3}(?:,\d{3})+|\d{1,15})(?:st|nd|rd|th|ST|ND|RD|TH)\b"),
+        lambda m: ordinal(int(m[1].replace(",", ""))),
+    ),
     ("%", re.compile(rf"({_NUMBER}) ?%"), lambda m: f"{amount(m[1])} percent"),
-    ("", re.compile(rf"(?P<number>{_NUMBER})[ -]?(?P<unit>{_UNIT})(?![\w'])\.?(?! ?\w+\.\w)"), _measure),
-    ("-:", re.compile(r"(?<=\d)(?: ?- ?|--)(?=\d)|(?<=\d):(?=\d)"), lambda m: "to"),
+    ("", re.compile(rf"(?P<number>{_NUMBER}) ?(?P<hyphen>-?)(?P<unit>{_UNIT})(?![\w'])\.?(?! ?\w+\.\w)"), _measure),
     ("#", re.compile(r"#(?=\d)"), lambda m: "number"),
     ("x×", re.compile(r"(?<=\d) ?[x×] ?(?=\d)"), lambda m: "by"),
     ("-", re.compile(r"\d[\d,.]*(?:-[A-Za-z]+)+"), lambda m: m[0].replace("-", " ")),  # 19-year-old

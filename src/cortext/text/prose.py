@@ -72,7 +72,8 @@ _ANYWHERE = {
     "approx": "approximately", "dept": "department", "inc": "incorporated", "corp": "corporation", "co": "company",
     "ltd": "limited", "bros": "brothers", "assn": "association", "univ": "university", "govt": "government",
     "jr": "junior", "sr": "senior", "ave": "avenue", "blvd": "boulevard", "rd": "road", "st": "street",
-    "a.m": "am", "p.m": "pm", "al": "al", "esp": "especially", "incl": "including", "misc": "miscellaneous",
+    "a.m": "am", "p.m": "pm", "ph.d": "phd", "m.sc": "msc", "b.sc": "bsc", "apt": "apartment",
+    "al": "al", "esp": "especially", "incl": "including", "misc": "miscellaneous",
 }  # fmt: skip
 _STARTERS = (
     "The|He|She|It|They|We|I|You|In|But|And|A|An|This|That|These|Those|There|Then|When|If|However|His|Her|Its|Their|"
@@ -91,6 +92,8 @@ _DAY = re.compile(rf"\b({_either(_DAYS)})\.(?=,? (?:\d|{_either(_MONTHS)}))")
 _DOTTED = re.compile(r"(?<![\w.'-])([A-Za-z]++(?:\.[A-Za-z]++)*+)\.(?!\w)")
 _ENDS = re.compile(rf"\s*$|[\"')]*\s+[\"'(]*(?:{_STARTERS})\b")
 _ELLIPSIS = re.compile(r"(?<=\w)\.{2,}(?=\w)")
+_MEASURE = re.compile(r"(?<=\d) ?(lbs?|oz|ft|in|yd|mi|hrs?|yrs?|mins?|secs?|tbsp|tsp)\.(?= [a-z])")
+_CITATION = re.compile(r"\[(?:\d+|edit|citation needed)\]")
 _WITH = re.compile(r"\b([Ww])/(o\b)?(?= )")
 
 _APART = re.compile(r"(?<=[A-Za-z]) '(?=(?:s|d|ll|re|ve|m|t)\b(?!'))")  # we 'd
@@ -177,6 +180,8 @@ def _split(line: str) -> Iterator[str]:
         text = _TAG.sub(" ", _BREAKING_TAG.sub("\n", text))
     if "@" in text or "://" in text or _DOMAIN.search(text):
         text = _ADDRESS.sub(" ", text)
+    if "[" in text:
+        text = _CITATION.sub("", text)
     if not text.isascii():
         text = _to_ascii(text)
     for part in text.split("\n"):
@@ -215,6 +220,7 @@ def _expand(text: str) -> str:
     text = _TITLE.sub(lambda match: _TITLES[match[1]], text)
     if _DIGIT.search(text):
         text = _NUMBERED.sub(lambda match: f"{_BEFORE_NUMBERS[match[1].lower()]} ", text)
+        text = _MEASURE.sub(r" \1", text)
     text = _DAY.sub(lambda match: _DAYS[match[1]], text)
     text = _MONTH.sub(lambda match: _MONTHS[match[1] or match[2]] + _end(match), text)
     return _DOTTED.sub(_dotted, text)
