@@ -1,0 +1,210 @@
+"""Posteriors to search: pseudo-posteriors from real phoneme errors, and the logits of an evaluation directory.
+
+**Pseudo-posteriors.** Of each trial we know the true phonemes and those that a trained network decoded greedily. On the
+tuning half, both are aligned (shortest edit path) and counted: `C[t, d]` true phoneme t decoded as d, `I[d]` d decoded
+where nothing was, `D[t]` t missed, and G the number of gaps where something may be missed (decoded phonemes + 1 of
+each trial). With the number `PRIOR` added to every cell,
+
+    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]              what was really said where the network decoded d
+    g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)     what was really said where it decoded nothing
+
+A trial begins with one or two blank frames. Then each decoded phoneme d takes 2, 3 or 4 frames with equal probability:
+first m frames of d (m equally likely from 1 to all but one), then blank frames. Frames of d hold the probabilities
+q_d, blank frames g, each raised to the power `sharpness` and normalised; where the decoded token would not be the most
+probable, it is given `LEAD` times the next one's probability. So the argmax collapses to exactly what the network
+decoded, its alternatives follow the network's confusions, a phoneme that it likes to insert carries mass on the blank
+and the blank carries mass on phonemes that it likes to miss. Durations are drawn from (seed, number of the trial).
+
+The sharpness is the one from `SHARPNESS` under which the true phonemes of the tuning half are the most probable by CTC
+(Graves et al., ICML 2006). True phonemes of the other half are never looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.errors import DataError
+from cortext.text.metrics import confusion
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import RELEASE, SIL, Inventory
+
+INVENTORY = RELEASE
+PRIOR = 0.1
+LEAD = 1.05
+FRAMES = (2, 3, 4)
+SHARPNESS = tuple(round(0.2 + 0.1 * step, 1) for step in range(19))
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One trial to decode. log_probs_PV: float32 [P, V] natural-log probabilities in `INVENTORY`'s order."""
+
+    reference: str
+    log_probs_PV: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is known of a real trial: its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`)."""
+
+    reference: str
+    true: np.ndarray
+    decoded: np.ndarray
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """Probabilities of what was really said, before sharpening; each row sums to 1.
+
+    given_VV: [V, V], row d: after the network decoded token d (the blank's row: where it decoded nothing)
+    """
+
+    given_VV: np.ndarray
+
+    @classmethod
+    def of(cls, trials: Sequence[Trial], inventory: Inventory = INVENTORY) -> Confusions:
+        """Estimate from trials whose true phonemes may be looked at."""
+        size, blank = len(inventory), inventory.blank
+        counts = confusion([trial.true for trial in trials], [trial.decoded for trial in trials], size).astype(float)
+        gaps = sum(len(trial.decoded) + 1 for trial in trials)
+        given_VV = counts[:size, :size].T + PRIOR
+        given_VV[:, blank] = counts[size, :size] + PRIOR
+        missed_V = (counts[:size, size] + PRIOR) / gaps
+        missed_V[blank] = max(1 - np.delete(missed_V, blank).sum(), 0.0)
+        given_VV[blank] = missed_V
+        return cls(given_VV / given_VV.sum(axis=1, keepdims=True))
+
+    def sharpened(self, sharpness: float) -> np.ndarray:
+        """Probabilities [V, V] raised to a power and normalised, each row's own token the most probable."""
+        powers_VV = self.given_VV**sharpness
+        for own, row_V in enumerate(powers_VV):
+            row_V[own] = max(row_V[own], LEAD * np.delete(row_V, own).max())
+        sharpened_VV: np.ndarray = powers_VV / powers_VV.sum(axis=1, keepdims=True)
+        return sharpened_VV
+
+
+def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[Trial]:
+    """Trials of a file with one JSON object per line: `reference`, `true_phonemes`, `gru_phonemes` (`|` is SIL)."""
+    trials = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read the trials: {error.strerror}", where=path, fix="set CORTEXT_REAL_DATA") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+            true, decoded = ([SIL if symbol == "|" else symbol for symbol in fields[f"{name}_phonemes"]]
+                             for name in ("true", "gru"))  # fmt: skip
+            trials.append(Trial(normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"no trial: {error!r}", where=f"{path}, line {number}") from None
+    return trials
+
+
+def halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The tuning half (even numbers) and the half to report (odd numbers)."""
+    return list(items[0::2]), list(items[1::2])
+
+
+def pseudo_posterior(
+    decoded: np.ndarray, probabilities_VV: np.ndarray, seed: int, number: int, inventory: Inventory = INVENTORY
+) -> np.ndarray:
+    """Log-probabilities float32 [P, V] of one trial by the recipe above."""
+    generator = np.random.default_rng([seed, number])
+    rows = [inventory.blank] * int(generator.integers(1, 3))
+    for token in decoded.tolist():
+        frames = int(generator.choice(FRAMES))
+        own = int(generator.integers(1, frames))
+        rows += [token] * own + [inventory.blank] * (frames - own)
+    log_probs_PV: np.ndarray = np.log(probabilities_VV[rows]).astype(np.float32)
+    return log_probs_PV
+
+
+def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[str, Any]]:
+    """All trials of a file as utterances, in its order, and what the recipe settled on."""
+    trials = read_trials(path)
+    tuning, _ = halves(trials)
+    if not tuning:
+        raise DataError("no trials", where=path)
+    confusions = Confusions.of(tuning)
+    fits = {sharpness: _fit(tuning, confusions.sharpened(sharpness), seed) for sharpness in SHARPNESS}
+    sharpness = max(fits, key=lambda value: fits[value])
+    probabilities_VV = confusions.sharpened(sharpness)
+    utterances = [
+        Utterance(trial.reference, pseudo_posterior(trial.decoded, probabilities_VV, seed, number))
+        for number, trial in enumerate(trials)
+    ]
+    facts = {"kind": "pseudo", "source": path.name, "seed": seed, "sharpness": sharpness}
+    return utterances, facts | {"log_prob_per_phoneme": fits[sharpness]}
+
+
+def _fit(tuning: Sequence[Trial], probabilities_VV: np.ndarray, seed: int) -> float:
+    """Mean CTC log-probability of a true phoneme of the tuning half, where the frames suffice for all of a trial's."""
+    total = length = 0.0
+    for number, trial in enumerate(tuning):
+        log_probs_PV = torch.from_numpy(pseudo_posterior(trial.decoded, probabilities_VV, seed, 2 * number))
+        loss = torch.nn.functional.ctc_loss(
+            log_probs_PV,
+            torch.from_numpy(trial.true),
+            torch.tensor(len(log_probs_PV)),
+            torch.tensor(len(trial.true)),
+            blank=INVENTORY.blank,
+            reduction="sum",
+        )
+        if torch.isfinite(loss):
+            total -= float(loss)
+            length += len(trial.true)
+    return total / max(length, 1)
+
+
+def evaluation_posteriors(directory: Path) -> tuple[list[Utterance], dict[str, Any]]:
+    """Utterances of an evaluation directory: its `logits/*.npy` (the release's order) and `nbest.jsonl` (references).
+
+    Raises DataError where one of them is missing or they do not belong together.
+    """
+    logits = sorted((directory / "logits").glob("*.npy"))
+    lines = directory / "nbest.jsonl"
+    if not logits or not lines.is_file():
+        fix = "make one: cortext evaluate RUN --data DATA --lm LM --out DIR"
+        raise DataError("no logits/*.npy and nbest.jsonl: not an evaluation directory", where=directory, fix=fix)
+    entries = {int(entry["id"]): entry for entry in map(json.loads, lines.read_text(encoding="utf-8").splitlines())}
+    utterances = []
+    for path in logits:
+        entry = entries.get(int(path.name.partition("_")[0]))
+        if entry is None or not entry["reference"]:
+            raise DataError("nbest.jsonl has no reference of this trial", where=path, fix="evaluate a labelled split")
+        utterances.append(Utterance(normalize(entry["reference"]), _log_softmax(np.load(path))))
+    return utterances, {"kind": "logits", "source": str(directory)}
+
+
+def run_posteriors(run: Path, data: Path, split: str = "val") -> tuple[list[Utterance], dict[str, Any]]:
+    """Utterances of a labelled split as a run's model hears them; raises what `cortext.evaluate` raises."""
+    from cortext.evaluation.recognise import recognise
+
+    found = recognise(run, data, split, None)
+    columns = INVENTORY.order_from(found.model.inventory)
+    utterances = [
+        Utterance(normalize(trial.reference), _log_softmax(trial.logits_PV[:, columns]))
+        for trial in found.trials
+        if trial.reference
+    ]
+    return utterances, {"kind": "logits", "source": str(run), "data": str(data), "split": split}
+
+
+def _log_softmax(logits_PV: np.ndarray) -> np.ndarray:
+    shifted_PV = logits_PV.astype(np.float64) - logits_PV.max(axis=1, keepdims=True)
+    log_probs_PV: np.ndarray = shifted_PV - np.log(np.exp(shifted_PV).sum(axis=1, keepdims=True))
+    return log_probs_PV.astype(np.float32)
+
+
+def blank_share(utterances: Sequence[Utterance], inventory: Inventory = INVENTORY) -> float:
+    """Share of the frames whose most probable token is the blank."""
+    best = np.concatenate([utterance.log_probs_PV.argmax(axis=1) for utterance in utterances])
+    return float((best == inventory.blank).mean())

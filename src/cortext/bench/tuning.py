@@ -1,0 +1,108 @@
+"""Tuning of a search's settings: the same effort for every search, the beam included.
+
+All values come from the short lists in `Searcher.steps`. Of `trials` settings, the first is `Searcher.start`; then, for
+two thirds of them, one to three settings of the best found so far move by one to three places (local search: what is
+better, or as good and faster, is the new best); the rest starts from the best and makes one more setting of `speed`
+faster at a time, while word errors stay within `SLACK` of the best. Each trial decodes the same utterances. No setting
+is tried twice, and the draws depend on the seed and the search's name only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SLACK = 0.01
+"""Word error rate that a faster setting may lose while the fast end is looked for (one point)."""
+
+DRAWS = 100
+"""Draws for each trial, after which all settings nearby are taken to be tried."""
+
+Settings = dict[str, Any]
+Measure = Callable[[Settings], tuple[float, float]]
+"""Word error rate and milliseconds per frame of settings."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial: settings, their word error rate, and milliseconds per frame of processor time."""
+
+    settings: Settings
+    wer: float
+    ms: float
+
+
+def tune(
+    name: str,
+    start: Mapping[str, Any],
+    steps: Mapping[str, Sequence[Any]],
+    speed: Mapping[str, int],
+    measure: Measure,
+    trials: int,
+    seed: int = 0,
+) -> list[Tried]:
+    """All trials, in their order."""
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    tried = [Tried(dict(start), *measure(dict(start)))]
+
+    def attempt(settings: Settings) -> None:
+        tried.append(Tried(settings, *measure(settings)))
+
+    for _ in range(DRAWS * trials):
+        if len(tried) >= trials * 2 // 3:
+            break
+        settings = _moved(best(tried).settings, steps, generator)
+        if settings is not None and _is_new(settings, tried):
+            attempt(settings)
+    limit = best(tried).wer + SLACK
+    while len(tried) < trials:
+        faster = _faster(fastest(tried, limit), steps, speed, tried)
+        if not faster:
+            break
+        attempt(faster[int(generator.integers(len(faster)))])
+    return tried
+
+
+def best(tried: Sequence[Tried]) -> Tried:
+    """The fewest word errors; of equals the fastest."""
+    return min(tried, key=lambda one: (one.wer, one.ms))
+
+
+def fastest(tried: Sequence[Tried], wer: float) -> Tried:
+    """The fastest with a word error rate of at most `wer`; the best where none reaches it."""
+    enough = [one for one in tried if one.wer <= wer]
+    return min(enough, key=lambda one: one.ms) if enough else best(tried)
+
+
+def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
+    return all(one.settings != settings for one in tried)
+
+
+def _moved(settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator) -> Settings | None:
+    """Settings with one to three values moved by one to three places, or None where that leaves the list."""
+    moved = dict(settings)
+    for name in generator.choice(list(steps), int(generator.integers(1, 4)), replace=False).tolist():
+        place = steps[name].index(moved[name]) + int(generator.choice((-3, -2, -1, 1, 2, 3)))
+        if not 0 <= place < len(steps[name]):
+            return None
+        moved[name] = steps[name][place]
+    return moved
+
+
+def _faster(
+    one: Tried, steps: Mapping[str, Sequence[Any]], speed: Mapping[str, int], tried: Sequence[Tried]
+) -> list[Settings]:
+    """Settings not yet tried that differ in one setting, by one or two places to its faster side."""
+    found = []
+    for name, direction in speed.items():
+        for places in (2, 1):
+            place = steps[name].index(one.settings[name]) + direction * places
+            if 0 <= place < len(steps[name]):
+                settings = one.settings | {name: steps[name][place]}
+                if _is_new(settings, tried):
+                    found.append(settings)
+    return found

@@ -1,0 +1,157 @@
+"""Verbs that measure: bench decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cortext.cli.console import JSON, percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from cortext.bench.posteriors import Utterance
+
+bench = typer.Typer(help="Compare cortext with the best alternatives, side by side.", rich_markup_mode=None)
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    bench.command()(decoder)
+    app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def _group() -> None:
+    """Keep `decoder` a verb of its own while it is the only one."""
+
+
+def decoder(
+    run: Annotated[Path | None, typer.Option(help="Decode the posteriors of this run; needs --data.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The data whose validation split the run decodes.")] = None,
+    logits: Annotated[Path | None, typer.Option(help="Decode the logits of this evaluation directory.")] = None,
+    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Language model; by default built of the real texts.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Search to run; may be given several times.")] = None,
+    tune: Annotated[bool, typer.Option(help="Tune every search first (long) and keep the settings.")] = False,
+    tuning_trials: Annotated[int, typer.Option(help="Settings that tuning tries for each search.")] = 60,
+    utterances: Annotated[int | None, typer.Option(help="At most so many utterances of each half.")] = None,
+    repeats: Annotated[int, typer.Option(help="How often everything is timed.")] = 3,
+    settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
+    cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Compare the word search with flashlight-text, kaldi-decoder and pyctcdecode: time, errors, memory.
+
+    Without --run or --logits it decodes pseudo-posteriors made from real phoneme errors ($CORTEXT_REAL_DATA).
+
+    Example: cortext bench decoder --only cortext --only flashlight --json
+    """
+    from cortext.bench.decoder import NAMES, Plan, bench_decoder
+    from cortext.bench.materials import RealData, language_models
+    from cortext.bench.searcher import Paths
+
+    def stage(name: str) -> None:
+        typer.echo(f"{name} ...", err=True)
+
+    found, facts = _utterances(run, data, logits, trials)
+    names = only or NAMES
+    static = any(name.startswith("kaldi") for name in names)
+    paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, static, stage)
+    settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
+    plan = Plan(names=names, trials=tuning_trials, utterances=utterances, repeats=repeats)
+    result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
+    if out is not None:
+        from cortext.bench.decoder import write_result
+
+        write_result(out, result)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _utterances(
+    run: Path | None, data: Path | None, logits: Path | None, trials: Path | None
+) -> tuple[list[Utterance], dict[str, Any]]:
+    from cortext.bench import posteriors
+    from cortext.bench.materials import RealData
+
+    if (run is None) != (data is None):
+        raise typer.BadParameter("--run and --data go together")
+    if sum(source is not None for source in (run, logits, trials)) > 1:
+        raise typer.BadParameter("give one of --run, --logits and --trials")
+    if run is not None and data is not None:
+        return posteriors.run_posteriors(run, data)
+    if logits is not None:
+        return posteriors.evaluation_posteriors(logits)
+    return posteriors.pseudo_posteriors(trials or RealData.find().trials)
+
+
+def _print(result: dict[str, Any]) -> None:
+    source = result["input"]
+    title = (
+        f"{source['utterances']} utterances, {source['frames']} frames, {percent(source['blank_share'])} blank; "
+        f"{result['lm']['lexicon_words']:,} words, {result['lm']['order']}-gram"
+    )
+    columns = [
+        "search",
+        "settings",
+        "ms/frame",
+        "p99",
+        "non-blank",
+        "WER",
+        "95 % interval",
+        "oracle",
+        "load",
+        "peak",
+        "ours is",
+    ]
+    rows = []
+    for name, decoder in result["decoders"].items():
+        for point, values in decoder["points"].items():
+            ratio = result["ratios"].get(name, {}).get(point)
+            low, high = values["wer_ci95"]
+            rows.append(
+                (
+                    f"{name} {decoder['version']}",
+                    point,
+                    f"{values['ms_per_frame']:.4f}",
+                    f"{values['ms_per_frame_p99']:.4f}",
+                    _number(values["ms_per_nonblank_frame"], "{:.4f}"),
+                    percent(values["wer"]),
+                    f"{percent(low)} to {percent(high)}",
+                    percent(values["oracle_wer"]),
+                    f"{decoder['load_s']:.2f} s",
+                    f"{decoder['memory']['peak_rss_mb']:.0f} MB",
+                    _number(ratio, "{:.1f}x faster"),
+                )
+            )
+    print_table(title, columns, rows, right_from=2)
+    for name, why in result["missing"].items():
+        typer.echo(f"{name} left out: {why}")
+    for name, decoder in result["decoders"].items():
+        if decoder["note"]:
+            typer.echo(f"{name}: {decoder['note']}")
+    _print_ours(result)
+
+
+def _print_ours(result: dict[str, Any]) -> None:
+    ours = result.get("ours")
+    if not ours:
+        return
+    memory = result["decoders"]["cortext"]["memory"]
+    typer.echo(
+        f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99 {ours['frame_ms_p99']:.3f} ms, "
+        f"worst {ours['frame_ms_worst']:.2f} ms, end of an utterance {ours['end_ms_worst']:.2f} ms; "
+        f"worst at acoustic scale 1 and twice the beam {ours['strained_frame_ms_worst']:.2f} ms\n"
+        f"two threads: {ours['two_threads_speedup']:.2f}x one; "
+        f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB"
+    )
+    if result["ratio"] is not None:
+        typer.echo(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
