@@ -74,23 +74,30 @@ class Database:
         return self._connection
 
 
-def in_background(work: Callable[[], object], interrupt: Callable[[], object] = lambda: None) -> None:
-    """Do compiled work on a thread, so that Ctrl-C is heard at once; `interrupt` should end the work then."""
+def in_background(work: Callable[[], object], interrupt: Callable[[], object] | None = None) -> None:
+    """Do compiled work on a thread, so that Ctrl-C is heard at once.
+
+    `interrupt` ends the work then; what cannot be ended is left to itself, and ends with the process at the latest.
+    """
     failed: list[BaseException] = []
+    ended = threading.Event()  # Thread.join forgets a running thread when Ctrl-C interrupts it
 
     def run() -> None:
         try:
             work()
         except BaseException as error:
             failed.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    threading.Thread(target=run, daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(0.5)
+        while not ended.wait(0.5):
+            pass
     except BaseException:
-        interrupt()
+        if interrupt:
+            interrupt()
+            ended.wait()
         raise
     if failed:
         raise failed[0]

@@ -37,7 +37,7 @@ def run_lmplz(
             file.writelines(_lines(part, corpus.words))
     command = [
         find_lmplz(), "--order", str(len(prune)), "--prune", *map(str, prune), "--limit_vocab_file", str(words),
-        "--discount_fallback", "--memory", str(memory_bytes), "--temp_prefix", f"{directory}/lmplz",
+        "--discount_fallback", "--memory", f"{memory_bytes >> 20}M", "--temp_prefix", f"{directory}/lmplz",
         "--text", str(text), "--arpa", str(out),
     ]  # fmt: skip
     try:
@@ -53,7 +53,7 @@ def run_lmplz(
 
 def _lines(file: Path, words: Sequence[str]) -> Iterator[str]:
     """The sentences of a file of word numbers as text."""
-    names = list(words)
+    names = [f" {word}" for word in words]
     names[BOS_ID], names[EOS_ID] = "", "\n"
     for block in blocks(file):
-        yield " ".join([names[number] for number in block]) + " "
+        yield "".join([names[number] for number in block])
