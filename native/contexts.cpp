@@ -7,8 +7,6 @@ namespace cortext {
 
 namespace {
 
-constexpr std::size_t kMostContexts = 400000;  // remembered from one utterance to the next, about 100 bytes each
-constexpr std::size_t kMostScores = 1500000;   // 24 bytes each
 constexpr std::uint32_t kEndOfChain = 0xFFFFFFFFu;
 
 std::uint64_t hash_words(const std::uint32_t* words, std::size_t n_words, std::uint64_t seed) {
@@ -21,23 +19,9 @@ std::uint64_t hash_words(const std::uint32_t* words, std::size_t n_words, std::u
 
 Contexts::Contexts(std::shared_ptr<const Vocabulary> vocabulary, int history_words)
     : vocabulary_(std::move(vocabulary)), history_words_(history_words) {
-    begin();
-}
-
-void Contexts::begin() {
-    tails_.assign(1, {});
-    same_tail_hash_.assign(1, kEndOfChain);
+    tails_.emplace_back();
+    same_tail_hash_.push_back(kEndOfChain);
     intern(vocabulary_->ngram().begin(), 0, kBegin, kNoWord);
-}
-
-void Contexts::trim() {
-    if (contexts_.size() < kMostContexts && next_.size() < kMostScores) return;
-    contexts_.clear();
-    same_hash_.clear();
-    by_hash_.clear();
-    next_.clear();
-    tail_by_hash_.clear();
-    begin();
 }
 
 Contexts::Next Contexts::follow(ContextId context, WordId word) {

@@ -13,8 +13,7 @@ namespace cortext {
 
 using ContextId = std::uint32_t;
 
-// Contexts are numbered as they come up; scores are remembered, from one utterance to the next where nothing but the
-// n-gram's state makes a context (history_words = 0 and no added scores).
+// The contexts of one utterance, numbered as they come up, and the scores that were looked up for them.
 class Contexts {
 public:
     struct Context {
@@ -52,14 +51,10 @@ public:
 
     double end(ContextId context) const { return vocabulary_->ngram().end(contexts_[context].state); }
 
-    // Forget everything if that is much; for the time between utterances.
-    void trim();
-
 private:
     Next follow(ContextId context, WordId word);
     ContextId intern(const NGramState& state, std::uint32_t tail, ContextId parent, WordId word);
     std::uint32_t longer_tail(std::uint32_t tail, WordId word);
-    void begin();
 
     std::shared_ptr<const Vocabulary> vocabulary_;
     int history_words_;

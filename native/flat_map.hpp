@@ -19,20 +19,13 @@ class FlatMap {
 public:
     explicit FlatMap(std::size_t capacity = 1024) : slots_(capacity) {}
 
-    // The value of a key, or null.
-    Value* find(std::uint64_t key) {
-        Slot& slot = slots_[place(key)];
-        return slot.used ? &slot.value : nullptr;
-    }
-
     // The value of a key, made by default when it is new; valid until the next insertion.
     Value& at(std::uint64_t key, bool& is_new) {
         if (2 * (size_ + 1) > slots_.size()) grow();
         Slot& slot = slots_[place(key)];
-        is_new = !slot.used;
+        is_new = slot.key == kFree;
         if (is_new) {
             slot.key = key;
-            slot.used = true;
             ++size_;
         }
         return slot.value;
@@ -46,16 +39,17 @@ public:
     }
 
 private:
+    static constexpr std::uint64_t kFree = ~std::uint64_t{0};  // no key
+
     struct Slot {
-        std::uint64_t key = 0;
+        std::uint64_t key = kFree;
         Value value{};
-        bool used = false;
     };
 
     std::size_t place(std::uint64_t key) const {
         std::size_t mask = slots_.size() - 1;
         std::size_t at = hash_key(key) & mask;
-        while (slots_[at].used && slots_[at].key != key) at = (at + 1) & mask;
+        while (slots_[at].key != kFree && slots_[at].key != key) at = (at + 1) & mask;
         return at;
     }
 
@@ -63,7 +57,7 @@ private:
         std::vector<Slot> old(slots_.size() * 2);
         old.swap(slots_);
         for (const Slot& slot : old) {
-            if (slot.used) slots_[place(slot.key)] = slot;
+            if (slot.key != kFree) slots_[place(slot.key)] = slot;
         }
     }
 

@@ -6,11 +6,11 @@
 namespace cortext {
 
 namespace {
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr double kNever = -std::numeric_limits<double>::infinity();
 }
 
 void Lattice::clear() {
-    nodes_.assign(1, {Contexts::kBegin, -1, 0, 0.0f});
+    nodes_.assign(1, {Contexts::kBegin, -1, 0, 0.0});
     arcs_.clear();
     finished_arcs_ = 0;
     sequences_.assign(1, {0, kNoWord, 0});
@@ -86,17 +86,17 @@ CommonWords Lattice::in_common(CommonWords one, CommonWords other) const {
 }
 
 // The score of the best path through each arc to any live node.
-std::vector<float> Lattice::arc_totals(const std::vector<LatticeNode>& live,
-                                       const std::vector<float>& live_scores) const {
-    std::vector<float> after(nodes_.size(), kNever);  // the best from a node to the end
+std::vector<double> Lattice::arc_totals(const std::vector<LatticeNode>& live,
+                                        const std::vector<float>& live_scores) const {
+    std::vector<double> after(nodes_.size(), kNever);  // the best from a node to the end
     for (std::size_t each = 0; each < live.size(); ++each) {
-        after[live[each]] = std::max(after[live[each]], live_scores[each]);
+        after[live[each]] = std::max(after[live[each]], double{live_scores[each]});
     }
-    std::vector<float> totals(arcs_.size());
+    std::vector<double> totals(arcs_.size());
     for (LatticeNode node = size(); node-- > 0;) {
         for (std::size_t arc = nodes_[node].first_arc; arc < static_cast<std::size_t>(arcs_end(node) - arcs_.data());
              ++arc) {
-            float onwards = arcs_[arc].score + after[node];
+            double onwards = arcs_[arc].score + after[node];
             after[arcs_[arc].from] = std::max(after[arcs_[arc].from], onwards);
             totals[arc] = nodes_[arcs_[arc].from].best + onwards;
         }
@@ -107,10 +107,10 @@ std::vector<float> Lattice::arc_totals(const std::vector<LatticeNode>& live,
 std::vector<LatticeNode> Lattice::prune(const std::vector<LatticeNode>& live, const std::vector<float>& live_scores,
                                         std::size_t max_arcs) {
     update_common();
-    std::vector<float> totals = arc_totals(live, live_scores);
-    float least = kNever;
+    std::vector<double> totals = arc_totals(live, live_scores);
+    double least = kNever;
     if (totals.size() > max_arcs) {
-        std::vector<float> sorted = totals;
+        std::vector<double> sorted = totals;
         std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(max_arcs), sorted.end(),
                          std::greater<>());
         least = sorted[max_arcs];

@@ -39,7 +39,7 @@ public:
         ContextId context;
         std::int32_t frame;
         std::uint32_t first_arc;
-        float best;  // the score of the best path from the start
+        double best;  // the score of the best path from the start
     };
 
     Lattice() { clear(); }
@@ -72,7 +72,7 @@ public:
                                    std::size_t max_arcs);
 
 private:
-    std::vector<float> arc_totals(const std::vector<LatticeNode>& live, const std::vector<float>& live_scores) const;
+    std::vector<double> arc_totals(const std::vector<LatticeNode>& live, const std::vector<float>& live_scores) const;
     void update_common();
     std::uint32_t longer(std::uint32_t words, WordId word);
     CommonWords in_common(CommonWords one, CommonWords other) const;

@@ -11,26 +11,27 @@ namespace cortext {
 
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1e-6;               // of scores added up in another order
 constexpr std::size_t kMostStates = 32;          // of a second n-gram at one node
-constexpr std::size_t kMostSteps = 1000000;      // of A*; a hundred sentences take a few thousand
+constexpr std::size_t kMostVisits = 20000000;    // of arcs in A*, about a second; a hundred sentences take a few thousand
 constexpr float kSmallestPosterior = 1e-5f;
 constexpr std::uint32_t kNoSuffix = 0xFFFFFFFFu;
 
 // The last words of sentences, as a search for them finds them, backwards.
 class SuffixSearch {
 public:
-    SuffixSearch(const Lattice& lattice, float beam) : lattice_(lattice) {
+    SuffixSearch(const Lattice& lattice, double beam) : lattice_(lattice) {
         LatticeNode last = lattice.size() - 1;
-        least_ = lattice[last].best - beam;
+        least_ = lattice[last].best - beam - kRounding;
         suffixes_.push_back({kNoSuffix, kNoWord});
-        members_.push_back({last, 0.0f});
+        members_.push_back({last, 0.0});
         open_.push({lattice[last].best, 0, 0, 1, false});
     }
 
     // The next best sentence; false if there is none left.
     bool next(std::vector<WordId>& words) {
-        for (std::size_t step = 0; !open_.empty() && step < kMostSteps; ++step) {
+        while (!open_.empty() && n_visits_ < kMostVisits) {
             Candidate best = open_.top();
             open_.pop();
             if (best.is_complete) {
@@ -48,14 +49,17 @@ public:
 private:
     struct Member {
         LatticeNode node;
-        float score;  // from the node to the end
+        double score;  // from the node to the end
+        bool operator<(const Member& other) const {
+            return node != other.node ? node < other.node : score < other.score;
+        }
     };
     struct Suffix {
         std::uint32_t after;
         WordId word;
     };
     struct Candidate {
-        float total;
+        double total;
         std::uint32_t suffix;
         std::size_t first_member, end_member;
         bool is_complete;
@@ -66,7 +70,7 @@ private:
     struct Step {
         WordId word;
         LatticeNode node;
-        float score;
+        double score;
         bool operator<(const Step& other) const {
             if (word != other.word) return word < other.word;
             return node != other.node ? node < other.node : score > other.score;
@@ -76,27 +80,27 @@ private:
     // Sentences that go on (backwards) with each word that leads to the candidate's nodes.
     void expand(const Candidate& candidate) {
         steps_.clear();
-        float to_start = kNever;
+        double to_start = kNever;
         nodes_.assign(members_.begin() + static_cast<std::ptrdiff_t>(candidate.first_member),
                       members_.begin() + static_cast<std::ptrdiff_t>(candidate.end_member));
-        // Nodes that lead here without a word come first to last, so that each is visited once with its best score.
+        std::make_heap(nodes_.begin(), nodes_.end());
+        // Nodes from which hypotheses came here without a word: the last first, so that each is visited once, and
+        // then with its best score.
+        LatticeNode visited = kNoNode;
         while (!nodes_.empty()) {
-            auto latest = std::max_element(nodes_.begin(), nodes_.end(),
-                                           [](const Member& a, const Member& b) { return a.node < b.node; });
-            Member member = *latest;
-            nodes_.erase(std::remove_if(nodes_.begin(), nodes_.end(),
-                                        [&](const Member& each) {
-                                            if (each.node != member.node) return false;
-                                            member.score = std::max(member.score, each.score);
-                                            return true;
-                                        }),
-                         nodes_.end());
+            std::pop_heap(nodes_.begin(), nodes_.end());
+            Member member = nodes_.back();
+            nodes_.pop_back();
+            if (member.node == visited) continue;
+            visited = member.node;
             if (member.node == 0) to_start = member.score;
             for (const LatticeArc* arc = lattice_.arcs_of(member.node); arc < lattice_.arcs_end(member.node); ++arc) {
-                float score = member.score + arc->score;
+                ++n_visits_;
+                double score = member.score + arc->score;
                 if (score + lattice_[arc->from].best < least_) continue;
                 if (arc->word == kNoWord) {
                     nodes_.push_back({arc->from, score});
+                    std::push_heap(nodes_.begin(), nodes_.end());
                 } else {
                     steps_.push_back({arc->word, arc->from, score});
                 }
@@ -111,7 +115,7 @@ private:
         for (std::size_t at = 0; at < steps_.size();) {
             WordId word = steps_[at].word;
             std::size_t first = members_.size();
-            float total = kNever;
+            double total = kNever;
             for (; at < steps_.size() && steps_[at].word == word; ++at) {
                 const Step& step = steps_[at];
                 total = std::max(total, step.score + lattice_[step.node].best);
@@ -124,7 +128,8 @@ private:
     }
 
     const Lattice& lattice_;
-    float least_;
+    double least_;
+    std::size_t n_visits_ = 0;
     std::vector<Suffix> suffixes_;
     std::vector<Member> members_, nodes_;
     std::vector<Step> steps_;
@@ -133,13 +138,12 @@ private:
 
 double log_add(double one, double other) {
     double high = std::max(one, other), low = std::min(one, other);
-    return low == -std::numeric_limits<double>::infinity() ? high : high + std::log1p(std::exp(low - high));
+    return low == kNever ? high : high + std::log1p(std::exp(low - high));
 }
 
 // For each arc the logarithm of its share of all paths from the start to the last node.
 std::vector<double> arc_posteriors(const Lattice& lattice) {
-    const double never = -std::numeric_limits<double>::infinity();
-    std::vector<double> before(lattice.size(), never), after(lattice.size(), never);
+    std::vector<double> before(lattice.size(), kNever), after(lattice.size(), kNever);
     before[0] = 0.0;
     after[lattice.size() - 1] = 0.0;
     for (LatticeNode node = 1; node < lattice.size(); ++node) {
@@ -162,10 +166,11 @@ std::vector<double> arc_posteriors(const Lattice& lattice) {
 }  // namespace
 
 std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n, double beam) {
-    SuffixSearch search(lattice, static_cast<float>(beam));
+    SuffixSearch search(lattice, beam);
     std::vector<std::vector<WordId>> sentences;
     std::vector<WordId> words;
     while (sentences.size() < n && search.next(words)) sentences.push_back(words);
+    if (sentences.empty()) sentences.push_back(lattice.best_words(lattice.size() - 1));
     return sentences;
 }
 
@@ -196,7 +201,7 @@ Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second
     struct State {
         NGramState state;
         LatticeNode node;  // of the new lattice
-        float best;
+        double best;
         std::vector<LatticeArc> arcs;
     };
     const Vocabulary& vocabulary = contexts.vocabulary();
@@ -207,7 +212,7 @@ Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second
     std::unordered_map<WordId, WordIndex> indices;
     Lattice result;
     std::vector<std::vector<State>> states(lattice.size());
-    states[0].push_back({second.begin(), 0, 0.0f, {}});
+    states[0].push_back({second.begin(), 0, 0.0, {}});
     for (LatticeNode node = 1; node < lattice.size(); ++node) {
         bool is_last = node + 1 == lattice.size();
         std::vector<State>& here = states[node];

@@ -65,6 +65,7 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
     };
     std::vector<Range> ranges{{0, spoken.size(), 0}};
     nodes_.emplace_back();
+    phonemes_.push_back(0);
     for (std::size_t number = 0; number < ranges.size(); ++number) {
         Range range = ranges[number];
         std::size_t at = range.first;
@@ -82,7 +83,8 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
             std::size_t first = at;
             while (at < range.end && tokens_of(spoken[at])[range.depth] == token) ++at;
             ranges.push_back({first, at, range.depth + 1});
-            nodes_.emplace_back().token = static_cast<std::uint8_t>(token);
+            nodes_.emplace_back();
+            phonemes_.push_back(static_cast<std::uint8_t>(token));
             ++nodes_[number].n_children;
         }
     }
@@ -112,7 +114,10 @@ Vocabulary::Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const
                        const std::unordered_map<std::string, double>& bonuses, int n_tokens)
     : ngram_(std::move(ngram)),
       base_(std::move(base)),
-      added_(std::make_shared<Lexicon>(added, *ngram_, static_cast<WordId>(base_->n_words()), n_tokens)) {
+      added_(std::make_shared<Lexicon>(added, *ngram_, static_cast<WordId>(base_->n_words()), n_tokens)),
+      base_nodes_(base_->nodes().data()),
+      base_phonemes_(base_->phonemes().data()),
+      n_base_nodes_(static_cast<NodeId>(base_->nodes().size())) {
     auto silence = [this](const std::string& word) {
         WordId number = base_->find(word);
         if (number != kNoWord) bonuses_[number] = kNever;
@@ -140,24 +145,30 @@ float Vocabulary::bonus(WordId word) const {
 }
 
 LookAhead::LookAhead(const Vocabulary& vocabulary, const Weights& weights)
-    : weights_(weights), ahead_(vocabulary.n_nodes(), kNever), highest_(kNever) {
-    const NodeId roots[] = {0, vocabulary.added_root()};
-    for (NodeId number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
+    : weights_(weights), ahead_(vocabulary.n_nodes(), kNever), bounds_(vocabulary.n_nodes(), kNever), highest_(kNever) {
+    gains_.reserve(vocabulary.n_tree_words());
+    for (std::uint32_t number = 0; number < vocabulary.n_tree_words(); ++number) {
+        TreeWord word = vocabulary.tree_word(number);
+        double gain = weights.word_score + weights.acoustic_scale * word.log_weight + vocabulary.bonus(word.word);
+        if (vocabulary.ngram_word(word.word) == 0) gain += weights.lm_weight * weights.unk_score;
+        double expected = gain + weights.lm_weight * vocabulary.unigram(word.word);
+        gains_.push_back({static_cast<float>(gain), static_cast<float>(expected)});
+    }
+    add_up(vocabulary);
+}
+
+void LookAhead::add_up(const Vocabulary& vocabulary) {
+    for (auto number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
         TreeNode node = vocabulary.node(number);
         for (NodeId child = node.first_child; child < node.first_child + node.n_children; ++child) {
-            float best = ahead_[child];
-            TreeNode below = vocabulary.node(child);
-            const TreeWord* words = vocabulary.words_of(child, below);
-            for (const TreeWord* each = words; each < words + below.n_words; ++each) {
-                double score = weights.lm_weight * vocabulary.unigram(each->word) + weights.word_score +
-                               weights.acoustic_scale * each->log_weight + vocabulary.bonus(each->word);
-                if (vocabulary.ngram_word(each->word) == 0) score += weights.lm_weight * weights.unk_score;
-                best = std::max(best, static_cast<float>(score));
-            }
-            ahead_[number] = std::max(ahead_[number], best);
+            ahead_[number] = std::max(ahead_[number], bounds_[child]);
+        }
+        bounds_[number] = ahead_[number];
+        for (std::uint32_t word = node.first_word; word < node.first_word + node.n_words; ++word) {
+            bounds_[number] = std::max(bounds_[number], expected(word));
         }
     }
-    for (NodeId root : roots) {
+    for (NodeId root : {NodeId{0}, vocabulary.added_root()}) {
         highest_ = std::max(highest_, ahead_[root]);
         ahead_[root] = 0.0f;
     }

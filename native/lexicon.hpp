@@ -28,13 +28,12 @@ struct TreeWord {
     float log_weight;
 };
 
-// A node of the tree. Its children lie side by side, in the order of their tokens; so do the words that end in it.
+// A node of the tree. Its children lie side by side, in the order of their phonemes; so do the words that end in it.
 struct TreeNode {
     NodeId first_child = 0;
     std::uint32_t first_word = 0;
     std::uint16_t n_words = 0;
-    std::uint8_t n_children = 0;
-    std::uint8_t token = 0;
+    std::uint16_t n_children = 0;
 };
 
 // Immutable. Node 0 is the root; children have higher numbers than their parents.
@@ -51,7 +50,8 @@ public:
     Spelling spelling(WordId word) const;
 
     const std::vector<TreeNode>& nodes() const { return nodes_; }
-    const TreeWord* words_of(const TreeNode& node) const { return tree_words_.data() + node.first_word; }
+    const std::vector<std::uint8_t>& phonemes() const { return phonemes_; }  // of the nodes
+    const std::vector<TreeWord>& tree_words() const { return tree_words_; }
 
 private:
     struct Spoken;
@@ -67,6 +67,7 @@ private:
     std::vector<float> log_weights_;           // of each pronunciation
     std::vector<std::uint8_t> tokens_;
     std::vector<TreeNode> nodes_;
+    std::vector<std::uint8_t> phonemes_;
     std::vector<TreeWord> tree_words_;
     std::unordered_map<std::string_view, WordId> numbers_;  // views into texts_
 };
@@ -96,17 +97,22 @@ public:
     float bonus(WordId word) const;
     const std::unordered_map<WordId, float>& bonuses() const { return bonuses_; }
 
-    // The tree of all words: the added ones' nodes come after the lexicon's, their children numbered with them.
+    // The tree of all words: the added ones' nodes and words are numbered after the lexicon's.
     TreeNode node(NodeId number) const {
-        const std::vector<TreeNode>& nodes = base_->nodes();
-        if (number < nodes.size()) return nodes[number];
-        TreeNode node = added_->nodes()[number - nodes.size()];
-        node.first_child += static_cast<NodeId>(nodes.size());
+        if (number < n_base_nodes_) return base_nodes_[number];
+        TreeNode node = added_->nodes()[number - n_base_nodes_];
+        node.first_child += n_base_nodes_;
+        node.first_word += static_cast<std::uint32_t>(base_->tree_words().size());
         return node;
     }
-    const TreeWord* words_of(NodeId number, const TreeNode& node) const {
-        return number < base_->nodes().size() ? base_->words_of(node) : added_->words_of(node);
+    std::uint8_t phoneme(NodeId number) const {
+        return number < n_base_nodes_ ? base_phonemes_[number] : added_->phonemes()[number - n_base_nodes_];
     }
+    TreeWord tree_word(std::uint32_t number) const {
+        const std::vector<TreeWord>& words = base_->tree_words();
+        return number < words.size() ? words[number] : added_->tree_words()[number - words.size()];
+    }
+    std::size_t n_tree_words() const { return base_->tree_words().size() + added_->tree_words().size(); }
 
 private:
     const Lexicon& of(WordId word) const { return word < base_->n_words() ? *base_ : *added_; }
@@ -116,10 +122,13 @@ private:
 
     std::shared_ptr<const NGram> ngram_;
     std::shared_ptr<const Lexicon> base_, added_;
+    const TreeNode* base_nodes_;
+    const std::uint8_t* base_phonemes_;
+    NodeId n_base_nodes_;
     std::unordered_map<WordId, float> bonuses_;
 };
 
-// For each node the best that the words strictly below it can add to a score, by their unigrams; 0 for the roots.
+// What words add to a score, as far as that can be told without their history.
 class LookAhead {
 public:
     struct Weights {
@@ -133,13 +142,25 @@ public:
     LookAhead(const Vocabulary& vocabulary, const Weights& weights);
 
     const Weights& weights() const { return weights_; }
+    // The best that the words strictly below a node add, by their unigrams; 0 for the roots.
     float operator[](NodeId node) const { return ahead_[node]; }
     // The most that entering a word can add, over both trees.
     float highest() const { return highest_; }
+    // No less than what reaching a node can be worth: going on below it, or the words that end in it.
+    float bound(NodeId node) const { return bounds_[node]; }
+    // What a word of the tree adds, without the n-gram, and with its unigram.
+    float gain(std::uint32_t tree_word) const { return gains_[tree_word].without_lm; }
+    float expected(std::uint32_t tree_word) const { return gains_[tree_word].with_unigram; }
 
 private:
+    struct Gain {
+        float without_lm, with_unigram;
+    };
+    void add_up(const Vocabulary& vocabulary);
+
     Weights weights_;
-    std::vector<float> ahead_;
+    std::vector<Gain> gains_;
+    std::vector<float> ahead_, bounds_;
     float highest_;
 };
 

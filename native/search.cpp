@@ -12,6 +12,9 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+// A word whose unigram leaves it this far below survival is not looked up with its history. The n-gram may raise it more,
+// but the words that it raises are those that the tree's look-ahead would have dropped on the way had they come alone.
+constexpr float kMargin = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 
 // log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6: the search only ranks, sentences are scored exactly.
@@ -45,30 +48,23 @@ float log_add(float one, float other) {
 
 }  // namespace
 
-Search::Search(std::shared_ptr<const Vocabulary> vocabulary, int history_words, Tokens tokens)
-    : contexts_(std::move(vocabulary), history_words),
+Search::Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options,
+               std::shared_ptr<const LookAhead> ahead, Tokens tokens)
+    : contexts_(std::move(vocabulary), options.history_words),
       vocabulary_(contexts_.vocabulary()),
       tokens_(tokens),
-      slots_(1 << 13),
+      slots_(1 << 12),
       entries_(static_cast<std::size_t>(2 * tokens.n_phonemes), 0),
       blank_scores_(static_cast<std::size_t>(tokens.count()), kNever) {
     const NodeId roots[] = {0, vocabulary_.added_root()};
     for (std::size_t tree = 0; tree < (vocabulary_.has_added() ? 2u : 1u); ++tree) {
         TreeNode root = vocabulary_.node(roots[tree]);
         for (NodeId child = root.first_child; child < root.first_child + root.n_children; ++child) {
-            entries_[2 * std::size_t{vocabulary_.node(child).token} + tree] = child;
+            entries_[2 * std::size_t{vocabulary_.phoneme(child)} + tree] = child;
         }
     }
-}
-
-void Search::begin(const Options& options, std::shared_ptr<const LookAhead> ahead) {
-    contexts_.trim();
-    lattice_.clear();
-    first_frame_ = frame_;
-    offset_ = 0.0;
-    only_blanks_ = false;
     use(Contexts::kBegin).boundary = 0;
-    live_.assign(1, {Contexts::kBegin, after_sil_blank(), 0.0f, kNoNode, kNoNode, kNever});
+    live_.push_back({Contexts::kBegin, after_sil_blank(), 0.0f, kNoNode, kNoNode, kNever});
     set_options(options, std::move(ahead));
 }
 
@@ -210,7 +206,7 @@ void Search::stay(const Token& token, const float* scores) {
     next.late_score = token.late_score + blank;
     insert(next);
     if (token.position & 1u) {
-        float again = scores[vocabulary_.node(token.position >> 1).token];
+        float again = scores[vocabulary_.phoneme(token.position >> 1)];
         next.position = token.position;
         next.score = token.score + again;
         next.late_score = token.late_score + again;
@@ -240,13 +236,15 @@ void Search::remember_stay(ContextId context, float score) {
 // A hypothesis within a word takes each phoneme that the tree allows.
 void Search::move(const Token& token, const float* scores) {
     NodeId number = token.position >> 1;
+    int repeated = token.position & 1u ? vocabulary_.phoneme(number) : -1;
     TreeNode node = vocabulary_.node(number);
     float before = (*ahead_)[number];
     for (NodeId child = node.first_child; child < node.first_child + node.n_children; ++child) {
-        std::uint8_t phoneme = vocabulary_.node(child).token;
-        if ((token.position & 1u) && phoneme == node.token) continue;
-        float added = scores[phoneme] - before;
-        if (added == kNever) continue;
+        std::uint8_t phoneme = vocabulary_.phoneme(child);
+        float added = scores[phoneme];
+        if (token.score + added + kMargin < least_ || phoneme == repeated || added == kNever) continue;
+        added -= before;
+        if (token.score + added + ahead_->bound(child) + kMargin < least_) continue;
         reach({token.context, 0, token.score + added, token.start, token.late, token.late_score + added}, child);
     }
 }
@@ -264,7 +262,7 @@ void Search::enter(const Token& token) {
         if (token.position == after_phoneme(phoneme)) continue;
         for (std::size_t tree = 0; tree < 2; ++tree) {
             NodeId child = entries_[2 * std::size_t{phoneme} + tree];
-            if (child) reach({token.context, 0, here, start, start, here}, child);
+            if (child && here + ahead_->bound(child) + kMargin >= least_) reach({token.context, 0, here, start, start, here}, child);
         }
     }
 }
@@ -272,22 +270,22 @@ void Search::enter(const Token& token) {
 // `from` has taken the phoneme of `child`; its score is without any look-ahead.
 void Search::reach(const Token& from, NodeId child) {
     TreeNode node = vocabulary_.node(child);
-    const TreeWord* words = vocabulary_.words_of(child, node);
-    for (const TreeWord* word = words; word < words + node.n_words; ++word) end_word(from, *word, node.token);
-    if (node.n_children == 0) return;
+    for (std::uint32_t word = node.first_word; word < node.first_word + node.n_words; ++word) {
+        if (from.score + ahead_->expected(word) + kMargin >= least_) end_word(from, word, vocabulary_.phoneme(child));
+    }
     float ahead = (*ahead_)[child];
+    if (node.n_children == 0 || from.score + ahead < least_) return;
     insert({from.context, child << 1 | 1u, from.score + ahead, from.start, from.late, from.late_score + ahead});
 }
 
 // The last phoneme of a word is there, and with it what the n-gram gives the word.
-void Search::end_word(const Token& from, const TreeWord& word, std::uint8_t last) {
-    bool unknown = vocabulary_.ngram_word(word.word) == 0;
-    double gain = options_.word_score + vocabulary_.bonus(word.word) + options_.acoustic_scale * word.log_weight +
-                  (unknown ? options_.lm_weight * options_.unk_score : 0.0);
-    if (from.score + static_cast<float>(gain) < least_) return;  // the n-gram only takes from that
-    Contexts::Next next = contexts_.next(from.context, word.word);
-    gain += options_.lm_weight * next.log_prob + contexts_[next.context].added - contexts_[from.context].added;
-    float added = static_cast<float>(gain), score = from.score + added;
+void Search::end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last) {
+    float gain = ahead_->gain(tree_word);
+    if (from.score + gain < least_) return;  // the n-gram only takes from that
+    WordId word = vocabulary_.tree_word(tree_word).word;
+    Contexts::Next next = contexts_.next(from.context, word);
+    double more = contexts_[next.context].added - contexts_[from.context].added + options_.lm_weight * next.log_prob;
+    float added = gain + static_cast<float>(more), score = from.score + added;
     if (score < least_ || score == kNever) return;
     Use& used = use(next.context);
     if (used.ended_frame != frame_) {
@@ -295,7 +293,7 @@ void Search::end_word(const Token& from, const TreeWord& word, std::uint8_t last
         used.first_end = kLastEnd;
         ended_.push_back(next.context);
     }
-    ends_.push_back({next.context, word.word, score, from.start, from.late, from.late_score + added, used.first_end});
+    ends_.push_back({next.context, word, score, from.start, from.late, from.late_score + added, used.first_end});
     used.first_end = static_cast<std::uint32_t>(ends_.size() - 1);
     insert({next.context, after_phoneme(last), score, kNoNode, kNoNode, kNever});
 }
@@ -339,7 +337,8 @@ void Search::prune() {
     order_.clear();
     for (std::uint32_t each = 0; each < reached_.size(); ++each) {
         float score = reached_[each].score;
-        if (score < least || (score == least && n_ties-- == 0)) continue;
+        if (score < least || (score == least && n_ties == 0)) continue;
+        if (score == least) --n_ties;
         order_.push_back(each);
         ++starts[bucket(score) + 1];
     }
@@ -383,7 +382,7 @@ void Search::add_boundary(ContextId context) {
             lattice_.add_arc(end.start, end.word, others - total);
         }
     }
-    used.boundary = lattice_.add_node(context, frame_ - first_frame_);
+    used.boundary = lattice_.add_node(context, frame_);
 }
 
 void Search::shrink_lattice() {

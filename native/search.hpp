@@ -36,10 +36,8 @@ public:
         float late_score;   // of the paths that entered there
     };
 
-    Search(std::shared_ptr<const Vocabulary> vocabulary, int history_words, Tokens tokens);
-
-    // Begin an utterance. What words scored after which contexts is remembered from earlier ones.
-    void begin(const Options& options, std::shared_ptr<const LookAhead> ahead);
+    Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options,
+           std::shared_ptr<const LookAhead> ahead, Tokens tokens);
 
     // Options take effect with the next frame. `ahead` goes with the options' weights.
     void set_options(const Options& options, std::shared_ptr<const LookAhead> ahead);
@@ -49,7 +47,7 @@ public:
     // Take in a frame in which only the blank is possible.
     void advance_blank(float score);
 
-    int n_frames() const { return frame_ - first_frame_; }
+    int n_frames() const { return frame_; }
     double offset() const { return offset_; }  // the scores' zero
     const std::vector<Token>& live() const { return live_; }
     bool is_between(std::uint32_t position) const { return position >= kBetween; }
@@ -109,7 +107,7 @@ private:
     void move(const Token& token, const float* scores);
     void enter(const Token& token);
     void reach(const Token& from, NodeId child);
-    void end_word(const Token& from, const TreeWord& word, std::uint8_t last);
+    void end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last);
     float survival(std::size_t& n_ties);
     void prune();
     void add_boundaries();
@@ -124,7 +122,7 @@ private:
     Tokens tokens_;
     std::shared_ptr<const LookAhead> ahead_;
     Lattice lattice_;
-    std::int32_t frame_ = 0, first_frame_ = 0;  // counted over all utterances, so that marks of old ones mean nothing
+    std::int32_t frame_ = 0;
     double offset_ = 0.0;
     bool only_blanks_ = false;  // whether the last frame left every hypothesis after a blank
 

@@ -11,7 +11,6 @@ namespace cortext {
 
 namespace {
 
-constexpr std::size_t kMostIdle = 16;
 constexpr std::size_t kMostLookAheads = 4;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
@@ -49,25 +48,6 @@ std::shared_ptr<const LookAhead> Model::look_ahead(const Options& options) const
     if (look_aheads_.size() >= kMostLookAheads) look_aheads_.erase(look_aheads_.begin());
     look_aheads_.push_back(std::make_shared<LookAhead>(*vocabulary_, weights));
     return look_aheads_.back();
-}
-
-std::unique_ptr<Search> Model::take_search(int history_words, bool fresh) const {
-    if (!fresh) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        auto same = [history_words](const auto& search) { return search->contexts().history_words() == history_words; };
-        auto found = std::find_if(idle_.begin(), idle_.end(), same);
-        if (found != idle_.end()) {
-            std::unique_ptr<Search> search = std::move(*found);
-            idle_.erase(found);
-            return search;
-        }
-    }
-    return std::make_unique<Search>(vocabulary_, history_words, tokens_);
-}
-
-void Model::give_back(std::unique_ptr<Search> search) const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.size() < kMostIdle) idle_.push_back(std::move(search));
 }
 
 double Model::lm_score(const std::vector<WordId>& words, const Options& options, const NGram& ngram) const {
@@ -124,18 +104,12 @@ Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options,
       second_(std::move(second)),
       has_hook_(has_hook),
       frames_(model_->tokens(), std::move(columns)),
-      search_(model_->take_search(options.history_words, has_hook)),
-      row_(static_cast<std::size_t>(model_->tokens().count())) {
-    search_->begin(options_, model_->look_ahead(options_));
-}
-
-Utterance::~Utterance() {
-    if (search_ && !has_hook_) model_->give_back(std::move(search_));
-}
+      search_(model_->shared_vocabulary(), options, model_->look_ahead(options), model_->tokens()),
+      row_(static_cast<std::size_t>(model_->tokens().count())) {}
 
 void Utterance::set_options(const Options& options) {
     options_ = options;
-    search_->set_options(options_, model_->look_ahead(options_));
+    search_.set_options(options_, model_->look_ahead(options_));
 }
 
 void Utterance::advance(const float* log_probs, std::size_t n_frames) {
@@ -143,46 +117,46 @@ void Utterance::advance(const float* log_probs, std::size_t n_frames) {
         bool only_blank = frames_.add(log_probs + frame * frames_.width(), options_);
         const double* scores = frames_.last();
         if (only_blank) {
-            search_->advance_blank(static_cast<float>(scores[model_->tokens().blank()]));
+            search_.advance_blank(static_cast<float>(scores[model_->tokens().blank()]));
         } else {
             std::transform(scores, scores + row_.size(), row_.begin(), [](double s) { return static_cast<float>(s); });
-            search_->advance(row_.data());
+            search_.advance(row_.data());
         }
     }
 }
 
 std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     std::vector<LatticeNode> nodes;
-    for (const Search::Token& token : search_->live()) {
-        if (search_->is_between(token.position)) {
-            nodes.push_back(search_->boundary(token.context));
+    for (const Search::Token& token : search_.live()) {
+        if (search_.is_between(token.position)) {
+            nodes.push_back(search_.boundary(token.context));
         } else {
             nodes.push_back(token.start);
             nodes.push_back(token.late);
         }
     }
-    auto best = std::max_element(search_->live().begin(), search_->live().end(),
+    auto best = std::max_element(search_.live().begin(), search_.live().end(),
                                  [](const auto& a, const auto& b) { return a.score < b.score; });
-    bool between = search_->is_between(best->position);
+    bool between = search_.is_between(best->position);
     std::vector<WordId> words =
-        search_->lattice().best_words(between ? search_->boundary(best->context) : best->start);
-    std::vector<WordId> stable = search_->lattice().common_words(nodes);
+        search_.lattice().best_words(between ? search_.boundary(best->context) : best->start);
+    std::vector<WordId> stable = search_.lattice().common_words(nodes);
     return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
 }
 
 Utterance::Live Utterance::live() {
     Live live;
     std::unordered_map<ContextId, std::size_t> places;
-    for (const Search::Token& token : search_->live()) {
-        bool between = search_->is_between(token.position);
-        auto score = static_cast<float>(search_->offset()) + token.score - search_->ahead_of(token);
+    for (const Search::Token& token : search_.live()) {
+        bool between = search_.is_between(token.position);
+        auto score = static_cast<float>(search_.offset()) + token.score - search_.ahead_of(token);
         auto [place, is_new] = places.try_emplace(token.context, live.ids.size());
         if (is_new) {
-            const Contexts::Context& context = search_->contexts()[token.context];
+            const Contexts::Context& context = search_.contexts()[token.context];
             live.ids.push_back(token.context);
             live.parent_ids.push_back(context.parent);
             live.words.push_back(
-                search_->lattice().best_words(between ? search_->boundary(token.context) : token.start));
+                search_.lattice().best_words(between ? search_.boundary(token.context) : token.start));
             live.acoustic.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
@@ -193,7 +167,7 @@ Utterance::Live Utterance::live() {
         double lm = 0.0, rest = live.added[each];
         ContextId context = Contexts::kBegin;
         for (WordId word : live.words[each]) {
-            Contexts::Next next = search_->contexts().next(context, word);
+            Contexts::Next next = search_.contexts().next(context, word);
             lm += next.log_prob + (model_->vocabulary().ngram_word(word) == 0 ? options_.unk_score : 0.0);
             rest += options_.word_score + model_->vocabulary().bonus(word);
             context = next.context;
@@ -206,15 +180,15 @@ Utterance::Live Utterance::live() {
 }
 
 void Utterance::add_scores(const std::vector<std::uint32_t>& ids, const float* scores) {
-    for (std::size_t each = 0; each < ids.size(); ++each) search_->add_score(ids[each], scores[each]);
+    for (std::size_t each = 0; each < ids.size(); ++each) search_.add_score(ids[each], scores[each]);
 }
 
 // The last node: arcs from all contexts that are between words, or if none is, from where the unfinished words began.
 void Utterance::end_lattice() {
-    Lattice& lattice = search_->lattice();
+    Lattice& lattice = search_.lattice();
     std::unordered_map<LatticeNode, float> ends;
     auto add = [&](LatticeNode node, ContextId context, float score) {
-        score += static_cast<float>(options_.lm_weight * search_->contexts().end(context));
+        score += static_cast<float>(options_.lm_weight * search_.contexts().end(context));
         auto [end, is_new] = ends.try_emplace(node, score);
         if (is_new || !options_.logadd) {
             end->second = std::max(end->second, score);
@@ -223,12 +197,12 @@ void Utterance::end_lattice() {
             end->second = high + std::log1p(std::exp(low - high));
         }
     };
-    for (const Search::Token& token : search_->live()) {
-        if (search_->is_between(token.position)) add(search_->boundary(token.context), token.context, token.score);
+    for (const Search::Token& token : search_.live()) {
+        if (search_.is_between(token.position)) add(search_.boundary(token.context), token.context, token.score);
     }
     if (ends.empty()) {
-        for (const Search::Token& token : search_->live()) {
-            float ahead = search_->ahead_of(token);
+        for (const Search::Token& token : search_.live()) {
+            float ahead = search_.ahead_of(token);
             add(token.start, token.context, token.score - ahead);
             if (token.late != token.start) add(token.late, token.context, token.late_score - ahead);
         }
@@ -238,13 +212,13 @@ void Utterance::end_lattice() {
     float highest = kNever;
     for (const auto& [node, score] : sorted) highest = std::max(highest, score);
     for (const auto& [node, score] : sorted) lattice.add_arc(node, kNoWord, score - highest);
-    lattice.add_node(Contexts::kBegin, search_->n_frames());
+    lattice.add_node(Contexts::kBegin, search_.n_frames());
 }
 
 double Utterance::added_score(const std::vector<WordId>& words) {
     ContextId context = Contexts::kBegin;
-    for (WordId word : words) context = search_->contexts().next(context, word).context;
-    return search_->contexts()[context].added;
+    for (WordId word : words) context = search_.contexts().next(context, word).context;
+    return search_.contexts()[context].added;
 }
 
 void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) const {
@@ -259,9 +233,9 @@ void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Latti
 std::vector<Hypothesis> Utterance::finish() {
     end_lattice();
     Lattice other;
-    const Lattice* lattice = &search_->lattice();
+    const Lattice* lattice = &search_.lattice();
     if (second_) {
-        other = rescored(search_->lattice(), search_->contexts(), *second_, options_);
+        other = rescored(search_.lattice(), search_.contexts(), *second_, options_);
         lattice = &other;
     }
     auto sentences = best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);

@@ -44,7 +44,7 @@ private:
     std::vector<double> scores_;
 };
 
-// Immutable to its users; threads share it. It keeps searches for reuse, with what they have learnt about the n-gram.
+// Immutable to its users; threads share it.
 class Model {
 public:
     Model(std::shared_ptr<const Vocabulary> vocabulary, Tokens tokens);
@@ -54,10 +54,6 @@ public:
     Tokens tokens() const { return tokens_; }
 
     std::shared_ptr<const LookAhead> look_ahead(const Options& options) const;
-    // A search that no other utterance uses; scores added from outside would outlive an utterance, hence `fresh`.
-    std::unique_ptr<Search> take_search(int history_words, bool fresh) const;
-    void give_back(std::unique_ptr<Search> search) const;
-
     // Exact scores of sentences given as words, in their order; those that do not fit into the frames are left out.
     std::vector<Hypothesis> score(const std::vector<std::vector<WordId>>& sentences, const Frames& frames,
                                   const Options& options, const NGram& ngram) const;
@@ -69,7 +65,6 @@ private:
     Tokens tokens_;
     mutable std::mutex mutex_;
     mutable std::vector<std::shared_ptr<const LookAhead>> look_aheads_;  // of the last few options
-    mutable std::vector<std::unique_ptr<Search>> idle_;
 };
 
 class Utterance {
@@ -85,8 +80,7 @@ public:
     // last `history_words` words, and scores may be added.
     Utterance(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
               std::shared_ptr<const NGram> second, bool has_hook);
-    ~Utterance();
-    Utterance(const Utterance&) = delete;
+    Utterance(const Utterance&) = delete;  // the search refers to its own parts
     Utterance& operator=(const Utterance&) = delete;
 
     std::shared_ptr<const Model> model() const { return model_; }
@@ -110,7 +104,7 @@ private:
     std::shared_ptr<const NGram> second_;
     bool has_hook_;
     Frames frames_;
-    std::unique_ptr<Search> search_;
+    Search search_;
     std::vector<float> row_;
 };
 

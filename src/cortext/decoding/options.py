@@ -40,7 +40,7 @@ class DecoderOptions:
     of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
     label_priors: tuple[tuple[str, float], ...] = ()
     """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times
-    `prior_weight` is subtracted from the token's log-probability in every frame. Tokens not named are left as they are."""
+    `prior_weight` is subtracted from the token's log-probability in every frame; for a token not named it is 0."""
     prior_weight: float = 1.0
     """Factor on the logarithm of the label priors."""
     blank_skip: float = 1.0
@@ -75,13 +75,10 @@ class DecoderOptions:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or (field.type == "int" and int(value) != value):
                 raise DecodingError(f"{field.name} is {value!r}; a finite {field.type} is needed")
-        if self.acoustic_scale <= 0:
-            raise DecodingError(f"acoustic_scale is {self.acoustic_scale}; it must be above 0")
-        lower = dict(blank_penalty=1, beam=0, lattice_beam=0, max_active=1, min_active=1, nbest=1)
-        lower |= dict(max_arcs=1, history_words=0, blank_skip=0)
-        for name, bound in lower.items():
-            if getattr(self, name) < bound:
-                raise DecodingError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
+            object.__setattr__(self, field.name, int(value) if field.type == "int" else float(value))
+            low, high = _BOUNDS.get(field.name, (-1e6, 1e6))
+            if not low <= value <= high:
+                raise DecodingError(f"{field.name} is {value}; it must be at least {low:g} and at most {high:g}")
 
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
@@ -97,6 +94,23 @@ class DecoderOptions:
             if name not in known:
                 raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
         return replace(self, **changes)
+
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "acoustic_scale": (1e-3, 1e3),
+    "lm_weight": (0, 1e3),
+    "blank_penalty": (1, 1e6),
+    "prior_weight": (0, 1e3),
+    "blank_skip": (0, 1e6),
+    "beam": (0, 1e9),
+    "max_active": (1, 1e9),
+    "min_active": (1, 1e9),
+    "lattice_beam": (0, 1e9),
+    "max_arcs": (1, 1e9),
+    "nbest": (1, 1e6),
+    "history_words": (0, 1e3),
+}
+"""Lowest and highest value of each number; for the others minus and plus a million."""
 
 
 def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
