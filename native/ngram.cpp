@@ -28,7 +28,7 @@ private:
     std::vector<std::string>& words_;
 };
 
-std::unique_ptr<lm::base::Model> load(const std::string& path, bool binary, std::vector<std::string>* words) {
+std::unique_ptr<lm::base::Model> load(const std::string& path, const NGramFile& file, std::vector<std::string>* words) {
     lm::ngram::Config config;
     config.show_progress = false;
     config.messages = nullptr;
@@ -40,17 +40,18 @@ std::unique_ptr<lm::base::Model> load(const std::string& path, bool binary, std:
         collect = std::make_unique<CollectWords>(*words);
         config.enumerate_vocab = collect.get();
     }
+    const KenlmArpa arpa(path, file.binary ? KENLM_MAX_ORDER : file.counts.size());
     try {
-        return std::unique_ptr<lm::base::Model>(lm::ngram::LoadVirtual(path.c_str(), config));
+        return std::unique_ptr<lm::base::Model>(lm::ngram::LoadVirtual(arpa.path(), config));
     } catch (const std::exception& error) {
-        rethrow_kenlm(error, path, binary);
+        rethrow_kenlm(error, path, file.binary, arpa.inserted());
     }
 }
 
 }  // namespace
 
 NGram::NGram(std::string path, NGramFile file) : path_(std::move(path)), file_(std::move(file)) {
-    model_ = load(path_, file_.binary, file_.binary ? nullptr : &arpa_words_);
+    model_ = load(path_, file_, file_.binary ? nullptr : &arpa_words_);
     end_ = model_->BaseVocabulary().EndSentence();
     if (end_ == 0 || model_->BaseVocabulary().BeginSentence() == 0) {
         throw ModelError("no <s> and </s> among its words", path_, "build the model from sentences with their ends");
@@ -66,7 +67,7 @@ std::shared_ptr<const NGram> NGram::open(const std::string& path) {
 std::vector<std::string> NGram::words() const {
     if (!file_.binary) return arpa_words_;
     std::vector<std::string> words;
-    load(path_, true, &words);
+    load(path_, file_, &words);
     return words;
 }
 

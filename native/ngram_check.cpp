@@ -15,12 +15,12 @@
 #include "lm/quantize.hh"
 #include "lm/value.hh"
 #include "lm/vocab.hh"
+#include "text_lines.hpp"
 #include "util/exception.hh"
 #include "util/file.hh"
 #include "util/file_piece.hh"
 #include "util/mmap.hh"
 #include "util/probing_hash_table.hh"
-#include "util/read_compressed.hh"
 
 namespace cortext {
 namespace {
@@ -190,70 +190,8 @@ void check_binary(const std::string& path, int fd, NGramFile& result) {
     check_strings(file);
     result.kind = kKinds[file.type];
     result.counts = std::move(file.counts);
+    if (result.counts.size() == 2 && result.counts[1] == 0) result.counts.pop_back();  // see KenlmArpa
 }
-
-// Reads plain or gzipped text line by line.
-class Lines {
-public:
-    explicit Lines(int fd) : input_(fd), buffer_(1 << 16) {}
-
-    // The next line without its end, or false at the end of the file; a longer one than fits comes in pieces.
-    bool next(std::string& line) {
-        line.clear();
-        while (line.size() < kLongest) {
-            if (at_ == filled_ && !fill()) return !line.empty();
-            const auto* from = buffer_.data() + at_;
-            const auto* newline = static_cast<const char*>(std::memchr(from, '\n', filled_ - at_));
-            const std::size_t length = newline ? static_cast<std::size_t>(newline - from) : filled_ - at_;
-            line.append(from, length);
-            at_ += length + (newline != nullptr);
-            if (newline) break;
-        }
-        ++number_;
-        return true;
-    }
-
-    // Bytes of text from here to the end. `zero`: where the first zero byte after here is, else the end.
-    std::uint64_t rest(std::uint64_t& zero) {
-        std::uint64_t total = 0;
-        zero = ~std::uint64_t{0};
-        do {
-            const void* found = filled_ > at_ ? std::memchr(buffer_.data() + at_, 0, filled_ - at_) : nullptr;
-            if (found && zero == ~std::uint64_t{0}) {
-                zero = before_ + static_cast<std::uint64_t>(static_cast<const char*>(found) - buffer_.data());
-            }
-            total += filled_ - at_;
-        } while (fill());
-        return total;
-    }
-
-    // The number of the line that has byte `offset`.
-    std::uint64_t line_of(std::uint64_t offset) {
-        std::uint64_t line = 1;
-        while (before_ + filled_ < offset && fill()) {
-            const std::size_t length = std::min<std::uint64_t>(filled_, offset - before_);
-            line += static_cast<std::uint64_t>(std::count(buffer_.data(), buffer_.data() + length, '\n'));
-        }
-        return line;
-    }
-
-    std::uint64_t number() const { return number_; }
-
-private:
-    static constexpr std::size_t kLongest = 1 << 20;
-
-    bool fill() {
-        before_ += filled_;
-        at_ = 0;
-        filled_ = input_.Read(buffer_.data(), buffer_.size());
-        return filled_ > 0;
-    }
-
-    util::ReadCompressed input_;
-    std::vector<char> buffer_;
-    std::size_t at_ = 0, filled_ = 0;
-    std::uint64_t before_ = 0, number_ = 0;  // bytes before the buffer; the last line's number
-};
 
 std::string trimmed(const std::string& line) {
     const auto first = line.find_first_not_of(" \t\r\n\v\f");
@@ -296,7 +234,7 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         }
         result.counts.push_back(count);
     }
-    if (result.counts.size() < 2) fail("a model of single words; order 2 at least is needed", "build a higher order");
+    if (result.counts.empty()) fail("no 'ngram 1=COUNT' line after \\data\\");
     std::uint64_t zero;
     const std::uint64_t room = lines.rest(zero);
     if (zero != ~std::uint64_t{0}) {
@@ -340,7 +278,7 @@ NGramFile check_ngram_file(const std::string& path) {
     return result;
 }
 
-void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary) {
+void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary, std::uint64_t inserted) {
     if (dynamic_cast<const std::bad_alloc*>(&error)) throw ModelError("not enough memory for it", path);
     if (dynamic_cast<const util::CompressedException*>(&error)) {
         throw ModelError("the compressed file is truncated or damaged", path, kMakeAgain);
@@ -350,7 +288,8 @@ void rethrow_kenlm(const std::exception& error, const std::string& path, bool bi
     if (!binary && byte != std::string::npos) {
         // KenLM stands behind what it has read, and before a number that is none.
         const bool before = dynamic_cast<const util::ParseNumberException*>(&error) != nullptr;
-        const auto offset = std::strtoull(what.c_str() + byte + 7, nullptr, 10);
+        const std::uint64_t at_byte = std::strtoull(what.c_str() + byte + 7, nullptr, 10);
+        const std::uint64_t offset = at_byte - std::min(at_byte, inserted);
         try {
             Lines lines(util::OpenReadOrThrow(path.c_str()));
             where += ", line " + std::to_string(lines.line_of(before || offset == 0 ? offset : offset - 1));

@@ -19,7 +19,28 @@ struct NGramFile {
 // Throws ModelError.
 NGramFile check_ngram_file(const std::string& path);
 
-// `what` KenLM said of `path` as one of our errors: without its source lines, with the line of an ARPA file.
-[[noreturn]] void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary);
+// What KenLM said of `path` as one of our errors: without its source lines, with the line of an ARPA file. `inserted`:
+// how many bytes more KenLM has read than the file has.
+[[noreturn]] void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary,
+                                std::uint64_t inserted = 0);
+
+// The ARPA file that KenLM reads: the given one, or, as KenLM wants pairs of words at least, a temporary copy of a file
+// of single words with an empty section of pairs.
+class KenlmArpa {
+public:
+    KenlmArpa(const std::string& path, std::size_t order);
+    ~KenlmArpa();
+    KenlmArpa(const KenlmArpa&) = delete;
+    KenlmArpa& operator=(const KenlmArpa&) = delete;
+    const char* path() const { return path_.c_str(); }
+    std::uint64_t inserted() const { return copied_ ? sizeof(kNoPairs) - 1 : 0; }
+
+private:
+    void copy(const std::string& path) const;
+
+    static constexpr char kNoPairs[] = "ngram 2=0\n";
+    std::string path_;
+    bool copied_ = false;
+};
 
 }  // namespace cortext

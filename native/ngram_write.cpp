@@ -40,9 +40,8 @@ lm::ngram::ModelType model_type(const std::string& type, bool quantised, bool ar
     return array ? lm::ngram::ARRAY_TRIE : lm::ngram::TRIE;
 }
 
-void build(const std::string& arpa, lm::ngram::ModelType type, const lm::ngram::Config& config) {
+void build(const char* path, lm::ngram::ModelType type, const lm::ngram::Config& config) {
     using namespace lm::ngram;
-    const char* path = arpa.c_str();
     switch (type) {
         case PROBING: ProbingModel(path, config); break;
         case REST_PROBING: RestProbingModel(path, config); break;
@@ -73,7 +72,8 @@ void write_binary(const std::string& arpa, const std::string& out, const std::st
         throw ModelError("prob_bits is " + std::to_string(prob_bits) + ", backoff_bits " + std::to_string(backoff_bits),
                          "", "quantise both (from 1 and 2 bits) or neither");
     }
-    if (check_ngram_file(arpa).binary) throw ModelError("already a KenLM binary", arpa, "give an ARPA file");
+    const NGramFile file = check_ngram_file(arpa);
+    if (file.binary) throw ModelError("already a KenLM binary", arpa, "give an ARPA file");
     Partial partial(out);
     lm::ngram::Config config;
     config.show_progress = false;
@@ -87,13 +87,14 @@ void write_binary(const std::string& arpa, const std::string& out, const std::st
     config.backoff_bits = static_cast<std::uint8_t>(backoff_bits);
     config.pointer_bhiksha_bits = static_cast<std::uint8_t>(pointer_bits);
     const lm::ngram::ModelType binary_type = model_type(type, quantised, pointer_bits > 0);
+    const KenlmArpa read(arpa, file.counts.size());
     try {
-        build(arpa, binary_type, config);
+        build(read.path(), binary_type, config);
     } catch (const std::exception& error) {
         if (dynamic_cast<const util::ErrnoException*>(&error)) rethrow_kenlm(error, out, true);
         // Reading it whole names the line, which the builder of tries cannot.
         if (type == "trie" && std::string(error.what()).find(" Byte: ") == std::string::npos) NGram::open(arpa);
-        rethrow_kenlm(error, arpa, false);
+        rethrow_kenlm(error, arpa, false, read.inserted());
     }
     partial.rename(out);
 }

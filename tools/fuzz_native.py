@@ -122,7 +122,8 @@ def make_seeds(out: Path) -> dict[str, list[bytes]]:
     (out / "sound.arpa").write_bytes(arpas[0])
     lexicon = Lexicon({word: Lexicon.cmu().pronunciations(word) for word in WORDS if word in Lexicon.cmu()})
     lexicon.write(out / "sound.lexicon")
-    return seeds | {"arpa": arpas, "arpagz": arpas[:1], "lexicon": [(out / "sound.lexicon").read_bytes()]}
+    single = b"\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\t</s>\n-0.7\tthe\n\n\\end\\\n"
+    return seeds | {"arpa": [*arpas, single], "arpagz": arpas[:1], "lexicon": [(out / "sound.lexicon").read_bytes()]}
 
 
 def read(kind: str, path: Path, out: Path) -> bool:

@@ -23,7 +23,7 @@ class NGram:
 
     @staticmethod
     def open(path: str) -> NGram:
-        """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`, `.arpa.gz`), order 2 to 6.
+        """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`, `.arpa.gz`), order 1 to 6.
 
         Raises LanguageModelError, with the line for ARPA text. A damaged file may give wrong scores where the damage is
         not in its structure, but it never ends the process.

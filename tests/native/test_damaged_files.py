@@ -57,7 +57,7 @@ def refusal(path):
         ("\\data\\", "data", "line 1: found 'data' where \\data\\ is expected"),
         ("ngram 1=5", "ngram 1=five", "line 2: found 'ngram 1=five' where 'ngram ORDER=COUNT' or an empty line"),
         ("ngram 2=3", "ngram 3=3", "line 3: found the count of order 3 where order 2 is expected"),
-        ("ngram 2=3\nngram 3=1\n", "", "order 2 at least is needed"),
+        ("ngram 1=5\nngram 2=3\nngram 3=1\n", "", "line 2: no 'ngram 1=COUNT' line after"),
         ("ngram 1=5", "ngram 1=6", 'line 13: Could not parse "\\2-grams:" into a float'),
         ("ngram 1=5", "ngram 1=4", "line 11: Was expecting n-gram header \\2-grams: but got -0.6 b 0 instead"),
         ("ngram 1=5", "ngram 1=99999999999", "the header counts 99999999999 1-grams, more than the file has room for"),
@@ -91,6 +91,22 @@ def test_a_defect_of_an_arpa_file_is_named_with_its_line(tmp_path, old, new, mes
 def test_the_example_itself_is_sound(tmp_path):
     (tmp_path / "lm.arpa").write_text(GOOD)
     assert NGram.open(str(tmp_path / "lm.arpa")).counts == (5, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [("-0.4\ta", "0.4\ta", 8), ("-0.4\ta", "b\ta", 8), ("1=5", "1=6", 11), ("\\1-gr", "\\2-gr", 4)],
+)
+def test_a_defect_of_a_file_of_single_words_is_named_with_its_line(tmp_path, old, new, line):
+    text = GOOD[: GOOD.index("\\2-grams")].replace("ngram 2=3\nngram 3=1\n", "") + "\\end\\\n"
+    path = tmp_path / "lm.arpa"
+    path.write_text(text)
+    assert NGram.open(str(path)).order == 1
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    assert f"FILE, line {line}: " in refusal(path)
+    with pytest.raises(LanguageModelError, match=rf"lm\.arpa, line {line}: "):
+        write_binary(str(path), str(tmp_path / "lm.bin"))
 
 
 def test_an_order_above_the_highest_is_refused(tmp_path):
