@@ -41,6 +41,12 @@ def test_bring_your_own_data_works_as_written(tmp_path):
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
+def test_language_models_are_built_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "language-models.md", tmp_path, [])
+    for name in ("lm", "mixed", "letters", "lm-python"):
+        assert (tmp_path / name / "lm.bin").is_file()
+
+
 @pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)

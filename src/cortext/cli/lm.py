@@ -132,7 +132,7 @@ def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    rows = [(name.replace("_", " "), _readable(value)) for name, value in facts.items()]
+    rows = [(name.replace("_", " "), _readable(value)) for name, value in facts.items() if value not in ({}, [])]
     print_table("", [str(title), ""], rows, right_from=2)
 
 

@@ -243,11 +243,11 @@ def test_a_one_gram_grammar_scores_as_it_is(tmp_path):
     folder = tmp_path / "kaldi"
     folder.mkdir()
     (folder / "words.txt").write_text("".join(f"{word} {number}\n" for number, word in enumerate(WORDS)))
-    states = [(1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]), (None, [(4, 0, 0.5, 0)])]  # the second is <s>
+    states = [(1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]), (None, [(4, 0, 0.0, 0)])]  # the second is <s>
     (folder / "G.fst").write_bytes(binary(1, states))
     model = import_kaldi(folder, tmp_path / "lm")
-    assert model.sentence("a b a") == pytest.approx(-(0.5 + 2.0 + 3.0 + 2.0 + 1.0), abs=1e-5)
-    assert model.sentence("") == pytest.approx(-(0.5 + 1.0), abs=1e-5)
+    assert model.sentence("a b a") == pytest.approx(-(2.0 + 3.0 + 2.0 + 1.0), abs=1e-5)
+    assert model.sentence("") == pytest.approx(-1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
