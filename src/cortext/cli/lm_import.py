@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_table
+from cortext.cli.console import JSON, print_json, print_table, progress_bar
 from cortext.cli.lm import lm
 
 
@@ -31,7 +33,13 @@ def import_folder(
     """
     from cortext.decoding.ngram.kaldi import import_kaldi
 
-    facts = import_kaldi(folder, out, grammar, binary).info()
+    with ExitStack() as bars:
+
+        def stage(name: str) -> Callable[[int, int], None]:
+            bars.close()
+            return bars.enter_context(progress_bar(name))
+
+        facts = import_kaldi(folder, out, grammar, binary, stage).info()
     if as_json:
         print_json(facts)
         return

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cortext.decoding.ngram import NGram
@@ -201,6 +201,7 @@ def plain_score(model, order, sentence):
 WORDS = ["<eps>", "a", "b", "c", "#0", "<s>", "</s>"]
 
 
+@example(3905, 3)  # nothing but `<s> a` is longer than a word
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_random_models_come_back_exactly(tmp_path_factory, seed, order):

@@ -126,14 +126,13 @@ class _Grammar:
             self.level[self.start], self.parent[self.start], self.word[self.start] = 1, empty, self.words.begin
         for level in range(MAX_ORDER + 1):
             arcs = np.flatnonzero((self.level[self.sources] == level) & (self.level[self.targets] < 0))
-            if not len(arcs):
-                return
             found = self.targets[arcs]
             if len(np.unique(found)) != len(found):
                 raise self.error("has a state that several histories lead to; it is no n-gram model")
             self.level[found] = level + 1
             self.parent[found], self.word[found] = self.sources[arcs], self.labels[arcs]
-        raise self.error(f"has an order above the highest supported, {MAX_ORDER}", "build a lower order")
+        if (self.level > MAX_ORDER).any():
+            raise self.error(f"has an order above the highest supported, {MAX_ORDER}", "build a lower order")
 
     def _histories(self, states: np.ndarray, length: int) -> np.ndarray:
         """The last `length` words of the histories of `states`, int32 [states, length]."""

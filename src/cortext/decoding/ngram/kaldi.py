@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
-
 from cortext import _native
 from cortext.decoding.ngram.arpa import BOS, EOS
-from cortext.decoding.ngram.build import BINARIES, FORMAT_VERSION, in_place_of, refuse_foreign
+from cortext.decoding.ngram.build import BINARIES, FORMAT_VERSION, Stage, in_place_of, refuse_foreign
+from cortext.decoding.ngram.corpus import Progress, silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
@@ -29,18 +28,23 @@ GRAMMARS = ("G_no_prune.fst", "G.fst")
 _DISAMBIGUATION = "#0"
 _MOST_WORDS = 100_000_000
 _ROWS = 1 << 16
-_PRONOUNCEABLE = re.compile(r"['-]*[a-z][a-z'-]*")
+_WORD = re.compile(r"['-]*[a-z][a-z'-]*")
 _VARIANT = re.compile(r"\(\d+\)$")
 _STRESS = re.compile(r"\d$")
 
 
 def import_kaldi(
-    folder: str | Path, out: str | Path, grammar: str | None = None, binary: str = "trie"
+    folder: str | Path,
+    out: str | Path,
+    grammar: str | None = None,
+    binary: str = "trie",
+    stage: Stage = lambda name: None,
 ) -> LanguageModel:
     """Convert a Kaldi folder into the language-model directory `out`, and open it.
 
     grammar: name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else `G.fst`
     binary:  type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller
+    stage:   called with the name of each stage as it begins; returns the stage's progress callback or None
 
     Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`, `lexiconp.txt`, or
     `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped dictionary and its model; what is no
@@ -55,11 +59,12 @@ def import_kaldi(
         raise LanguageModelError(f"binary is {binary!r}; {nearest(binary, BINARIES)}")
     path = _grammar(folder, grammar)
     refuse_foreign(out)
+    stage(f"reading {path.name}")
     words = read_words(folder / "words.txt")
     fst = read_fst(path)
     names, levels = read_ngrams(fst, words, path)
     known = [name for name in names if name[0] not in "<["]
-    lexicon, pronunciations = _lexicon(folder, known)
+    lexicon, pronunciations = _lexicon(folder, known, stage("pronouncing") or silent)
     facts = {
         "format_version": FORMAT_VERSION,
         "order": len(levels),
@@ -70,8 +75,9 @@ def import_kaldi(
         "version": version("cortext"),
     }
     with in_place_of(out) as partial:
+        stage("writing lm.bin")
         arpa = partial / "lm.arpa"
-        write_arpa(arpa, names, levels if len(levels) > 1 else _as_bigrams(names, levels[0]))
+        write_arpa(arpa, names, levels)
         _native.write_binary(str(arpa), str(partial / "lm.bin"), **BINARIES[binary])
         arpa.unlink()
         lexicon.write(partial / "lexicon.txt")
@@ -122,18 +128,18 @@ def _names(words: list[str]) -> list[str]:
     return list(names)
 
 
-def _lexicon(folder: Path, words: list[str]) -> tuple[Lexicon, dict[str, int]]:
+def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexicon, dict[str, int]]:
     """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or not at all."""
-    from cortext.text.pronunciation import lexicon_for
+    from cortext.text.pronunciation import pronounce
 
-    own = _folder_lexicon(folder)
-    guessed = lexicon_for([word for word in words if word not in own and _PRONOUNCEABLE.fullmatch(word)])
-    lexicon = Lexicon()
-    for word in words:
-        for pronunciation in (own if word in own else guessed).pronunciations(word):
+    own, lexicon = _folder_lexicon(folder), Lexicon()
+    for done, word in enumerate(words, start=1):
+        if done % 1000 == 0:
+            progress(done, len(words))
+        for pronunciation in own.pronunciations(word) or (pronounce(word) if _WORD.fullmatch(word) else ()):
             lexicon.add(word, pronunciation)
     from_folder = sum(word in own for word in words)
-    counts = {"from_folder": from_folder, "added": len(guessed), "without": len(words) - from_folder - len(guessed)}
+    counts = {"from_folder": from_folder, "added": len(lexicon) - from_folder, "without": len(words) - len(lexicon)}
     return lexicon, counts
 
 
@@ -178,14 +184,6 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, fields
     except (OSError, UnicodeDecodeError) as error:
         raise LanguageModelError(f"cannot read it: {error}", where=path, fix="copy the whole folder again") from None
-
-
-def _as_bigrams(names: list[str], unigrams: NGrams) -> list[NGrams]:
-    """A 1-gram model as a 2-gram model that scores alike, for KenLM's files begin with order 2."""
-    begin, end = names.index(BOS), names.index(EOS)
-    rows = [np.flatnonzero(unigrams.words[:, 0] == word)[0] for word in (begin, end)]
-    prob = unigrams.log10_backoff[rows[0]] + unigrams.log10_prob[rows[1]]
-    return [unigrams, NGrams(np.array([[begin, end]], dtype=np.int32), np.array([prob]), np.zeros(1))]
 
 
 def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
