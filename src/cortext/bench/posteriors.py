@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.errors import DataError
+from cortext.errors import DataError, TextError
 from cortext.text.metrics import confusion
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import RELEASE, SIL, Inventory
@@ -103,8 +103,8 @@ def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[Trial]:
             true, decoded = ([SIL if symbol == "|" else symbol for symbol in fields[f"{name}_phonemes"]]
                              for name in ("true", "gru"))  # fmt: skip
             trials.append(Trial(normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"no trial: {error!r}", where=f"{path}, line {number}") from None
+        except (ValueError, KeyError, TypeError, TextError) as error:
+            raise DataError(f"no trial: {error}", where=f"{path}, line {number}") from None
     return trials
 
 

@@ -2,9 +2,10 @@
 
 All values come from the short lists in `Searcher.steps`. Of `trials` settings, the first is `Searcher.start`; then, for
 two thirds of them, one to three settings of the best found so far move by one to three places (local search: what is
-better, or as good and faster, is the new best); the rest starts from the best and makes one more setting of `speed`
-faster at a time, while word errors stay within `SLACK` of the best. Each trial decodes the same utterances. No setting
-is tried twice, and the draws depend on the seed and the search's name only.
+better, or as good and faster, is the new best). The rest starts from the fastest whose word errors are within `SLACK`
+of the best and makes one setting of `speed` faster at a time; trials left when no such setting is go to the local
+search. Each trial decodes the same utterances. No setting is tried twice, and the draws depend on the seed and the
+search's name only.
 """
 
 from __future__ import annotations
@@ -52,18 +53,19 @@ def tune(
     def attempt(settings: Settings) -> None:
         tried.append(Tried(settings, *measure(settings)))
 
-    for _ in range(DRAWS * trials):
-        if len(tried) >= trials * 2 // 3:
-            break
-        settings = _moved(best(tried).settings, steps, generator)
-        if settings is not None and _is_new(settings, tried):
-            attempt(settings)
+    def search(until: int) -> None:
+        for _ in range(DRAWS * trials):
+            if len(tried) >= until:
+                break
+            settings = _moved(best(tried).settings, steps, generator)
+            if settings is not None and _is_new(settings, tried):
+                attempt(settings)
+
+    search(trials * 2 // 3)
     limit = best(tried).wer + SLACK
-    while len(tried) < trials:
-        faster = _faster(fastest(tried, limit), steps, speed, tried)
-        if not faster:
-            break
+    while len(tried) < trials and (faster := _faster(fastest(tried, limit), steps, speed, tried)):
         attempt(faster[int(generator.integers(len(faster)))])
+    search(trials)
     return tried
 
 
@@ -85,7 +87,7 @@ def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
 def _moved(settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator) -> Settings | None:
     """Settings with one to three values moved by one to three places, or None where that leaves the list."""
     moved = dict(settings)
-    for name in generator.choice(list(steps), int(generator.integers(1, 4)), replace=False).tolist():
+    for name in generator.choice(list(steps), min(len(steps), int(generator.integers(1, 4))), replace=False).tolist():
         place = steps[name].index(moved[name]) + int(generator.choice((-3, -2, -1, 1, 2, 3)))
         if not 0 <= place < len(steps[name]):
             return None

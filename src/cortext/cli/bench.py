@@ -95,40 +95,33 @@ def _print(result: dict[str, Any]) -> None:
         f"{source['utterances']} utterances, {source['frames']} frames, {percent(source['blank_share'])} blank; "
         f"{result['lm']['lexicon_words']:,} words, {result['lm']['order']}-gram"
     )
-    columns = [
-        "search",
-        "settings",
-        "ms/frame",
-        "p99",
-        "non-blank",
-        "WER",
-        "95 % interval",
-        "oracle",
-        "load",
-        "peak",
-        "ours is",
+    points = [
+        (name, decoder, point, values)
+        for name, decoder in result["decoders"].items()
+        for point, values in decoder["points"].items()
     ]
-    rows = []
-    for name, decoder in result["decoders"].items():
-        for point, values in decoder["points"].items():
-            ratio = result["ratios"].get(name, {}).get(point)
-            low, high = values["wer_ci95"]
-            rows.append(
-                (
-                    f"{name} {decoder['version']}",
-                    point,
-                    f"{values['ms_per_frame']:.4f}",
-                    f"{values['ms_per_frame_p99']:.4f}",
-                    _number(values["ms_per_nonblank_frame"], "{:.4f}"),
-                    percent(values["wer"]),
-                    f"{percent(low)} to {percent(high)}",
-                    percent(values["oracle_wer"]),
-                    f"{decoder['load_s']:.2f} s",
-                    f"{decoder['memory']['peak_rss_mb']:.0f} MB",
-                    _number(ratio, "{:.1f}x faster"),
-                )
-            )
-    print_table(title, columns, rows, right_from=2)
+    times = [
+        (
+            name,
+            point,
+            f"{values['ms_per_frame']:.4f}",
+            f"{values['ms_per_frame_p99']:.4f}",
+            _number(values["ms_per_nonblank_frame"], "{:.4f}"),
+            _number(result["ratios"].get(name, {}).get(point), "{:.1f}x faster"),
+        )
+        for name, _, point, values in points
+    ]
+    print_table(title, ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"], times, right_from=2)
+    errors = [
+        (name, point, percent(values["wer"]), _interval(values["wer_ci95"]), percent(values["oracle_wer"]))
+        for name, _, point, values in points
+    ]
+    print_table("", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2)
+    sizes = [
+        (name, decoder["version"], f"{decoder['load_s']:.2f} s", f"{decoder['memory']['peak_rss_mb']:.0f} MB")
+        for name, decoder in result["decoders"].items()
+    ]
+    print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
     for name, why in result["missing"].items():
         typer.echo(f"{name} left out: {why}")
     for name, decoder in result["decoders"].items():
@@ -151,6 +144,10 @@ def _print_ours(result: dict[str, Any]) -> None:
     )
     if result["ratio"] is not None:
         typer.echo(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
+
+
+def _interval(bounds: list[float | None]) -> str:
+    return " to ".join(percent(bound) for bound in bounds)
 
 
 def _number(value: float | None, form: str) -> str:
