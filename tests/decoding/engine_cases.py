@@ -1,0 +1,337 @@
+"""Small cases for the search: language models written by hand, frames, and the enumeration of all token paths.
+
+The engine knows 41 tokens. The cases use four of them, and give the others no probability: no word of theirs is in
+these lexicons, so all paths can be enumerated over the four.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cortext.decoding import DecoderOptions, NBest
+from cortext.decoding.engine_reference import ReferenceEngine
+from cortext.decoding.ngram import LanguageModel
+from cortext.text.lexicon import Lexicon
+from cortext.text.phonemes import LM, RELEASE
+from cortext.text.pronunciation import lexicon_for, to_phonemes
+
+FLOOR = -1000.0
+SYMBOLS = ("BLANK", "SIL", "AA", "B")
+COLUMNS = [RELEASE.index[symbol] for symbol in SYMBOLS]
+WIDE = dict(beam=1e6, lattice_beam=1e6, max_active=10**6, min_active=10, max_arcs=10**7, nbest=10**6)
+"""Options with which the search drops nothing."""
+
+Entry = tuple[str, str, float]
+"""A word, a pronunciation of it (phonemes separated by blanks) and its weight."""
+
+
+@dataclass(frozen=True)
+class Grams:
+    """A back-off n-gram model: natural logs of probabilities and back-off weights by n-gram."""
+
+    order: int
+    log_probs: Mapping[tuple[str, ...], float]
+    backoffs: Mapping[tuple[str, ...], float]
+
+    @classmethod
+    def random(cls, order: int, seed: int, words: str = "abcd", structure: int = 0) -> Grams:
+        """Any probabilities (they need not sum to 1); the set of n-grams depends on `structure` alone."""
+        generator, chosen = np.random.default_rng(seed), np.random.default_rng(structure)
+        levels: list[list[tuple[str, ...]]] = [[(word,) for word in ("<unk>", "<s>", "</s>", *words)]]
+        for length in range(2, order + 1):
+            known = set(levels[-1])
+            last = [("</s>",), *((word,) for word in words)]
+            candidates = [before + word for before in levels[-1] for word in last]
+            levels.append(
+                [
+                    gram
+                    for gram in candidates
+                    if gram[1:] in known and "</s>" not in gram[:-1] and "<unk>" not in gram and chosen.random() < 0.7
+                ]
+            )
+            assert levels[-1], length
+        contexts = {gram[:-1] for level in levels for gram in level}
+        log_probs = {gram: -float(generator.uniform(0.2, 5.0)) for level in levels for gram in level}
+        log_probs["<s>",] = -99.0 * math.log(10)
+        backoffs = {gram: -float(generator.uniform(0.0, 2.0)) for gram in log_probs if gram in contexts}
+        return cls(order, log_probs, backoffs)
+
+    @classmethod
+    def counted(cls, texts: Iterable[str], order: int) -> Grams:
+        """Relative frequencies times 0.8, and the rest for the shorter n-gram; rough, but sentences come out of it."""
+        counts: dict[tuple[str, ...], int] = defaultdict(int)
+        for text in texts:
+            said = ["<s>", *text.split(), "</s>"]
+            for length in range(1, order + 1):
+                for first in range(len(said) - length + 1):
+                    counts[tuple(said[first : first + length])] += 1
+        total = sum(count for gram, count in counts.items() if len(gram) == 1)
+        log_probs = {gram: math.log(count / total) for gram, count in counts.items() if len(gram) == 1}
+        log_probs |= {
+            gram: math.log(0.8 * count / counts[gram[:-1]]) for gram, count in counts.items() if len(gram) > 1
+        }
+        log_probs |= {("<unk>",): math.log(0.5 / total), ("<s>",): -99.0 * math.log(10)}
+        backoffs = {gram[:-1]: math.log(0.2) for gram in counts if len(gram) > 1}
+        return cls(order, log_probs, backoffs)
+
+    def plus(self, other: Grams, weight: float) -> Grams:
+        """The log-linear interpolation with a model of the same n-grams: its scores are this one's plus `weight` times
+        the other's."""
+        assert self.log_probs.keys() == other.log_probs.keys()
+        return Grams(
+            self.order,
+            {gram: value + weight * other.log_probs[gram] for gram, value in self.log_probs.items()},
+            {gram: value + weight * other.backoffs[gram] for gram, value in self.backoffs.items()},
+        )
+
+    def log_prob(self, history: Sequence[str], word: str) -> float:
+        """log p(word | history) by the definition of back-off; the history begins with <s>."""
+        if (word,) not in self.log_probs:
+            word = "<unk>"
+        known = [each if (each,) in self.log_probs else "<unk>" for each in history]
+        context, total = tuple(known[len(known) - min(self.order - 1, len(known)) :]), 0.0
+        while (*context, word) not in self.log_probs:
+            total += self.backoffs.get(context, 0.0)
+            context = context[1:]
+        return total + self.log_probs[(*context, word)]
+
+    def sentence(self, words: Sequence[str], unk_score: float = 0.0) -> float:
+        """log p(words </s> | <s>), with `unk_score` for each unknown word."""
+        said = ["<s>", *words, "</s>"]
+        total = sum(self.log_prob(said[:place], said[place]) for place in range(1, len(said)))
+        return total + unk_score * sum((word,) not in self.log_probs for word in words)
+
+    def arpa(self) -> str:
+        """The model as ARPA text."""
+        lines = ["\\data\\"]
+        levels: dict[int, list[tuple[str, ...]]] = defaultdict(list)
+        for gram in self.log_probs:
+            levels[len(gram)].append(gram)
+        lines += [f"ngram {length}={len(levels[length])}" for length in range(1, self.order + 1)]
+        for length in range(1, self.order + 1):
+            lines += ["", f"\\{length}-grams:"]
+            for gram in levels[length]:
+                line = f"{self.log_probs[gram] / math.log(10):.9f}\t{' '.join(gram)}"
+                if length < self.order:
+                    line += f"\t{self.backoffs.get(gram, 0.0) / math.log(10):.9f}"
+                lines.append(line)
+        return "\n".join([*lines, "", "\\end\\", ""])
+
+
+class GramsModel:
+    """The model as the reference search asks it; a state is the words so far that count."""
+
+    def __init__(self, grams: Grams) -> None:
+        self._grams = grams
+
+    def __contains__(self, word: str) -> bool:
+        return (word,) in self._grams.log_probs
+
+    def begin(self) -> tuple[str, ...]:
+        return ("<s>",)
+
+    def score(self, state: tuple[str, ...], word: str) -> tuple[float, tuple[str, ...]]:
+        return self._grams.log_prob(state, word), (*state, word)[1 - self._grams.order :]
+
+    def end(self, state: tuple[str, ...]) -> float:
+        return self._grams.log_prob(state, "</s>")
+
+    def unigram(self, word: str) -> float:
+        return self._grams.log_probs.get((word,), self._grams.log_probs["<unk>",])
+
+    def best(self, word: str) -> float:
+        return 0.0
+
+    def sentence(self, text: str) -> float:
+        return self._grams.sentence(text.split())
+
+
+def reference(directory: Path, grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions) -> NBest:
+    """What the reference search finds with a directory's lexicon and an n-gram model that is not read from it."""
+    lexicon = Lexicon.read(directory / "lexicon.txt")
+    engine = ReferenceEngine(LanguageModel(directory, GramsModel(grams), lexicon, LM.symbols))
+    utterance = engine.start(options, RELEASE)
+    utterance.advance(log_probs_PV)
+    return utterance.finish()
+
+
+def write_lm(directory: Path, entries: Iterable[Entry], grams: Grams) -> Path:
+    """A language-model directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = [f"{word}\t{weight!r} {phonemes} SIL\n" for word, phonemes, weight in entries]
+    (directory / "lexicon.txt").write_text("".join(lines))
+    (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+    (directory / "lm.arpa").write_text(grams.arpa())
+    return directory
+
+
+TEXTS = (
+    "i want to go home",
+    "we went there two days ago",
+    "are you there",
+    "i would like water too",
+    "go there",
+    "they would like to see their sea",
+    "we want to see you",
+)
+
+
+def sentence_entries(texts: Iterable[str] = TEXTS) -> list[Entry]:
+    """The pronunciations of the words of sentences; there are homophones (to, too, two; see, sea; there, their)."""
+    words = sorted({word for text in texts for word in text.split()})
+    lexicon = lexicon_for(words)
+    return [(word, " ".join(phonemes), 1.0) for word in words for phonemes in lexicon.pronunciations(word)]
+
+
+SENTENCES = Grams.counted(TEXTS, 3)
+
+
+def random_frames(generator: np.random.Generator, n_frames: int, spread: float) -> np.ndarray:
+    """Log-probabilities [P, 41] of the four tokens; the others have none."""
+    x_PV = generator.normal(size=(n_frames, len(SYMBOLS))) * spread
+    return in_release_order(x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True))
+
+
+def in_release_order(x_PV: np.ndarray) -> np.ndarray:
+    """Log-probabilities of the four tokens as those of all 41."""
+    log_probs_PV = np.full((len(x_PV), len(RELEASE)), -np.inf, dtype=np.float32)
+    log_probs_PV[:, COLUMNS] = x_PV
+    return log_probs_PV
+
+
+def spoken(tokens: str, strength: float = 8.0) -> np.ndarray:
+    """Log-probabilities [P, 41] that clearly say one token per frame."""
+    symbols = tokens.split()
+    x_PV = np.zeros((len(symbols), len(RELEASE)))
+    x_PV[np.arange(len(symbols)), [RELEASE.index[symbol] for symbol in symbols]] = strength
+    return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
+
+
+def noise(n_frames: int, spread: float, seed: int = 0) -> np.ndarray:
+    """Log-probabilities [P, 41] that say nothing."""
+    x_PV = np.random.default_rng(seed).normal(size=(n_frames, len(RELEASE))) * spread
+    return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
+
+
+def posteriors(sentence: str, noise: float = 1.0, seed: int = 0, strength: float = 6.0) -> np.ndarray:
+    """Log-probabilities [P, 41] of a sentence: one or two frames a phoneme, blanks between them, and noise."""
+    rng, tokens = np.random.default_rng(seed), []
+    for token in RELEASE.ids(to_phonemes(sentence)):
+        tokens += [token] * rng.integers(1, 3) + [RELEASE.blank] * rng.integers(1, 3)
+    x_PV = rng.normal(size=(len(tokens), len(RELEASE))) * noise
+    x_PV[np.arange(len(tokens)), tokens] += strength
+    return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read labels (a path's tokens, repeats joined and blanks removed) as words.
+
+    boundaries: words entered directly after another, without SIL
+    log_weight: of the pronunciations
+    places:     first and last label of each word
+    """
+
+    words: tuple[str, ...]
+    boundaries: int
+    log_weight: float
+    places: tuple[tuple[int, int], ...]
+
+
+def readings(labels: Sequence[str], entries: Sequence[Entry]) -> list[Reading]:
+    """All ways to read labels as words."""
+    found: list[Reading] = []
+
+    def read(at: int, after_word: bool, so_far: Reading) -> None:
+        if at == len(labels):
+            found.append(so_far)
+            return
+        if labels[at] == "SIL":
+            read(at + 1, False, so_far)
+            return
+        for word, phonemes, weight in entries:
+            own = phonemes.split()
+            if list(labels[at : at + len(own)]) == own:
+                longer = Reading(
+                    (*so_far.words, word),
+                    so_far.boundaries + after_word,
+                    so_far.log_weight + math.log(weight),
+                    (*so_far.places, (at, at + len(own) - 1)),
+                )
+                read(at + len(own), True, longer)
+
+    read(0, False, Reading((), 0, 0.0, ()))
+    return found
+
+
+@dataclass(frozen=True)
+class TokenPath:
+    """A token path in one reading: its score without n-gram and word scores, and the frames of its words."""
+
+    score: float
+    boundaries: int
+    spans: tuple[tuple[int, int], ...]
+
+
+def all_paths(
+    entries: Sequence[Entry], log_probs_PV: np.ndarray, options: DecoderOptions
+) -> dict[tuple[str, ...], list[TokenPath]]:
+    """Every path of every sentence, by enumeration of all sequences of one token per frame."""
+    blank, scale = SYMBOLS.index("BLANK"), options.acoustic_scale
+    scores_PV = np.maximum(log_probs_PV[:, COLUMNS].astype(np.float64), FLOOR)
+    skipped = {
+        frame
+        for frame in range(len(scores_PV))
+        if options.blank_skip < 1 and math.exp(scores_PV[frame, blank]) >= options.blank_skip
+    }
+    scores_PV[:, blank] -= math.log(options.blank_penalty)
+    for symbol, prior in options.label_priors:
+        if symbol in SYMBOLS:
+            scores_PV[:, SYMBOLS.index(symbol)] -= options.prior_weight * math.log(prior)
+    known: dict[tuple[str, ...], list[Reading]] = {}
+    found: dict[tuple[str, ...], list[TokenPath]] = defaultdict(list)
+    for path in itertools.product(range(len(SYMBOLS)), repeat=len(scores_PV)):
+        if any(path[frame] != blank for frame in skipped):
+            continue
+        runs = [
+            (token, [frame for frame, _ in run]) for token, run in itertools.groupby(enumerate(path), lambda x: x[1])
+        ]
+        labels = tuple(SYMBOLS[token] for token, _ in runs if token != blank)
+        spans = [(run[0], run[-1] + 1) for token, run in runs if token != blank]
+        if labels not in known:
+            known[labels] = readings(labels, entries)
+        acoustic = sum(scores_PV[frame, token] for frame, token in enumerate(path))
+        for reading in known[labels]:
+            if options.sil_required and reading.boundaries:
+                continue
+            found[reading.words].append(
+                TokenPath(
+                    scale * (acoustic + reading.log_weight) - options.sil_cost * reading.boundaries,
+                    reading.boundaries,
+                    tuple((spans[first][0], spans[last][1]) for first, last in reading.places),
+                )
+            )
+    return found
+
+
+def language_scores(words: Sequence[str], grams: Grams, options: DecoderOptions) -> float:
+    """What n-gram and word score add to a sentence."""
+    return options.lm_weight * grams.sentence(words, options.unk_score) + options.word_score * len(words)
+
+
+def enumerated(
+    entries: Sequence[Entry], grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions
+) -> dict[str, float]:
+    """The score of every sentence."""
+    join = np.logaddexp.reduce if options.recombine == "logadd" else max
+    return {
+        " ".join(words): float(join([path.score for path in paths])) + language_scores(words, grams, options)
+        for words, paths in all_paths(entries, log_probs_PV, options).items()
+    }
