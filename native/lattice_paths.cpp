@@ -182,7 +182,7 @@ WordPosteriors::WordPosteriors(const Lattice& lattice) {
             if (arc->word == kNoWord) continue;
             auto probability = static_cast<float>(std::exp(posteriors[static_cast<std::size_t>(arc - all)]));
             if (probability < kSmallestPosterior) continue;
-            said_[arc->word].push_back({lattice[arc->from].frame + 1, lattice[node].frame, probability});
+            said_[arc->word].push_back({lattice[node].frame, probability});
         }
     }
 }
@@ -192,7 +192,7 @@ double WordPosteriors::operator()(WordId word, std::int32_t first, std::int32_t 
     if (found == said_.end()) return 0.0;
     double sum = 0.0;
     for (const Said& said : found->second) {
-        if (said.first < end && said.last >= first) sum += said.probability;
+        if (said.frame >= first && said.frame < end) sum += said.probability;
     }
     return std::min(sum, 1.0);
 }

@@ -21,12 +21,12 @@ class WordPosteriors {
 public:
     explicit WordPosteriors(const Lattice& lattice);
 
-    // Probability that `word` was said some time in the frames [first, end).
+    // Probability that `word` was said with its last phoneme beginning in the frames [first, end).
     double operator()(WordId word, std::int32_t first, std::int32_t end) const;
 
 private:
     struct Said {
-        std::int32_t first, last;
+        std::int32_t frame;
         float probability;
     };
     std::unordered_map<WordId, std::vector<Said>> said_;

@@ -21,6 +21,7 @@ struct Lexicon::Spoken {
 };
 
 Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word, int n_tokens) {
+    if (n_tokens > kMostPhonemes) throw Error("more than 64 phonemes");
     for (const Entry& entry : entries) store(entry, ngram, n_tokens);
     first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
     std::vector<Spoken> spoken;
@@ -64,29 +65,24 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
         std::size_t first, end, depth;
     };
     std::vector<Range> ranges{{0, spoken.size(), 0}};
-    nodes_.emplace_back();
     phonemes_.push_back(0);
     for (std::size_t number = 0; number < ranges.size(); ++number) {
         Range range = ranges[number];
         std::size_t at = range.first;
-        nodes_[number].first_word = static_cast<std::uint32_t>(tree_words_.size());
+        TreeNode node{0, static_cast<NodeId>(ranges.size()), static_cast<std::uint32_t>(tree_words_.size()), 0};
         for (; at < range.end && spoken[at].length == range.depth; ++at) {
             tree_words_.push_back({first_word + spoken[at].word, spoken[at].log_weight});
         }
-        if (at - range.first > std::numeric_limits<std::uint16_t>::max()) {
-            throw Error{"more than 65535 words share one pronunciation", "", "remove some of them"};
-        }
-        nodes_[number].n_words = static_cast<std::uint16_t>(at - range.first);
-        nodes_[number].first_child = static_cast<NodeId>(nodes_.size());
+        node.end_word = static_cast<std::uint32_t>(tree_words_.size());
         while (at < range.end) {
-            char token = tokens_of(spoken[at])[range.depth];
+            auto phoneme = static_cast<std::uint8_t>(tokens_of(spoken[at])[range.depth]);
             std::size_t first = at;
-            while (at < range.end && tokens_of(spoken[at])[range.depth] == token) ++at;
+            while (at < range.end && tokens_of(spoken[at])[range.depth] == static_cast<char>(phoneme)) ++at;
             ranges.push_back({first, at, range.depth + 1});
-            nodes_.emplace_back();
-            phonemes_.push_back(static_cast<std::uint8_t>(token));
-            ++nodes_[number].n_children;
+            phonemes_.push_back(phoneme);
+            node.phonemes |= std::uint64_t{1} << phoneme;
         }
+        nodes_.push_back(node);
     }
 }
 
@@ -160,11 +156,11 @@ LookAhead::LookAhead(const Vocabulary& vocabulary, const Weights& weights)
 void LookAhead::add_up(const Vocabulary& vocabulary) {
     for (auto number = static_cast<NodeId>(ahead_.size()); number-- > 0;) {
         TreeNode node = vocabulary.node(number);
-        for (NodeId child = node.first_child; child < node.first_child + node.n_children; ++child) {
+        for (NodeId child = node.first_child; child < node.end_child(); ++child) {
             ahead_[number] = std::max(ahead_[number], bounds_[child]);
         }
         bounds_[number] = ahead_[number];
-        for (std::uint32_t word = node.first_word; word < node.first_word + node.n_words; ++word) {
+        for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
             bounds_[number] = std::max(bounds_[number], expected(word));
         }
     }
@@ -174,7 +170,7 @@ void LookAhead::add_up(const Vocabulary& vocabulary) {
     }
     // Nodes whose words were all removed stay at -infinity, so that nothing enters them; leaves are never entered.
     for (NodeId number = 0; number < ahead_.size(); ++number) {
-        if (vocabulary.node(number).n_children == 0) ahead_[number] = 0.0f;
+        if (vocabulary.node(number).phonemes == 0) ahead_[number] = 0.0f;
     }
 }
 

@@ -28,12 +28,21 @@ struct TreeWord {
     float log_weight;
 };
 
+constexpr int kMostPhonemes = 64;
+
 // A node of the tree. Its children lie side by side, in the order of their phonemes; so do the words that end in it.
 struct TreeNode {
-    NodeId first_child = 0;
-    std::uint32_t first_word = 0;
-    std::uint16_t n_words = 0;
-    std::uint16_t n_children = 0;
+    std::uint64_t phonemes;  // of the children, one bit each
+    NodeId first_child;
+    std::uint32_t first_word;
+    std::uint32_t end_word;
+
+    // The child by a phoneme that there is one for.
+    NodeId child(int phoneme) const {
+        std::uint64_t before = phonemes & ((std::uint64_t{1} << phoneme) - 1);
+        return first_child + static_cast<NodeId>(__builtin_popcountll(before));
+    }
+    NodeId end_child() const { return first_child + static_cast<NodeId>(__builtin_popcountll(phonemes)); }
 };
 
 // Immutable. Node 0 is the root; children have higher numbers than their parents.
@@ -103,6 +112,7 @@ public:
         TreeNode node = added_->nodes()[number - n_base_nodes_];
         node.first_child += n_base_nodes_;
         node.first_word += static_cast<std::uint32_t>(base_->tree_words().size());
+        node.end_word += static_cast<std::uint32_t>(base_->tree_words().size());
         return node;
     }
     std::uint8_t phoneme(NodeId number) const {

@@ -59,7 +59,7 @@ Search::Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& opti
     const NodeId roots[] = {0, vocabulary_.added_root()};
     for (std::size_t tree = 0; tree < (vocabulary_.has_added() ? 2u : 1u); ++tree) {
         TreeNode root = vocabulary_.node(roots[tree]);
-        for (NodeId child = root.first_child; child < root.first_child + root.n_children; ++child) {
+        for (NodeId child = root.first_child; child < root.end_child(); ++child) {
             entries_[2 * std::size_t{vocabulary_.phoneme(child)} + tree] = child;
         }
     }
@@ -131,7 +131,7 @@ void Search::advance_within(const float* scores) {
         is_between(token.position) ? stay_between(token, scores) : stay(token, scores);
     }
     for (const Token& token : live_) {
-        is_between(token.position) ? enter(token) : move(token, scores);
+        is_between(token.position) ? enter(token) : move(token);
     }
     prune();
     add_boundaries();
@@ -234,18 +234,20 @@ void Search::remember_stay(ContextId context, float score) {
 }
 
 // A hypothesis within a word takes each phoneme that the tree allows.
-void Search::move(const Token& token, const float* scores) {
+void Search::move(const Token& token) {
     NodeId number = token.position >> 1;
-    int repeated = token.position & 1u ? vocabulary_.phoneme(number) : -1;
     TreeNode node = vocabulary_.node(number);
+    std::uint64_t allowed = node.phonemes;
+    if (token.position & 1u) allowed &= ~(std::uint64_t{1} << vocabulary_.phoneme(number));
     float before = (*ahead_)[number];
-    for (NodeId child = node.first_child; child < node.first_child + node.n_children; ++child) {
-        std::uint8_t phoneme = vocabulary_.phoneme(child);
-        float added = scores[phoneme];
-        if (token.score + added + kMargin < least_ || phoneme == repeated || added == kNever) continue;
-        added -= before;
-        if (token.score + added + ahead_->bound(child) + kMargin < least_) continue;
-        reach({token.context, 0, token.score + added, token.start, token.late, token.late_score + added}, child);
+    for (const auto& [added, phoneme] : ranked_) {
+        if (token.score + added + kMargin < least_) break;  // what is below a node is worth no more than its look-ahead
+        if (!(allowed >> phoneme & 1u)) continue;
+        NodeId child = node.child(phoneme);
+        float change = added - before;
+        if (token.score + change + ahead_->bound(child) + kMargin < least_) continue;
+        reach({token.context, 0, token.score + change, token.start, token.late, token.late_score + change}, child,
+              phoneme);
     }
 }
 
@@ -262,19 +264,20 @@ void Search::enter(const Token& token) {
         if (token.position == after_phoneme(phoneme)) continue;
         for (std::size_t tree = 0; tree < 2; ++tree) {
             NodeId child = entries_[2 * std::size_t{phoneme} + tree];
-            if (child && here + ahead_->bound(child) + kMargin >= least_) reach({token.context, 0, here, start, start, here}, child);
+            if (!child || here + ahead_->bound(child) + kMargin < least_) continue;
+            reach({token.context, 0, here, start, start, here}, child, phoneme);
         }
     }
 }
 
 // `from` has taken the phoneme of `child`; its score is without any look-ahead.
-void Search::reach(const Token& from, NodeId child) {
+void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
     TreeNode node = vocabulary_.node(child);
-    for (std::uint32_t word = node.first_word; word < node.first_word + node.n_words; ++word) {
-        if (from.score + ahead_->expected(word) + kMargin >= least_) end_word(from, word, vocabulary_.phoneme(child));
+    for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
+        if (from.score + ahead_->expected(word) + kMargin >= least_) end_word(from, word, phoneme);
     }
     float ahead = (*ahead_)[child];
-    if (node.n_children == 0 || from.score + ahead < least_) return;
+    if (node.phonemes == 0 || from.score + ahead < least_) return;
     insert({from.context, child << 1 | 1u, from.score + ahead, from.start, from.late, from.late_score + ahead});
 }
 

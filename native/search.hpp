@@ -104,9 +104,9 @@ private:
     void stay(const Token& token, const float* scores);
     void stay_between(const Token& token, const float* scores);
     void remember_stay(ContextId context, float score);
-    void move(const Token& token, const float* scores);
+    void move(const Token& token);
     void enter(const Token& token);
-    void reach(const Token& from, NodeId child);
+    void reach(const Token& from, NodeId child, std::uint8_t phoneme);
     void end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last);
     float survival(std::size_t& n_ties);
     void prune();

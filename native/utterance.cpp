@@ -221,11 +221,15 @@ double Utterance::added_score(const std::vector<WordId>& words) {
     return search_.contexts()[context].added;
 }
 
+// A word is where the hypothesis has it if it ends after the word before and before the word after.
 void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) const {
     WordPosteriors posterior(lattice);
     for (Hypothesis& found : hypotheses) {
-        for (std::size_t each = 0; each < found.words.size(); ++each) {
-            found.confidences.push_back(posterior(found.words[each], found.spans[each].first, found.spans[each].end));
+        const std::vector<Span>& spans = found.spans;
+        for (std::size_t each = 0; each < spans.size(); ++each) {
+            std::int32_t first = each ? spans[each - 1].end : 0;
+            std::int32_t end = each + 1 < spans.size() ? spans[each + 1].first : search_.n_frames();
+            found.confidences.push_back(posterior(found.words[each], first, end));
         }
     }
 }

@@ -60,9 +60,7 @@ class NativeEngine:
     def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
         self.lm, self._second = lm, second
         codes = lm.lexicon.codes
-        self._model = _native.Model.make(
-            _temporary(lm), list(codes), list(codes.values()), _log_weights(lm), len(ARPABET)
-        )
+        self._model = _native.Model.make(lm.ngram, list(codes), list(codes.values()), _log_weights(lm), len(ARPABET))
         self._changed: dict[WordChanges, _native.Model] = {}
         self._lock = threading.Lock()
 
@@ -268,10 +266,6 @@ def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:
         (numbers[word], lm.lexicon.codes[word].split().index(code), math.log(weight))
         for (word, code), weight in lm.lexicon.weighted.items()
     ]
-
-
-def _temporary(lm: LanguageModel) -> _native.NGram:
-    return lm.ngram if isinstance(lm.ngram, _native.NGram) else _native.NGram.open(str(lm.directory / "lm.arpa"))
 
 
 def _described(value: object) -> str:

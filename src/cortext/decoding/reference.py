@@ -41,7 +41,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from cortext.decoding.ngram import NGram, State
+from cortext._native import NGram, State
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.tree import ROOT, LexiconTree
 from cortext.text.phonemes import Inventory
@@ -135,7 +135,7 @@ class Graph:
         words = []
         for word, log_weight in self._tree.words[child]:
             ends = self.options.acoustic_scale * log_weight - self._ahead[node]
-            words.append((word, ends, ends + self._word_score(word, self.ngram.best(word))))
+            words.append((word, ends, ends + self._word_score(word, 0.0)))
         return (child if self._tree.children[child] else None, self._ahead[child] - self._ahead[node], tuple(words))
 
     def _word_score(self, word: str, log_prob: float) -> float:
