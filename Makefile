@@ -41,7 +41,7 @@ checked: $(DEV)  ## the native part, looking for wrong addresses and undefined b
 	$(CMAKE) --build build/sanitize
 
 sanitize: checked  ## the tests of the native part with the checked build
-	$(CHECKED) $(BIN)/pytest -m "not slow" -n 2 -q tests/native tests/decoding
+	$(CHECKED) $(BIN)/pytest -m "not slow" -n 2 -q tests/native tests/decoding --ignore=tests/decoding/ngram
 
 fuzz: checked  ## damaged files, with the usual build and with the checked one
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz

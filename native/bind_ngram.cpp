@@ -1,9 +1,12 @@
 // cortext._native.NGram, its State, and write_binary.
 #include <nanobind/operators.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
+
+#include <filesystem>
 
 #include "bind.hpp"
 #include "ngram.hpp"
@@ -59,6 +62,13 @@ nb::tuple score_text(const NGram& ngram, const std::vector<std::string>& sentenc
     return nb::make_tuple(sums.sentences, sums.words, sums.unknown_words, sums.log_prob, sums.log_prob_known);
 }
 
+void write_paths(const std::filesystem::path& arpa, const std::filesystem::path& out, const std::string& type,
+                 int prob_bits, int backoff_bits, int pointer_bits, std::uint64_t memory_bytes,
+                 const std::filesystem::path& temporary) {
+    write_binary(arpa.string(), out.string(), type, prob_bits, backoff_bits, pointer_bits, memory_bytes,
+                 temporary.string());
+}
+
 // Python's strings; bytes of a damaged file that are no text become U+FFFD.
 nb::list python_words(const std::vector<std::string>& words) {
     nb::list result;
@@ -83,7 +93,9 @@ void bind_state(nb::module_& module) {
 void bind_ngram(nb::module_& module) {
     bind_state(module);
     nb::class_<NGram>(module, "NGram")
-        .def_static("open", &NGram::open, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>())
+        .def_static(
+            "open", [](const std::filesystem::path& path) { return NGram::open(path.string()); }, nb::arg("path"),
+            nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("path", [](const NGram& self) { return self.path(); })
         .def_prop_ro("order", [](const NGram& self) { return self.order(); })
         .def_prop_ro("counts", [](const NGram& self) { return nb::tuple(nb::cast(self.counts())); })
@@ -119,7 +131,7 @@ void bind_ngram(nb::module_& module) {
             "score_text",
             [](const NGram& self, const std::vector<std::string>& sentences) { return score_text(self, sentences); },
             nb::arg("sentences"));
-    module.def("write_binary", &write_binary, nb::arg("arpa"), nb::arg("out"), nb::arg("type") = "trie",
+    module.def("write_binary", &write_paths, nb::arg("arpa"), nb::arg("out"), nb::arg("type") = "trie",
                nb::arg("prob_bits") = 8, nb::arg("backoff_bits") = 8, nb::arg("pointer_bits") = 22,
                nb::arg("memory_bytes") = std::uint64_t{1} << 30, nb::arg("temporary") = "",
                nb::call_guard<nb::gil_scoped_release>());

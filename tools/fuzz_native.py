@@ -256,6 +256,15 @@ def change_field(data: bytearray, rng: random.Random) -> None:
     data[:] = b"\n".join(lines)
 
 
+def change_digit(data: bytearray, rng: random.Random) -> None:
+    """Another number, mostly one that is possible."""
+    at = somewhere(data, rng)
+    while at < len(data) and not 48 <= data[at] <= 57:
+        at += 1
+    if at < len(data):
+        data[at] = rng.choice(b"0123456789")
+
+
 def damage_gzip(data: bytearray, rng: random.Random) -> bytearray:
     """Compressed; half the time the damage is in the compressed bytes too."""
     packed = bytearray(gzip.compress(bytes(data), 1))
@@ -265,7 +274,8 @@ def damage_gzip(data: bytearray, rng: random.Random) -> bytearray:
 
 
 BINARY: tuple[Mutation, ...] = (flip, put_byte, put_number, truncate, drop, double, fill)
-TEXT: tuple[Mutation, ...] = (flip, put_byte, truncate, drop, double, change_line, change_field, change_field)
+TEXT: tuple[Mutation, ...] = (flip, put_byte, truncate, drop, double, change_line, change_field)
+TEXT += (change_field, change_digit, change_digit, change_digit)
 
 if __name__ == "__main__":
     sys.exit(main())

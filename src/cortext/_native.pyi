@@ -1,6 +1,7 @@
 """The compiled part of cortext; its sources are in native/."""
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class NGram:
     """
 
     @staticmethod
-    def open(path: str) -> NGram:
+    def open(path: str | PathLike[str]) -> NGram:
         """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`, `.arpa.gz`), order 1 to 6.
 
         Raises LanguageModelError, with the line for ARPA text. A damaged file may give wrong scores where the damage is
@@ -73,14 +74,14 @@ class NGram:
         """The fields of `TextScore`: sentences, words, unknown words, log-probability, and that of the known words."""
 
 def write_binary(
-    arpa: str,
-    out: str,
+    arpa: str | PathLike[str],
+    out: str | PathLike[str],
     type: str = "trie",
     prob_bits: int = 8,
     backoff_bits: int = 8,
     pointer_bits: int = 22,
     memory_bytes: int = 1 << 30,
-    temporary: str = "",
+    temporary: str | PathLike[str] = "",
 ) -> None:
     """Write the ARPA file `arpa` as a KenLM binary file, which appears as `out` when it is complete.
 

@@ -45,7 +45,7 @@ ngram 3=1
 
 def refusal(path):
     with pytest.raises(LanguageModelError) as caught:
-        NGram.open(str(path))
+        NGram.open(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(str(path), "FILE")
@@ -84,13 +84,13 @@ def test_a_defect_of_an_arpa_file_is_named_with_its_line(tmp_path, old, new, mes
     path.write_bytes(gzip.compress(text) if compressed else text)
     assert message in refusal(path)
     with pytest.raises(LanguageModelError):
-        write_binary(str(path), str(tmp_path / "lm.bin"))
+        write_binary(path, tmp_path / "lm.bin")
     assert [path.name for path in tmp_path.iterdir()] == ["lm.arpa"]
 
 
 def test_the_example_itself_is_sound(tmp_path):
     (tmp_path / "lm.arpa").write_text(GOOD)
-    assert NGram.open(str(tmp_path / "lm.arpa")).counts == (5, 3, 1)
+    assert NGram.open(tmp_path / "lm.arpa").counts == (5, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_defect_of_a_file_of_single_words_is_named_with_its_line(tmp_path, old
     text = GOOD[: GOOD.index("\\2-grams")].replace("ngram 2=3\nngram 3=1\n", "") + "\\end\\\n"
     path = tmp_path / "lm.arpa"
     path.write_text(text)
-    assert NGram.open(str(path)).order == 1
+    assert NGram.open(path).order == 1
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
     assert f"FILE, line {line}: " in refusal(path)
     with pytest.raises(LanguageModelError, match=rf"lm\.arpa, line {line}: "):
-        write_binary(str(path), str(tmp_path / "lm.bin"))
+        write_binary(path, tmp_path / "lm.bin")
 
 
 def test_an_order_above_the_highest_is_refused(tmp_path):
@@ -124,7 +124,7 @@ def test_a_very_long_line_is_refused(tmp_path):
 def test_a_very_long_word_is_a_word(tmp_path):
     path, word = tmp_path / "lm.arpa", "x" * 100_000
     path.write_text(re.sub(r"(?<=[\t ])b\b", word, GOOD))
-    assert word in NGram.open(str(path))
+    assert word in NGram.open(path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 10])
@@ -154,7 +154,7 @@ def test_damaged_compression_is_named(tmp_path, damage):
 @pytest.fixture(scope="module", params=["trie", "probing"])
 def binary(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("lm") / "lm.bin"
-    write_binary(str(MADE_BY_LMPLZ / "text.arpa.gz"), str(path), type=request.param)
+    write_binary(MADE_BY_LMPLZ / "text.arpa.gz", str(path), type=request.param)
     return path.read_bytes()
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_header_is_named(tmp_path, binary, change, message):
 def test_a_file_without_its_words_scores_but_cannot_list_them(tmp_path, binary):
     path = tmp_path / "lm.bin"
     path.write_bytes(put(binary, 100, b"\x00")[: binary.rindex(b"<unk>\x00")])
-    ngram = NGram.open(str(path))
+    ngram = NGram.open(path)
     assert "the" in ngram
     with pytest.raises(LanguageModelError, match="vocabulary strings"):
         ngram.words()
@@ -203,7 +203,7 @@ def test_a_file_without_its_words_scores_but_cannot_list_them(tmp_path, binary):
 )
 def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
     path = tmp_path / "lm.bin"
-    write_binary(str(MADE_BY_LMPLZ / "text.arpa.gz"), str(path), **options)
+    write_binary(MADE_BY_LMPLZ / "text.arpa.gz", path, **options)
     data, rng = path.read_bytes(), random.Random(0)
     tables = slice(len(data) * 2 // 3, data.rindex(b"<unk>\x00"))  # the vocabulary and the unigrams come before
     size = tables.stop - tables.start
@@ -212,7 +212,7 @@ def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
     if options.get("type") == "probing" and filled != "zeros":
         assert "a hash table without an empty slot" in refusal(path)
         return
-    ngram = NGram.open(str(path))
+    ngram = NGram.open(path)
     words = ngram.words()
     assert all(math.isfinite(ngram.sentence(" ".join(rng.choices(words, k=10)))) for _ in range(1000))
 

@@ -54,7 +54,7 @@ def by_lmplz():
 
 @pytest.fixture(scope="module", params=["arpa", *KINDS])
 def of_each_kind(request, tmp_path_factory):
-    arpa = str(MADE_BY_LMPLZ / "text.arpa.gz")
+    arpa = MADE_BY_LMPLZ / "text.arpa.gz"
     if request.param == "arpa":
         return NGram.open(arpa)
     path = str(tmp_path_factory.mktemp("lm") / "lm.bin")
@@ -122,7 +122,7 @@ def test_a_text_scores_as_in_the_oracle(of_each_kind, by_lmplz):
 
 def test_scores_are_those_computed_by_hand(tmp_path):
     (tmp_path / "lm.arpa").write_text(BY_HAND)
-    ngram = NGram.open(str(tmp_path / "lm.arpa"))
+    ngram = NGram.open(tmp_path / "lm.arpa")
     # <s> a, a b, b </s>
     assert ngram.sentence("a b") == pytest.approx(-0.6 * LN10, abs=1e-6)
     # back-off of <s>, b; back-off of b, a; back-off of a, </s>
@@ -134,7 +134,7 @@ def test_scores_are_those_computed_by_hand(tmp_path):
 
 def test_states_are_equal_when_what_follows_scores_alike(tmp_path):
     (tmp_path / "lm.arpa").write_text(BY_HAND)
-    ngram = NGram.open(str(tmp_path / "lm.arpa"))
+    ngram = NGram.open(tmp_path / "lm.arpa")
     after_a = ngram.score(ngram.begin(), "a")[1]
     after_b_a = ngram.score(ngram.score(ngram.begin(), "b")[1], "a")[1]
     assert after_a == after_b_a
@@ -168,8 +168,8 @@ def random_arpa(order, rng):
 def test_models_of_every_order_score_as_in_the_oracle(tmp_path, order, kind):
     rng, arpa = random.Random(order), tmp_path / "lm.arpa"
     arpa.write_text(random_arpa(order, rng))
-    write_binary(str(arpa), str(tmp_path / "lm.bin"), **KINDS[kind])
-    ours, theirs = NGram.open(str(tmp_path / "lm.bin")), Oracle(read_arpa(arpa))
+    write_binary(arpa, tmp_path / "lm.bin", **KINDS[kind])
+    ours, theirs = NGram.open(tmp_path / "lm.bin"), Oracle(read_arpa(arpa))
     assert (ours.order, ours.counts) == (order, theirs.counts)
     for _ in range(200):
         text = random_text(rng, "abcdefg")
@@ -185,8 +185,8 @@ def bin_widths(values, bits, reserved):
 @pytest.mark.parametrize("pointer_bits", [0, 22])
 def test_quantised_scores_are_off_by_no_more_than_their_bins(tmp_path, by_lmplz, pointer_bits):
     arpa, bits = MADE_BY_LMPLZ / "text.arpa.gz", 8
-    write_binary(str(arpa), str(tmp_path / "lm.bin"), prob_bits=bits, backoff_bits=bits, pointer_bits=pointer_bits)
-    quantised, read = NGram.open(str(tmp_path / "lm.bin")), read_arpa(arpa)
+    write_binary(arpa, tmp_path / "lm.bin", prob_bits=bits, backoff_bits=bits, pointer_bits=pointer_bits)
+    quantised, read = NGram.open(tmp_path / "lm.bin"), read_arpa(arpa)
     prob = max(bin_widths([p for n, p in read.probs.items() if len(n) == k], bits, 0) for k in (2, 3, 4))
     backoff = sum(bin_widths([b for n, b in read.backoffs.items() if len(n) == k and b], bits, 2) for k in (2, 3))
     rng, errors = random.Random(2), []
@@ -205,7 +205,7 @@ def test_gzipped_and_plain_text_are_the_same_model(tmp_path, by_lmplz):
     plain = tmp_path / "lm.arpa"
     plain.write_bytes(gzip.decompress((MADE_BY_LMPLZ / "text.arpa.gz").read_bytes()))
     for sentence in ("could you lift my head", "the nurse is unheard of"):
-        assert NGram.open(str(plain)).sentence(sentence) == pytest.approx(by_lmplz.sentence(sentence), abs=1e-4)
+        assert NGram.open(plain).sentence(sentence) == pytest.approx(by_lmplz.sentence(sentence), abs=1e-4)
 
 
 def test_many_threads_share_a_model(of_each_kind, by_lmplz):
@@ -228,14 +228,14 @@ def test_many_threads_share_a_model(of_each_kind, by_lmplz):
 
 def test_an_existing_file_is_replaced_only_by_a_complete_one(tmp_path):
     out = tmp_path / "lm.bin"
-    write_binary(str(MADE_BY_LMPLZ / "tiny.arpa.gz"), str(out))
-    before, opened = out.read_bytes(), NGram.open(str(out))
+    write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", out)
+    before, opened = out.read_bytes(), NGram.open(out)
     score = opened.sentence("the cat sat")
     (tmp_path / "bad.arpa").write_text(BY_HAND.replace("-0.3\ta b", "0.3\ta b"))
     with pytest.raises(LanguageModelError, match="line 14"):
-        write_binary(str(tmp_path / "bad.arpa"), str(out))
+        write_binary(tmp_path / "bad.arpa", out)
     assert out.read_bytes() == before
-    write_binary(str(MADE_BY_LMPLZ / "text.arpa.gz"), str(out))
+    write_binary(MADE_BY_LMPLZ / "text.arpa.gz", out)
     assert out.read_bytes() != before
     assert opened.sentence("the cat sat") == score  # the old file lives as long as somebody reads it
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.arpa", "lm.bin"]
@@ -252,18 +252,18 @@ def test_an_existing_file_is_replaced_only_by_a_complete_one(tmp_path):
 )
 def test_impossible_formats_are_named(tmp_path, options, message):
     with pytest.raises(LanguageModelError) as caught:
-        write_binary(str(MADE_BY_LMPLZ / "tiny.arpa.gz"), str(tmp_path / "lm.bin"), **options)
+        write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", tmp_path / "lm.bin", **options)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(LanguageModelError, match="No such file or directory") as caught:
-        write_binary(str(MADE_BY_LMPLZ / "tiny.arpa.gz"), str(tmp_path / "absent" / "lm.bin"))
+        write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", str(tmp_path / "absent" / "lm.bin"))
     assert str(tmp_path / "absent" / "lm.bin") in str(caught.value)
 
 
 def test_a_binary_is_not_built_from_a_binary(tmp_path):
-    write_binary(str(MADE_BY_LMPLZ / "tiny.arpa.gz"), str(tmp_path / "lm.bin"))
+    write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", tmp_path / "lm.bin")
     with pytest.raises(LanguageModelError, match="already a KenLM binary; give an ARPA file"):
-        write_binary(str(tmp_path / "lm.bin"), str(tmp_path / "lm2.bin"))
+        write_binary(tmp_path / "lm.bin", tmp_path / "lm2.bin")
