@@ -107,7 +107,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "min_active": (1, 1e9),
     "lattice_beam": (0, 1e9),
     "max_arcs": (1, 1e9),
-    "nbest": (1, 1e6),
+    "nbest": (1, 1e9),
     "history_words": (0, 1e3),
 }
 """Lowest and highest value of each number; for the others minus and plus a million."""
