@@ -12,7 +12,8 @@ POINT = {
     "cpu_ms_per_frame", "wer", "wer_ci95", "oracle_wer", "nbest",
 }  # fmt: skip
 OURS = {
-    "frame_ms_median", "frame_ms_p99", "frame_ms_worst", "end_ms_worst", "strained_settings",
+    "frame_ms_median", "frame_ms_p99", "frame_ms_worst", "frame_cpu_ms_worst", "end_ms_worst",
+    "strained_settings", "strained_frame_cpu_ms_worst",
     "strained_frame_ms_worst", "strained_end_ms_worst", "two_threads_speedup",
 }  # fmt: skip
 
@@ -34,13 +35,16 @@ def test_equal_is_the_fastest_at_the_worse_of_both_best():
 
 def test_ratios_are_theirs_over_ours():
     def decoder(best, equal):
-        return {"points": {"best": {"ms_per_frame": best}, "equal": {"ms_per_frame": equal}}}
+        times = {"best": best, "equal": equal}
+        return {"points": {point: {"ms_per_frame": ms, "cpu_ms_per_frame": ms / 2} for point, ms in times.items()}}
 
     found = ratios({"cortext": decoder(0.1, 0.02), "flashlight": decoder(1.0, 0.4), "kaldi": decoder(0.3, 0.3)})
     assert found["ratio"] == pytest.approx(20)
     assert found["ratios"]["flashlight"]["best"] == pytest.approx(10)
     assert found["ratios"]["kaldi"]["equal"] == pytest.approx(15)
-    assert ratios({"flashlight": decoder(1, 1)}) == {"ratio": None, "ratios": {}}
+    assert found["ratio_cpu"] == pytest.approx(20)
+    assert ratios({"flashlight": decoder(1, 1)}) == {"ratio": None, "ratio_cpu": None, "ratios": {}}
+    assert ratios({"cortext": decoder(1, 1)})["ratio"] is None
 
 
 def test_without_tuned_settings_the_way_out_is_named(tmp_path):

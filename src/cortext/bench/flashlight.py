@@ -3,7 +3,8 @@
 Its trie keeps six words per spelling and drops the others without an error, so words are inserted by frequency. SIL is
 allowed at the root of its trie in any number and never required, which suits spellings without SIL; the labs' lexicons
 close every word with SIL; tuning may choose either or both. It has no blank penalty: the blank's log-probability is
-lowered before. Every candidate of its last beam comes back with its words, so its n-best list is in its time.
+lowered before. Its n-gram scores are decimal logarithms, so its LM weight of 2.3 is what is 1 for natural ones. Every
+candidate of its last beam comes back with its words, so its n-best list is in its time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Flashlight:
     note = ""
     one_of = 1
     steps: ClassVar = {
-        "lm_weight": (0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0),
+        "lm_weight": (1.0, 1.4, 1.7, 2.0, 2.4, 2.8, 3.2, 3.7, 4.2, 5.0, 6.0, 8.0),
         "word_score": (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0),
         "sil_score": (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0),
         "blank_penalty": (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0),
@@ -37,7 +38,7 @@ class Flashlight:
         "beam_size_token": (10, 15, 20, 30, 41),
     }
     start: ClassVar[Settings] = {
-        "lm_weight": 2.0,
+        "lm_weight": 2.8,
         "word_score": 0.0,
         "sil_score": 0.0,
         "blank_penalty": 2.0,

@@ -57,20 +57,22 @@ class Worker:
         return {"seconds": seconds, "busy": busy, "texts": found, "memory": memory()}
 
     def step(self, settings: Settings, chosen: Sequence[int]) -> dict[str, Any]:
-        """Decode frame by frame in a session: seconds of every frame, and of ending the utterance. Ours only."""
+        """Decode frame by frame in a session: seconds of every frame by the clock and by the processor, and of ending
+        the utterance. Ours only."""
         self.search.configure(settings)
         decoder = self.search.decoder  # type: ignore[attr-defined]
-        frames, ends = [], []
+        frames, busy, ends = [], [], []
         for number in chosen:
             session = decoder.session(INVENTORY)
             for frame_V in self.utterances[number]:
-                started = time.perf_counter()
+                started, processor = time.perf_counter(), time.thread_time()
                 session.step(frame_V[None])
+                busy.append(time.thread_time() - processor)
                 frames.append(time.perf_counter() - started)
             started = time.perf_counter()
             session.finish()
             ends.append(time.perf_counter() - started)
-        return {"frames": frames, "ends": ends}
+        return {"frames": frames, "busy": busy, "ends": ends}
 
     def threads(self, settings: Settings, chosen: Sequence[int], counts: Sequence[int]) -> dict[str, Any]:
         """Seconds for the same utterances by each number of threads in one process. Ours only."""
