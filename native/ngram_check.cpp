@@ -281,6 +281,9 @@ NGramFile check_ngram_file(const std::string& path) {
 void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary, std::uint64_t inserted) {
     if (dynamic_cast<const std::bad_alloc*>(&error)) throw ModelError("not enough memory for it", path);
     if (dynamic_cast<const util::CompressedException*>(&error)) {
+        if (std::strstr(error.what(), "not compiled in")) {
+            throw ModelError("a kind of compression that is not read here", path, "decompress it");
+        }
         throw ModelError("the compressed file is truncated or damaged", path, kMakeAgain);
     }
     std::string what = without_source_lines(error.what()), where = path;

@@ -1,5 +1,6 @@
 """Files that are not what they should be: one line says what is wrong and where, and nothing ever ends the process."""
 
+import bz2
 import gzip
 import math
 import os
@@ -149,6 +150,12 @@ def test_damaged_compression_is_named(tmp_path, damage):
     path = tmp_path / "lm.arpa.gz"
     path.write_bytes(whole[:half] if damage == "truncated" else whole[:half] + b"\xff" * 50 + whole[half + 50 :])
     assert refusal(path) == "FILE: the compressed file is truncated or damaged; copy or make it again"
+
+
+def test_compression_that_is_not_read_is_named(tmp_path):
+    path = tmp_path / "lm.arpa.bz2"
+    path.write_bytes(bz2.compress(GOOD.encode()))
+    assert refusal(path) == "FILE: a kind of compression that is not read here; decompress it"
 
 
 @pytest.fixture(scope="module", params=["trie", "probing"])

@@ -241,6 +241,15 @@ def test_an_existing_file_is_replaced_only_by_a_complete_one(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.arpa", "lm.bin"]
 
 
+def test_a_state_of_another_model_does_no_harm(of_each_kind, tmp_path):
+    write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", tmp_path / "lm.bin", prob_bits=0, backoff_bits=0, pointer_bits=0)
+    tiny = NGram.open(tmp_path / "lm.bin")
+    state = of_each_kind.begin()
+    for word in of_each_kind.words():
+        state = of_each_kind.score(state, word)[1]
+        assert math.isfinite(tiny.score(state, "cat")[0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
