@@ -29,7 +29,7 @@ from cortext.decoding.engine import NativeEngine
 from cortext.decoding.words import WordChanges
 from cortext.text.phonemes import LM, RELEASE
 
-GRAMS = [Grams.random(order, seed=order) for order in (2, 3, 4)]
+GRAMS = [Grams.random(order, seed=order) for order in (1, 2, 3, 4)]
 entries_of_lexicons = st.lists(
     st.tuples(
         st.sampled_from("abcdz"),  # the n-grams do not know z

@@ -1,5 +1,7 @@
 """What is read off the lattice: complete lists, how probable each word is, and the sentences of a second n-gram."""
 
+import itertools
+
 import numpy as np
 import pytest
 from engine_cases import (
@@ -88,10 +90,11 @@ def test_a_wider_lattice_beam_keeps_what_a_narrower_one_kept(sentence_lm):
     assert len(lists[0]) == 1
     assert [len(each) for each in lists] == sorted(len(each) for each in lists)
     assert len(lists[3]) > len(lists[1]) > 1
-    for narrow, wide in zip(lists, lists[1:], strict=False):
+    for narrow, wide in itertools.pairwise(lists):
         assert set(narrow.texts) <= set(wide.texts)
     for beam, found in zip((0.0, 8.0, 11.0, 14.0), lists, strict=True):
-        assert all(each.score >= found[0].score - beam - 1e-3 for each in found)
+        near = {each.text for each in lists[3] if each.score > lists[3][0].score - beam / 2}
+        assert near <= set(found.texts)
 
 
 def probability(entries, grams, log_probs_PV, options, word, start, end):

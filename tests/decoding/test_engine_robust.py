@@ -1,0 +1,449 @@
+"""The search under everything that should not happen: odd frames, odd files, misuse, length, load."""
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_cases import SENTENCES, TEXTS, Grams, noise, posteriors, sentence_entries, spoken, write_lm
+
+from cortext.decoding import Decoder
+from cortext.decoding.session import SUM_TOLERANCE
+from cortext.errors import CortextError, DecodingError, LanguageModelError, TextError
+from cortext.text.phonemes import LM, RELEASE
+
+
+@pytest.fixture
+def decoder(sentence_lm):
+    return Decoder.from_dir(sentence_lm)
+
+
+def uniform(n_frames):
+    return np.full((n_frames, 41), -np.log(41), dtype=np.float32)
+
+
+def silence(n_frames):
+    log_probs_PV = np.full((n_frames, 41), np.log(1e-6), dtype=np.float32)
+    log_probs_PV[:, RELEASE.blank] = np.log(1 - 40e-6)
+    return log_probs_PV
+
+
+def certain(*symbols):
+    log_probs_PV = np.full((len(symbols), 41), -np.inf, dtype=np.float32)
+    log_probs_PV[np.arange(len(symbols)), RELEASE.ids(list(symbols))] = 0.0
+    return log_probs_PV
+
+
+def speech(n_frames):
+    """Sentences without a pause between them."""
+    sentences = [posteriors(TEXTS[number % len(TEXTS)], 1.5, number) for number in range(n_frames // 30 + 1)]
+    return np.ascontiguousarray(np.concatenate(sentences)[:n_frames])
+
+
+ODD = {
+    "nothing": np.empty((0, 41), dtype=np.float32),
+    "one frame": uniform(1),
+    "silence": silence(200),
+    "only blanks": certain(*["BLANK"] * 50),
+    "only SIL": certain(*["SIL"] * 50),
+    "uniform": uniform(60),
+    "noise": noise(80, 1.0),
+    "loud noise": noise(80, 8.0),
+    "certain": certain("G", "OW", "SIL", "BLANK"),
+    "impossible": certain("ZH", "ZH", "BLANK", "ZH", "NG"),
+    "cut off": posteriors("we want to go home")[:9],
+}
+EXTREMES = [
+    dict(),
+    dict(acoustic_scale=0.05),
+    dict(acoustic_scale=10.0),
+    dict(beam=0.0, min_active=1),
+    dict(max_arcs=10),
+    dict(max_arcs=1, lattice_beam=0.0),
+    dict(nbest=1000),
+    dict(nbest=300, lattice_beam=30.0, max_active=1000),
+    dict(max_active=1, min_active=1),
+    dict(recombine="max", blank_skip=0.5),
+    dict(sil_required=True, blank_skip=0.0),
+    dict(history_words=3, sil_cost=2.0),
+    dict(blank_penalty=1e6, label_priors={"AA": 1e-6}),
+]
+
+
+@pytest.mark.parametrize("options", EXTREMES, ids=str)
+@pytest.mark.parametrize("frames", ODD)
+def test_odd_frames_and_extreme_options_give_sentences(decoder, frames, options):
+    log_probs_PV, decoder = ODD[frames], decoder.with_options(**options)
+    nbest = decoder.decode(log_probs_PV, RELEASE)
+    assert 1 <= len(nbest) <= decoder.options.nbest
+    assert len(set(nbest.texts)) == len(nbest)
+    assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
+    for each in nbest:
+        assert np.isfinite([each.score, each.acoustic_score, each.lm_score, each.sil_score]).all()
+        assert all(0 <= word.start_ms < word.end_ms <= 80 * len(log_probs_PV) for word in each.words)
+        assert all(0.0 <= word.confidence <= 1.0 for word in each.words)
+    session = decoder.session(RELEASE)
+    for frame_PV in np.array_split(log_probs_PV, 5):
+        session.step(frame_PV)
+    assert session.finish() == nbest
+
+
+@pytest.mark.parametrize("frames", ["nothing", "silence", "only blanks", "only SIL"])
+def test_silence_says_nothing(decoder, frames):
+    (best, *_) = decoder.decode(ODD[frames], RELEASE)
+    assert best.text == ""
+    assert best.words == ()
+
+
+def test_tokens_may_be_impossible(decoder):
+    assert decoder.decode(ODD["certain"], RELEASE)[0].text == "go"
+    assert decoder.decode(ODD["nothing"], RELEASE)[0].lm_score == pytest.approx(SENTENCES.sentence([]), abs=1e-5)
+
+
+@pytest.mark.parametrize("lattice_beam", [0.0, 1e-6])
+def test_the_best_sentence_is_within_any_lattice_beam(decoder, lattice_beam):
+    for seed in range(20):
+        log_probs_PV = noise(1 + 9 * seed, 1.0, seed)
+        found = decoder.with_options(lattice_beam=lattice_beam).decode(log_probs_PV, RELEASE)
+        assert len(found) >= 1
+
+
+def test_no_more_hypotheses_live_than_may_though_their_scores_are_equal(lm_of):
+    """Ten words of one pronunciation and one probability, kept apart by their history."""
+    words = "abcdefghij"
+    log_probs = {("<unk>",): -3.0, ("<s>",): -99.0, ("</s>",): -1.0, ("<s>", "a"): -2.3} | {(w,): -2.3 for w in words}
+    directory = lm_of([(word, "AA", 1.0) for word in words], Grams(2, log_probs, {("<s>",): 0.0}))
+    for most in (1, 3, 7):
+        live = []
+        decoder = Decoder.from_dir(directory, dict(max_active=most, min_active=1, history_words=4))
+        session = decoder.session(RELEASE, hook=lambda batch, live=live: live.append(len(batch.ids)))
+        session.step(spoken("AA SIL AA SIL AA"))
+        assert max(live) == most
+
+
+def broken(log_probs_PV, frame, token, value):
+    log_probs_PV = log_probs_PV.copy()
+    log_probs_PV[frame, token] = value
+    return log_probs_PV
+
+
+GOOD = posteriors("go there")
+
+
+@pytest.mark.parametrize(
+    ("log_probs_PV", "message"),
+    [
+        (GOOD.tolist(), "^log_probs is a list; a NumPy array is needed$"),
+        (None, "^log_probs is a NoneType; a NumPy array is needed$"),
+        (GOOD.astype(np.float64), "^log_probs has dtype float64; float32 is needed"),
+        (GOOD.astype(np.float16), "^log_probs has dtype float16; float32 is needed"),
+        (GOOD.astype(">f4"), "^log_probs has dtype >f4; float32 is needed"),
+        (GOOD[None], r"^log_probs has shape \[1, \d+, 41\]; \[frames, 41\] is needed"),
+        (GOOD[:, :40].copy(), r"^log_probs has shape \[\d+, 40\]; \[frames, 41\] is needed"),
+        (np.asfortranarray(GOOD), r"^log_probs is not C-contiguous; use numpy\.ascontiguousarray$"),
+        (GOOD[::2], r"^log_probs is not C-contiguous; use numpy\.ascontiguousarray$"),
+        (broken(GOOD, 3, 7, np.nan), "^log_probs has NaN, first in frame 3$"),
+        (broken(GOOD, slice(2, 3), slice(None), -np.inf), "^the probabilities of frame 2 sum to 0, not 1"),
+        (broken(GOOD, 1, 7, np.inf), "^the probabilities of frame 1 sum to inf"),
+        (GOOD * 0.5, "^the probabilities of frame 0 sum to .*apply log-softmax over the tokens"),
+        (np.exp(GOOD), "^the probabilities of frame 0 sum to 4"),
+    ],
+)
+def test_what_is_not_log_probabilities_is_refused_by_name(decoder, log_probs_PV, message):
+    session = decoder.session(RELEASE)
+    session.step(GOOD[:5])
+    for call in (lambda: decoder.decode(log_probs_PV, RELEASE), lambda: session.step(log_probs_PV)):
+        with pytest.raises(DecodingError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    session.step(GOOD[5:])
+    assert session.finish() == decoder.decode(GOOD, RELEASE)  # a refused chunk changes nothing
+
+
+def test_rounding_to_half_precision_is_allowed(decoder):
+    rounded_PV = posteriors("go there", 2.0).astype(np.float16).astype(np.float32)
+    sums_P = np.log(np.exp(rounded_PV.astype(np.float64)).sum(axis=1))
+    assert 0 < np.abs(sums_P).max() < SUM_TOLERANCE
+    assert decoder.decode(rounded_PV, RELEASE)[0].text == decoder.decode(posteriors("go there", 2.0), RELEASE)[0].text
+
+
+def test_read_only_arrays_are_read_and_none_is_written(decoder):
+    log_probs_PV = GOOD.copy()
+    log_probs_PV.flags.writeable = False
+    assert decoder.decode(log_probs_PV, RELEASE) == decoder.decode(GOOD, RELEASE)
+    assert np.array_equal(log_probs_PV, posteriors("go there"))
+
+
+def test_a_session_may_outlive_its_decoder_and_its_frames(sentence_lm):
+    decoder = Decoder.from_dir(sentence_lm)
+    expected = decoder.decode(GOOD, RELEASE)
+    session, chunk_PV = decoder.session(RELEASE), GOOD[:8].copy()
+    session.step(chunk_PV)
+    chunk_PV[:] = np.nan
+    del decoder, chunk_PV
+    session.step(GOOD[8:])
+    nbest = session.finish()
+    del session
+    assert nbest == expected
+    assert nbest[0].words[0].word == "go"
+
+
+def test_inventories_that_do_not_exist_are_named(decoder):
+    with pytest.raises(TextError, match="unknown inventory 'relase'; did you mean 'release'"):
+        decoder.decode(GOOD, "relase")
+    assert decoder.decode(np.ascontiguousarray(GOOD[:, LM.order_from(RELEASE)]), "lm")[0].text == "go there"
+
+
+def test_a_finished_session_takes_nothing_more(decoder):
+    session = decoder.session(RELEASE)
+    session.finish()
+    for call in (session.finish, lambda: session.step(GOOD), lambda: session.set_options(beam=3.0)):
+        with pytest.raises(DecodingError, match=r"^the session is finished; open a new one"):
+            call()
+
+
+def test_a_session_refuses_a_second_thread(decoder):
+    """Two threads step again and again; sooner or later one comes while the other is at it."""
+    session = decoder.with_options(max_active=2000, beam=100.0).session(RELEASE)
+    refusals, until = [], time.monotonic() + 20
+
+    def step():
+        while not refusals and time.monotonic() < until:
+            try:
+                session.step(uniform(50))
+            except DecodingError as error:
+                refusals.append(str(error))
+
+    threads = [threading.Thread(target=step) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(refusals) == {"the session is in use by another thread; give each thread a session of its own"}
+    assert len(session.finish()) >= 1
+
+
+def load_model(decoder, seconds, n_threads=8):
+    """Sessions, batches, words and options from many threads; every result is compared with that of one thread."""
+    inputs = [posteriors(text, 2.0, seed) for seed, text in enumerate(TEXTS)]
+    expected = [decoder.decode(log_probs_PV, RELEASE) for log_probs_PV in inputs]
+    favoured = [decoder.decode(log_probs_PV, RELEASE, hotwords={"sea": 4.0}) for log_probs_PV in inputs]
+    narrow = decoder.with_options(beam=5.0, lm_weight=2.0)
+    by_narrow = [narrow.decode(log_probs_PV, RELEASE) for log_probs_PV in inputs]
+    until = time.monotonic() + seconds
+
+    def work(number):
+        rng, done = np.random.default_rng(number), 0
+        while time.monotonic() < until or not done:
+            which = int(rng.integers(len(inputs)))
+            kind = int(rng.integers(3))
+            if kind == 0:
+                session = decoder.session(RELEASE)
+                for chunk_PV in np.array_split(inputs[which], 4):
+                    session.step(chunk_PV)
+                assert session.finish() == expected[which]
+            elif kind == 1:
+                assert decoder.decode(inputs[which], RELEASE, hotwords={"sea": 4.0}) == favoured[which]
+            else:
+                assert narrow.decode(inputs[which], RELEASE) == by_narrow[which]
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        assert min(pool.map(work, range(n_threads))) >= 1
+
+
+def test_eight_threads_share_a_model(decoder):
+    load_model(decoder, seconds=2.0)
+
+
+@pytest.mark.slow
+def test_eight_threads_share_a_model_for_a_minute(decoder):
+    load_model(decoder, seconds=60.0)
+
+
+IN_A_PROCESS = """
+import sys
+sys.path.insert(0, {tests!r})
+import numpy as np
+from engine_cases import TEXTS, noise, posteriors
+from cortext.decoding import Decoder
+from cortext.text.phonemes import RELEASE
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+
+def peak():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return float(line.split()[1]) * 1024 / 1e6
+
+decoder = Decoder.from_dir({directory!r})
+"""
+
+
+def in_a_process(directory, code, timeout):
+    """Run code on a decoder in a process of its own; what it prints."""
+    code = IN_A_PROCESS.format(tests=str(Path(__file__).parent), directory=str(directory)) + code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+
+
+@needs_proc
+def test_sessions_opened_and_dropped_leak_nothing(sentence_lm):
+    code = """
+speech = posteriors(TEXTS[0], 2.0)
+def some(n):
+    for number in range(n):
+        session = decoder.session(RELEASE, words=["zanzibar"] if number % 3 == 0 else ())
+        hooked = decoder.session(RELEASE, hook=lambda batch: None) if number % 10 == 0 else None
+        session.step(speech[: number % 30])
+        if number % 2:
+            session.finish()
+        if hooked:
+            hooked.step(speech[:10])
+some(300)
+before = resident()
+some(1000)
+print(resident() - before)
+"""
+    (grown,) = in_a_process(sentence_lm, code, timeout=120)
+    assert float(grown) < 4.0  # MB; a session holds about a third of one
+
+
+@needs_proc
+def test_words_that_come_and_go_leak_nothing(sentence_lm):
+    code = """
+speech = posteriors(TEXTS[0], 2.0)
+def some(n):
+    for number in range(n):
+        decoder.decode(speech[:20], RELEASE, hotwords={"go": 1.0 + number})
+some(30)
+before = resident()
+some(300)
+print(resident() - before)
+"""
+    (grown,) = in_a_process(sentence_lm, code, timeout=120)
+    assert float(grown) < 6.0
+
+
+LENGTHY = """
+n_frames = {n_frames}
+if {kind!r} == "speech":
+    parts = [posteriors(TEXTS[number % len(TEXTS)], 1.5, number) for number in range(n_frames // 30 + 1)]
+    frames = np.ascontiguousarray(np.concatenate(parts)[:n_frames])
+elif {kind!r} == "uniform":
+    frames = np.full((n_frames, 41), -np.log(41), dtype=np.float32)
+else:
+    frames = noise(n_frames, 1.0)
+import time
+decoder.decode(posteriors(TEXTS[0]), RELEASE)
+session, before, began = decoder.with_options(**{options!r}).session(RELEASE), peak(), time.monotonic()
+slowest = 0.0
+for first in range(0, n_frames, 10):
+    now = time.monotonic()
+    session.step(frames[first : first + 10])
+    slowest = max(slowest, time.monotonic() - now)
+nbest = session.finish()
+print(peak() - before, time.monotonic() - began, slowest, len(nbest), len(nbest[0].words))
+"""
+
+
+def lengthy(directory, kind, n_frames, timeout, **options):
+    """MB that the peak grew by, seconds, and the slowest step of ten frames, for one long utterance."""
+    code = LENGTHY.format(kind=kind, n_frames=n_frames, options=options)
+    grown, seconds, slowest, n_sentences, n_words = map(float, in_a_process(directory, code, timeout))
+    assert n_sentences >= 1
+    if kind == "speech":
+        assert n_words > n_frames / 30  # sentences have more than one word in 30 frames
+    return grown, seconds, slowest
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", ["speech", "noise", "uniform"])
+def test_a_thousand_frames_take_little_memory_and_time(sentence_lm, kind):
+    grown, seconds, slowest = lengthy(sentence_lm, kind, 1000, 60)
+    assert grown < 60
+    assert seconds < 20
+    assert slowest < 1.0
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [dict(), dict(max_arcs=10), dict(acoustic_scale=10.0)], ids=str)
+@pytest.mark.parametrize("kind", ["speech", "noise"])
+def test_ten_thousand_frames_take_bounded_memory_and_time(sentence_lm, kind, options):
+    """13 minutes without a pause; the limits leave room for a busy machine."""
+    grown, seconds, slowest = lengthy(sentence_lm, kind, 10_000, 100, **options)
+    assert grown < 200
+    assert seconds < 60
+    assert slowest < 1.0
+
+
+def written(directory, **files):
+    """A language-model directory of sentences, with some of its files changed."""
+    write_lm(directory, sentence_entries(), SENTENCES)
+    for name, change in files.items():
+        path = directory / {"lexicon": "lexicon.txt", "tokens": "tokens.txt", "arpa": "lm.arpa"}[name]
+        path.write_text(change(path.read_text()))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (dict(lexicon=lambda text: text + "zed\tZ XX SIL\n"), r"lexicon\.txt, line {lexicon}: .*'XX'"),
+        (dict(lexicon=lambda text: text + "zed\t0.0 Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight 0\.0 of 'zed'"),
+        (dict(lexicon=lambda text: text + "zed\t-1 Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight -1\.0 of 'zed'"),
+        (dict(lexicon=lambda text: text + "zed\tnan Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight nan of 'zed'"),
+        (dict(lexicon=lambda text: text + "zed SIL\n"), r"lexicon\.txt, line {lexicon}: 'zed' has no phonemes"),
+        (dict(lexicon=lambda text: text + "zed\n"), r"lexicon\.txt, line {lexicon}: .*'zed' does not end with SIL"),
+        (dict(lexicon=lambda text: ""), r"lexicon\.txt: no pronunciations in the lexicon"),
+        (dict(tokens=lambda text: text.replace("AA\n", "")), r"tokens\.txt"),
+        (dict(tokens=lambda text: text + "QQ\n"), r"tokens\.txt"),
+        (dict(arpa=lambda text: text[: len(text) // 2]), r"lm\.arpa, line \d+: "),
+        (dict(arpa=lambda text: text.replace("\\2-grams:", "\\9-grams:")), r"lm\.arpa, line \d+: "),
+        (dict(arpa=lambda text: text.replace("ngram 2=", "ngram 2=9")), r"lm\.arpa, line \d+: "),
+        (dict(arpa=lambda text: text.replace("\tgo\t", "\tgo\tx")), r"lm\.arpa, line \d+: "),
+        (dict(arpa=lambda text: ""), r"lm\.arpa"),
+    ],
+)
+def test_files_that_are_wrong_are_named_with_the_line(tmp_path, files, message):
+    directory = written(tmp_path / "lm", **files)
+    line = len((directory / "lexicon.txt").read_text().splitlines())
+    with pytest.raises(LanguageModelError, match=message.replace("{lexicon}", str(line))) as caught:
+        Decoder.from_dir(directory)
+    assert "\n" not in str(caught.value)
+    assert str(directory) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lexicon.txt", "tokens.txt", "lm.arpa"])
+def test_files_that_are_missing_are_named(tmp_path, name):
+    directory = written(tmp_path / "lm")
+    (directory / name).unlink()
+    with pytest.raises(LanguageModelError, match=name.replace("lm.arpa", r"lm\.")) as caught:
+        Decoder.from_dir(directory)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lm.arpa", "lexicon.txt", "tokens.txt"])
+def test_files_of_random_bytes_are_refused(tmp_path, name):
+    directory = written(tmp_path / "lm")
+    for seed in range(5):
+        (directory / name).write_bytes(np.random.default_rng(seed).bytes(3000))
+        with pytest.raises(CortextError):
+            Decoder.from_dir(directory)
+
+
+def test_words_that_the_lexicon_lacks_are_named(decoder):
+    with pytest.raises(DecodingError, match="the word 'zebra' is not in the lexicon"):
+        decoder.score(GOOD, RELEASE, "go zebra")
+    with pytest.raises(DecodingError, match="does not fit into 2 frames"):
+        decoder.score(GOOD[:2], RELEASE, "go there")
