@@ -18,7 +18,7 @@ setup: $(DEV)  ## the environment with everything that development needs
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) nanobind scikit-build-core setuptools $(if $(shell command -v cmake),,cmake ninja)
+	$(PIP) nanobind scikit-build-core setuptools $(foreach tool,cmake ninja,$(if $(shell command -v $(tool)),,$(tool)))
 	$(PIP) --no-build-isolation --editable .
 	touch $@
 
