@@ -41,7 +41,7 @@ def add_verbs(app: typer.Typer) -> None:
 def build(
     texts: Annotated[list[Path], typer.Argument(help="Files of English text, plain or .gz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
-    order: Annotated[int, typer.Option(help="Longest n-gram, 2 to 6.")] = 5,
+    order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
     vocab: Annotated[
         str | None,
         typer.Option(metavar="N|FILE", help="Keep the N most frequent words, or those of a file. Default: all."),

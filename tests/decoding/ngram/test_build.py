@@ -30,8 +30,8 @@ TEXT = MADE_BY_LMPLZ / "text.txt"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(order=1), "order 1 is not supported; orders 2 to 6 are"),
-        (dict(order=7), "order 7 is not supported; orders 2 to 6 are"),
+        (dict(order=0), "order 0 is not supported; orders 1 to 6 are"),
+        (dict(order=7), "order 7 is not supported; orders 1 to 6 are"),
         (dict(kind="word"), "kind is 'word'; did you mean 'words'?"),
         (dict(binary="quantized"), "binary is 'quantized'; did you mean 'quantised'?"),
         (dict(engine="srilm"), "engine is 'srilm'"),

@@ -139,6 +139,14 @@ def test_ngrams_with_words_outside_the_vocabulary_count_but_are_left_out(estimat
     assert p[A, EOS_ID][0] == pytest.approx(0.5 / 2 + (0.5 + 1) / 2 * p[EOS_ID,][0])
 
 
+def test_a_model_of_single_words_counts_how_often_they_occur(estimated):
+    # a three times, </s> once; of their discounts 1.5 and 0.5, each of a, b, c, </s> and <unk> gets a fifth
+    p, _ = estimated([[A, A, A]], 1)
+    assert p[A,][0] == pytest.approx(1.5 / 4 + 2 / 4 / 5)
+    assert p[EOS_ID,][0] == pytest.approx(0.5 / 4 + 2 / 4 / 5)
+    assert p[B,][0] == p[C,][0] == p[UNK_ID,][0] == pytest.approx(2 / 4 / 5)
+
+
 def test_discounts_follow_equation_26_of_chen_and_goodman():
     y = 4 / (4 + 2 * 3)
     discounts = Discounts.of((4, 3, 2, 1))
@@ -152,7 +160,7 @@ SENTENCES = st.lists(st.lists(st.integers(len(SPECIAL), len(SPECIAL) + 5), max_s
 
 
 @settings(max_examples=20, deadline=None)
-@given(sentences=SENTENCES, order=st.integers(2, 4), third=st.integers(0, 2), n_words=st.integers(5, 10))
+@given(sentences=SENTENCES, order=st.integers(1, 4), third=st.integers(0, 2), n_words=st.integers(5, 10))
 def test_estimates_are_those_of_the_formulas_and_sum_to_one(estimated, sentences, order, third, n_words):
     sentences = [*sentences, [A, B, A, C]]
     prune = (0, 0, third)[:order]

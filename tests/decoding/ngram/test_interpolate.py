@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ngram_oracle import NGram
 
 from cortext import _native
-from cortext.decoding.ngram import LanguageModel, NGram
+from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.arpa import LN10, read_arpa
 from cortext.decoding.ngram.interpolate import maximise
 from cortext.errors import LanguageModelError
@@ -149,9 +150,9 @@ def test_what_cannot_be_mixed_is_said_in_a_line(texts, tmp_path, options, messag
 def test_one_text_cannot_be_mixed(texts, tmp_path):
     with pytest.raises(LanguageModelError, match="two texts or more"):
         LanguageModel.build([texts / "first.txt"], 3, tmp_path / "lm", interpolate=True, held_out=texts / "held.txt")
+    (texts / "empty.txt").write_text("...\n")
+    both = [texts / "first.txt", texts / "empty.txt"]
     with pytest.raises(LanguageModelError, match=r"empty.txt: no sentence in the text"):
-        (texts / "empty.txt").write_text("...\n")
-        both = [texts / "first.txt", texts / "empty.txt"]
         LanguageModel.build(both, 3, tmp_path / "lm", interpolate=True, held_out=texts / "held.txt")
 
 

@@ -1,7 +1,6 @@
 """N-gram language models: estimation, ARPA files, scoring, and the directory that the word search reads."""
 
 from cortext.decoding.ngram.language_model import LanguageModel
-from cortext.decoding.ngram.model import NGram, State
 from cortext.decoding.ngram.scoring import TextScore
 
-__all__ = ["LanguageModel", "NGram", "State", "TextScore"]
+__all__ = ["LanguageModel", "TextScore"]

@@ -45,7 +45,7 @@ class BuildOptions:
     """How a model is built. Raises LanguageModelError for values that cannot be."""
 
     order: int = 5
-    """Longest n-gram, 2 to 6."""
+    """Longest n-gram, 1 to 6."""
     vocabulary: int | Iterable[str] | None = None
     """Words to keep: the most frequent ones, or these; None for all of the texts. N-grams with others are left out."""
     prune: Sequence[int] = (0,)
@@ -66,8 +66,8 @@ class BuildOptions:
     """Memory for counting; what does not fit goes to the disk of the output."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.order <= MAX_ORDER:
-            raise LanguageModelError(f"order {self.order} is not supported; orders 2 to {MAX_ORDER} are")
+        if not 1 <= self.order <= MAX_ORDER:
+            raise LanguageModelError(f"order {self.order} is not supported; orders 1 to {MAX_ORDER} are")
         for name, value, known in (
             ("kind", self.kind, KINDS), ("binary", self.binary, BINARIES), ("engine", self.engine, ENGINES),
         ):  # fmt: skip

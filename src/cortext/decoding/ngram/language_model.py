@@ -48,7 +48,7 @@ class LanguageModel:
 
         texts:      `Path`s are files (plain or .gz) of prose, `str`s are text. All of it is split into sentences and
                     normalised (`cortext.text.prose`); pieces without a letter are passed over.
-        order:      longest n-gram, 2 to 6
+        order:      longest n-gram, 1 to 6
         vocabulary: words to keep, or how many of the most frequent; n-grams with others are left out, as `lmplz
                     --limit_vocab_file` does it. By default every word of the texts.
         stage:      called with the name of each stage as it begins; returns the stage's progress callback or None

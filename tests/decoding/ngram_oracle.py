@@ -1,8 +1,7 @@
-"""Scoring with a back-off n-gram model. Everything is in natural logs."""
+"""Scoring with a back-off n-gram model in pure Python: what the compiled models are compared with. Natural logs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from cortext.decoding.ngram.arpa import BOS, EOS, SPECIAL, UNK, Arpa, Context
@@ -24,7 +23,6 @@ class NGram:
         self.counts = arpa.counts
         self._words, self._probs, self._backoffs = arpa.words, arpa.probs, arpa.backoffs
         self._unk = self._words[UNK]
-        self._best: dict[int, float] = {}
 
     @property
     def vocabulary(self) -> list[str]:
@@ -66,14 +64,6 @@ class NGram:
     def unigram(self, word: str) -> float:
         """Log-probability of a word without any context."""
         return self._probs[self._words.get(word, self._unk),]
-
-    def best(self, word: str) -> float:
-        """The highest log-probability of a word after any context (as far as back-offs are not above 1)."""
-        if not self._best:
-            for ngram, log_prob in self._probs.items():
-                if log_prob > self._best.get(ngram[-1], -math.inf):
-                    self._best[ngram[-1]] = log_prob
-        return self._best[self._words.get(word, self._unk)]
 
     def score_text(self, sentences: Iterable[str]) -> TextScore:
         """Perplexity and unknown words of normalised sentences."""
