@@ -146,7 +146,7 @@ def test_a_bad_line_is_named(tmp_path):
 
 def test_logits_of_an_evaluation_become_log_probabilities(tmp_path):
     (tmp_path / "logits").mkdir()
-    logits_PV = np.zeros((3, 41), dtype=np.float16)
+    logits_PV = np.zeros((41, 3), dtype=np.float16).T
     logits_PV[:, 5] = np.log(60.0)
     np.save(tmp_path / "logits" / "00004_day_b01_t002.npy", logits_PV)
     (tmp_path / "nbest.jsonl").write_text(json.dumps({"id": 4, "reference": "Hello there."}) + "\n")
@@ -154,6 +154,7 @@ def test_logits_of_an_evaluation_become_log_probabilities(tmp_path):
     assert utterance.reference == "hello there"
     assert np.exp(utterance.log_probs_PV[0, 5]) == pytest.approx(0.6, rel=1e-3)
     assert np.exp(utterance.log_probs_PV[0, 6]) == pytest.approx(0.01, rel=1e-3)
+    assert utterance.log_probs_PV.flags.c_contiguous  # as searches read it
     assert facts["kind"] == "logits"
 
 

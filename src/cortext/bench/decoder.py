@@ -23,9 +23,9 @@ import numpy as np
 from cortext.bench.materials import lm_facts, write_posteriors
 from cortext.bench.posteriors import Utterance, blank_share, halves
 from cortext.bench.process import Process
-from cortext.bench.searcher import INVENTORY, NBEST, Missing, Paths, searcher
+from cortext.bench.searcher import INVENTORY, NBEST, Paths, searcher
 from cortext.bench.tuning import Tried, best, fastest, tune
-from cortext.errors import DataError
+from cortext.errors import CortextError, DataError
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts, error_rate
 
@@ -86,8 +86,10 @@ class Bench:
         def measure(settings: Mapping[str, Any]) -> tuple[float, float]:
             answer = process.decode(settings, chosen)
             references = [self.utterances[number].reference for number in chosen]
-            rate = error_rate(references, [(texts or [""])[0] for texts in answer["texts"]], n_boot=0).rate
-            return rate or 0.0, 1000 * sum(answer["busy"]) / self._frames(chosen)
+            rate = error_rate(references, [(texts or [""])[0] for texts in answer["texts"]], n_boot=0).rate or 0.0
+            ms = 1000 * sum(answer["busy"]) / self._frames(chosen)
+            self.stage(f"{process.name} {100 * rate:.2f} % in {ms:.3f} ms a frame with {dict(settings)}")
+            return rate, ms
 
         return tune(process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials)
 
@@ -117,7 +119,9 @@ class Bench:
         self.stage(f"loading {name}")
         try:
             return stack.enter_context(Process(name, self.paths, self.posteriors))
-        except Missing as error:
+        except CortextError as error:  # not installed, or it cannot use the model
+            if name == OURS:
+                raise
             self.missing[name] = str(error)
             return None
 

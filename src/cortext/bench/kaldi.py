@@ -53,6 +53,8 @@ class KaldiBest:
         except ImportError as error:
             raise Missing(f"{error}", fix="pip install kaldi-decoder kaldifst kaldilm") from None
         self._kaldi, self._kaldifst = kaldi_decoder, kaldifst
+        if not (paths.static / "lm.arpa").is_file():
+            raise Missing("the graph is compiled of lm.arpa, which is not there", where=paths.static)
         graph, words = compiled(paths)
         self._words = words.read_text(encoding="utf-8").split()[0::2]
         self._graph = kaldifst.StdConstFst.read(str(graph))

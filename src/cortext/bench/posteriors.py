@@ -201,7 +201,7 @@ def run_posteriors(run: Path, data: Path, split: str = "val") -> tuple[list[Utte
 def _log_softmax(logits_PV: np.ndarray) -> np.ndarray:
     shifted_PV = logits_PV.astype(np.float64) - logits_PV.max(axis=1, keepdims=True)
     log_probs_PV: np.ndarray = shifted_PV - np.log(np.exp(shifted_PV).sum(axis=1, keepdims=True))
-    return log_probs_PV.astype(np.float32)
+    return np.ascontiguousarray(log_probs_PV, dtype=np.float32)
 
 
 def blank_share(utterances: Sequence[Utterance], inventory: Inventory = INVENTORY) -> float:

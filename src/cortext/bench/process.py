@@ -76,7 +76,8 @@ class Process:
         line = self._process.stdout.readline()
         if not line:
             self.close()
-            raise CortextError(f"{self.name} ended with status {self._process.returncode}", where=self._log.name)
+            last = Path(self._log.name).read_text(errors="replace").strip().rpartition("\n")[2]
+            raise CortextError(f"{self.name} ended with status {self._process.returncode}: {last}")
         answer: dict[str, Any] = json.loads(line)
         if "missing" in answer:
             self.close()
