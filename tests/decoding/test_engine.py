@@ -292,7 +292,7 @@ def test_frames_that_are_passed_over_change_no_result(sentence_lm):
 
 def test_an_unfinished_word_is_dropped(lm_of):
     entries = [("a", "AA", 1.0), ("b", "B AA B", 1.0)]
-    found = Decoder.from_dir(lm_of(entries, GRAMS[0]), dict(beam=5.0, min_active=1, blank_penalty=1.0)).decode(
+    found = Decoder.from_dir(lm_of(entries, GRAMS[1]), dict(beam=5.0, min_active=1, blank_penalty=1.0)).decode(
         spoken("AA SIL B AA"), RELEASE
     )
     assert found.texts == ["a"]

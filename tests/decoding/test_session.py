@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding import ENGINES, Decoder, DecoderOptions
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.phonemes import LM, RELEASE
@@ -15,10 +15,15 @@ TEXTS = ["I want to go home.", "We went there two days ago.", "Are you there?", 
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory):
+def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("lm") / "lm"
     LanguageModel.build(TEXTS, 3, directory)
-    return Decoder.from_dir(directory, dict(beam=12, max_active=60))
+    return directory
+
+
+@pytest.fixture(scope="module", params=list(ENGINES))
+def decoder(directory, request):
+    return Decoder.from_dir(directory, dict(beam=12, max_active=60), engine=request.param)
 
 
 def posteriors(sentence, noise=1.0, seed=0, inventory=RELEASE, dtype=np.float32):
@@ -39,7 +44,11 @@ def test_sentences_are_read_from_their_phonemes(decoder, sentence, inventory):
     read = [hypothesis.text for hypothesis in nbest]
     assert read[0].replace("too", "two").replace("to", "two") == sentence.replace("to", "two")
     assert len(set(read)) == len(read) > 1
-    assert all(word.confidence is None and word.start_ms < word.end_ms for word in nbest[0].words)
+    assert all(word.start_ms < word.end_ms for word in nbest[0].words)
+    if decoder.engine == "native":
+        assert all(0.0 < word.confidence <= 1.0 for word in nbest[0].words)
+    else:
+        assert all(word.confidence is None for word in nbest[0].words)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -84,8 +93,7 @@ def test_batches_equal_single_utterances(decoder):
     assert done == [(number, 5) for number in range(1, 6)]
 
 
-@pytest.mark.slow
-def test_worker_processes_give_what_one_process_gives(decoder):
+def test_several_threads_give_what_one_gives(decoder):
     batch = [posteriors(text, noise=1.5, seed=seed) for seed, text in enumerate(TEXTS)]
     assert decoder.decode_batch(batch, RELEASE, threads=2) == decoder.decode_batch(batch, RELEASE)
 
@@ -123,6 +131,7 @@ def with_value(log_probs_PV, value):
     [
         (lambda x: x.tolist(), "log_probs is a list; a NumPy array is needed"),
         (lambda x: x.astype(np.float16), "has dtype float16; float32 is needed"),
+        (lambda x: x.astype(np.float64), "has dtype float64; float32 is needed"),
         (lambda x: x[0], r"has shape \[41\]; \[frames, 41\] is needed"),
         (lambda x: np.ascontiguousarray(x[:, :40]), r"\[frames, 41\] is needed for the tokens of inventory 'release'"),
         (lambda x: np.asfortranarray(x), "is not C-contiguous; use numpy.ascontiguousarray"),
@@ -145,6 +154,37 @@ def test_what_is_not_log_probabilities_is_refused(decoder, change, message):
         decoder.decode_batch([posteriors("go"), log_probs_PV], RELEASE)
 
 
+def test_the_engines_agree(directory):
+    """On scores to 1e-4 for every sentence that both list; the native list is at least as good, place by place."""
+    native, reference = (
+        Decoder.from_dir(directory, dict(beam=12, max_active=100, lattice_beam=20.0), engine=engine)
+        for engine in ("native", "reference")
+    )
+    for seed, text in enumerate(TEXTS):
+        log_probs_PV = posteriors(text, noise=2.0, seed=seed)
+        found, expected = native.decode(log_probs_PV, RELEASE), reference.decode(log_probs_PV, RELEASE)
+        assert found[0].text == expected[0].text
+        scores = {each.text: each.score for each in expected}
+        both = [each for each in found if each.text in scores]
+        assert len(both) > 1
+        assert [each.score for each in both] == pytest.approx([scores[each.text] for each in both], abs=1e-4)
+        assert all(one.score >= other.score - 1e-4 for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda decoder: decoder.session(RELEASE, words=["zanzibar"]),
+        lambda decoder: decoder.session(RELEASE, hotwords={"go": 1.0}),
+        lambda decoder: decoder.session(RELEASE, hook=lambda batch: None),
+        lambda decoder: decoder.session(RELEASE).set_options(beam=3.0),
+    ],
+)
+def test_what_the_reference_does_not_know_it_refuses(directory, call):
+    with pytest.raises(DecodingError, match=r"the reference engine does not know .*; use engine='native'"):
+        call(Decoder.from_dir(directory, engine="reference"))
+
+
 def test_impossible_tokens_are_allowed(decoder):
     log_probs_PV = np.full((4, 41), -np.inf, dtype=np.float32)
     log_probs_PV[np.arange(4), RELEASE.ids(["G", "OW", "SIL", "BLANK"])] = 0.0
@@ -152,6 +192,7 @@ def test_impossible_tokens_are_allowed(decoder):
 
 
 def test_names_that_do_not_exist_are_refused_with_the_nearest(decoder):
+    assert Decoder.from_dir(decoder.lm_dir).engine == "native"
     with pytest.raises(DecodingError, match="unknown engine 'referense'; did you mean 'reference'"):
         Decoder.from_dir(decoder.lm_dir, engine="referense")
     with pytest.raises(DecodingError, match="unknown decoder option 'beem'; did you mean 'beam'"):
@@ -165,7 +206,7 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest(decoder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(acoustic_scale=0.0), "acoustic_scale is 0.0; it must be above 0"),
+        (dict(acoustic_scale=0.0), "acoustic_scale is 0.0; it must be at least 0.001"),
         (dict(blank_penalty=0.5), "blank_penalty is 0.5; it must be at least 1"),
         (dict(beam=float("nan")), "beam is nan; a finite float is needed"),
         (dict(nbest=2.5), "nbest is 2.5; a finite int is needed"),
@@ -178,7 +219,8 @@ def test_options_that_cannot_be_are_refused(options, message):
         DecoderOptions.of(options)
 
 
-def test_limits_of_memory_do_not_change_the_result(decoder, monkeypatch):
+def test_limits_of_memory_do_not_change_the_result(directory, monkeypatch):
+    decoder = Decoder.from_dir(directory, dict(beam=12, max_active=60), engine="reference")
     log_probs_PV = posteriors("we went there two days ago", noise=2.0)
     expected = decoder.decode(log_probs_PV, RELEASE)
     monkeypatch.setattr("cortext.decoding.sentences._MAX_CELLS", 1)  # every sentence is scored on its own
