@@ -39,7 +39,7 @@ TEXT = MADE_BY_LMPLZ / "text.txt"
         (dict(prune=(0, 0, 0, 0)), "at most one for each of the 3 orders"),
         (dict(prune=()), "prune is empty"),
         (dict(prune=(1,)), "words are not pruned; use --vocab"),
-        (dict(prune=(0, 9)), "pruning leaves no n-gram of order 2; prune less"),
+        (dict(prune=(0, 9)), "no n-gram of order 2 is left; prune less"),
         (dict(kind="spelling", vocabulary=5), "vocabulary of a spelling model is the letters"),
         (dict(memory_bytes=1), "memory is too little"),
         (dict(vocabulary=0), "a vocabulary of 0 words cannot be"),
@@ -74,6 +74,7 @@ def test_what_a_text_held_is_recorded(tmp_path):
     outside = recorded["out_of_vocabulary"]
     assert outside["distinct"] == outside["words"] == recorded["sources"][0]["words"] - 6  # each word occurs once
     assert recorded["format_version"] == 2
+    assert recorded["left_out"][0] == 0 < recorded["left_out"][1]  # bigrams with words outside the vocabulary
     assert {"counts", "bytes_per_ngram", "binary", "discounts", "prune", "estimator"} <= set(recorded)
     assert info["bytes_per_ngram"] == pytest.approx(
         (tmp_path / "lm" / "lm.bin").stat().st_size / sum(recorded["counts"]), abs=0.01

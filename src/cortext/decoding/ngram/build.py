@@ -7,10 +7,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cortext.decoding.ngram import counts, lmplz
 from cortext.decoding.ngram.arpa import MAX_ORDER, SPECIAL
@@ -163,10 +165,8 @@ class _Build:
                 model = mix(database, models, mixture.weights, step)
             if not all(model.kept):
                 lowest = model.kept.index(0) + 1
-                fix = "prune less or use a lower order"
-                raise LanguageModelError(f"pruning leaves no n-gram of order {lowest}", fix=fix)
-            self.facts["pruned"] = [seen - kept for seen, kept in zip(model.seen, model.kept, strict=True)]
-            self.facts["pruned"][0] = 0
+                fix = "prune less, keep more words, or use a lower order"
+                raise LanguageModelError(f"no n-gram of order {lowest} is left", fix=fix)
             self._record(models)
             write_model(database, model, words, self.arpa, step)
 
@@ -183,10 +183,10 @@ class _Build:
         return mixture
 
     def _record(self, models: Sequence[Estimated]) -> None:
-        discounts = [
-            [dict(values=list(each.values), fallback=each.fallback) for each in model.discounts] for model in models
-        ]
+        discounts = [[asdict(each) for each in model.discounts] for model in models]
         self.facts["discounts"] = discounts if self.options.interpolate else discounts[0]
+        seen, kept = (np.sum([getattr(model, which) for model in models], axis=0) for which in ("seen", "kept"))
+        self.facts["left_out"] = [0, *(seen - kept).tolist()[1:]]
 
     def _write_rest(self, kept: Sequence[str]) -> None:
         """Everything but the ARPA file."""
