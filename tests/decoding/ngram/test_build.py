@@ -177,7 +177,7 @@ def test_counting_within_little_memory_gives_the_same(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(rng.choices(words, k=12)) for _ in range(20_000)))
     for name, memory in (("small", 128 << 20), ("large", 2 << 30)):
-        LanguageModel.build([text], 3, tmp_path / name, memory_bytes=memory, binary="trie")
+        LanguageModel.build([text], 3, tmp_path / name, memory_bytes=memory)
     assert (tmp_path / "small" / "lm.bin").read_bytes() == (tmp_path / "large" / "lm.bin").read_bytes()
 
 

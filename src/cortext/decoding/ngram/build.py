@@ -168,7 +168,7 @@ class _Build:
                 fix = "prune less, keep more words, or use a lower order"
                 raise LanguageModelError(f"no n-gram of order {lowest} is left", fix=fix)
             self._record(models)
-            write_model(database, model, words, self.arpa, step)
+            write_model(database, model, words, self.arpa, options.keep_arpa, step)
 
     def _fit(self, database: Database, models: list[Estimated], number: dict[str, int], n_words: int) -> Mixture:
         assert self.options.held_out is not None

@@ -16,10 +16,16 @@ _LEAST = 1e-99
 
 
 def write_model(
-    database: Database, model: Estimated, words: Sequence[str], path: Path, step: Callable[[], None] = lambda: None
+    database: Database,
+    model: Estimated,
+    words: Sequence[str],
+    path: Path,
+    ordered: bool,
+    step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a model with n-grams in the order of their keys; `words` names the word numbers.
+    """Write a model; `words` names the word numbers.
 
+    ordered: write n-grams in the order of their words, always the same; sorting takes time that a trie does not need
     Parts go to files beside `path`; raises OSError and LanguageModelError where the disk is full.
     """
     database.run("CREATE OR REPLACE TABLE words (id INTEGER, word VARCHAR)")
@@ -29,7 +35,7 @@ def write_model(
         file.writelines(b"ngram %d=%d\n" % (number, count) for number, count in enumerate(model.kept, start=1))
         for number in range(1, model.order + 1):
             part = path.with_name(f"{path.name}.{number}")
-            database.run(_copy(model, number, part))
+            database.run(_copy(model, number, part, ordered))
             file.write(b"\n\\%d-grams:\n" % number)
             with part.open("rb") as section:
                 shutil.copyfileobj(section, file, 1 << 20)
@@ -39,7 +45,7 @@ def write_model(
     database.run("DROP TABLE words")
 
 
-def _copy(model: Estimated, number: int, part: Path) -> str:
+def _copy(model: Estimated, number: int, part: Path, ordered: bool) -> str:
     """The statement that writes the n-grams of one order."""
     keys, name = model.keys, model.name
     positions = range(number - 1, -1, -1)
@@ -49,9 +55,10 @@ def _copy(model: Estimated, number: int, part: Path) -> str:
     if number < model.order:
         backoff = f", {_log10('coalesce(after.backoff, 1)')}"
         joins += f" LEFT JOIN {name}_b{number + 1} after ON after.key = n.key"
+    order = " ORDER BY n.key" if ordered else ""
     escaped = str(part).replace("'", "''")
     return (
-        f"COPY (SELECT {_log10('least(n.p, 1)')}, {ngram}{backoff} FROM {name}_p{number} n {joins} ORDER BY n.key)"
+        f"COPY (SELECT {_log10('least(n.p, 1)')}, {ngram}{backoff} FROM {name}_p{number} n {joins}{order})"
         f" TO '{escaped}' (FORMAT csv, DELIMITER '\t', HEADER false, QUOTE '', ESCAPE '')"
     )
 
