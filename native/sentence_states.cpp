@@ -10,6 +10,8 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr double kForgotten = 1e-100;
+constexpr double kMargin = 3000.0;     // three times what a floor costs
+constexpr double kMostExcess = 138.0;  // log of 1e60
 
 double log_add(double a, double b) {
     if (a < b) std::swap(a, b);
@@ -85,63 +87,91 @@ std::vector<SentenceStates::Source> SentenceStates::add_silence(const std::vecto
     return {{sil, 0.0, 1.0}, {sil + 1, 0.0, 1.0}};
 }
 
-SentencePaths SentenceStates::exact(const double* scores_PV, std::size_t P, std::size_t V) const {
+SentencePaths SentenceStates::exact(const double* scores_PV, std::size_t P, std::size_t V, bool all) const {
     SentencePaths paths{kNever, 0, {}};
     std::vector<std::uint32_t> path;
-    const double best = viterbi(scores_PV, P, V, path);
+    const double best = viterbi(scores_PV, P, V, all, path);
     if (best == kNever) return paths;
-    paths.score = options_.logadd ? forward(scores_PV, P, V) : best;
+    paths.score = options_.logadd ? forward(scores_PV, P, V, all) : best;
     read(path, paths);
     return paths;
 }
 
-double SentenceStates::forward(const double* scores_PV, std::size_t P, std::size_t V) const {
-    std::vector<double> alpha(size(), kNever), next(size());
+// Goes through the frames; returns the scores of the states after the last.
+//     visit: called in frame t with the scores before it and a state, returns the score of all that leads there;
+//            with the first state of the window before the others of the frame
+template <class Visit>
+std::vector<double> SentenceStates::run(const double* scores_PV, std::size_t P, std::size_t V, bool all,
+                                        Visit visit) const {
+    std::vector<double> alpha(size(), kNever), next(size(), kNever);
     alpha[0] = 0.0;
-    for (std::size_t t = 0; t < P; ++t) {
-        for (std::size_t state = 0; state < size(); ++state) {
-            double sum = kNever;
-            for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
-                const double path = alpha[sources_[i].state] + sources_[i].added;
-                if (path > kNever) sum = log_add(sum, path);
-            }
-            next[state] = sum + scores_PV[t * V + tokens_[state]];
+    std::size_t low = 0, high = all ? size() : 1;
+    for (std::size_t t = 0; t < P && low < high; ++t) {
+        high = farthest_[high - 1] + 1;
+        double best = kNever;
+        for (std::size_t state = low; state < high; ++state) {
+            next[state] = visit(alpha, t, low, state) + scores_PV[t * V + tokens_[state]];
+            best = std::max(best, next[state]);
         }
         alpha.swap(next);
+        if (all) continue;
+        const double least = best - kMargin;
+        while (low < high && !(alpha[low] >= least && alpha[low] > kNever)) alpha[low] = next[low] = kNever, ++low;
+        while (low < high && !(alpha[high - 1] >= least && alpha[high - 1] > kNever)) {
+            --high;
+            alpha[high] = next[high] = kNever;
+        }
     }
+    return alpha;
+}
+
+double SentenceStates::forward(const double* scores_PV, std::size_t P, std::size_t V, bool all) const {
+    auto visit = [this](const std::vector<double>& alpha, std::size_t, std::size_t, std::size_t state) {
+        double sum = kNever;
+        for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
+            const double path = alpha[sources_[i].state] + sources_[i].added;
+            if (path > kNever) sum = log_add(sum, path);
+        }
+        return sum;
+    };
+    const std::vector<double> alpha = run(scores_PV, P, V, all, visit);
     double sum = kNever;
     for (std::uint32_t state : finals_) sum = log_add(sum, alpha[state]);
     return sum;
 }
 
-double SentenceStates::viterbi(const double* scores_PV, std::size_t P, std::size_t V,
+double SentenceStates::viterbi(const double* scores_PV, std::size_t P, std::size_t V, bool all,
                                std::vector<std::uint32_t>& path) const {
-    std::vector<double> alpha(size(), kNever), next(size());
-    std::vector<std::uint16_t> came(P * size());
-    alpha[0] = 0.0;
-    for (std::size_t t = 0; t < P; ++t) {
-        for (std::size_t state = 0; state < size(); ++state) {
-            double best = kNever;
-            for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
-                const double score = alpha[sources_[i].state] + sources_[i].added;
-                if (score > best) {
-                    best = score;
-                    came[t * size() + state] = static_cast<std::uint16_t>(i - first_source_[state]);
-                }
+    struct Window {
+        std::size_t low, at;
+    };
+    std::vector<Window> windows;
+    std::vector<std::uint16_t> came;  // number of the source, window by window
+    auto visit = [&](const std::vector<double>& alpha, std::size_t t, std::size_t low, std::size_t state) {
+        if (windows.size() == t) windows.push_back({low, came.size()});
+        double best = kNever;
+        std::uint16_t from = 0;
+        for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
+            const double score = alpha[sources_[i].state] + sources_[i].added;
+            if (score > best) {
+                best = score;
+                from = static_cast<std::uint16_t>(i - first_source_[state]);
             }
-            next[state] = best + scores_PV[t * V + tokens_[state]];
         }
-        alpha.swap(next);
-    }
+        came.push_back(from);
+        return best;
+    };
+    const std::vector<double> alpha = run(scores_PV, P, V, all, visit);
     std::uint32_t state = finals_.front();
     for (std::uint32_t each : finals_) {
         if (alpha[each] > alpha[state]) state = each;
     }
     const double best = alpha[state];
+    if (best == kNever) return best;
     path.resize(P);
-    for (std::size_t t = P; t-- > 0 && best > kNever;) {
+    for (std::size_t t = P; t-- > 0;) {
         path[t] = state;
-        state = sources_[first_source_[state] + came[t * size() + state]].state;
+        state = sources_[first_source_[state] + came[windows[t].at + state - windows[t].low]].state;
     }
     return best;
 }
@@ -166,37 +196,73 @@ void SentenceStates::read(const std::vector<std::uint32_t>& path, SentencePaths&
     }
 }
 
-double SentenceStates::follow(const double* probs_PV, std::size_t P, std::size_t V,
-                              std::vector<double>& gains_P) const {
-    std::vector<double> alpha(size()), next(size());
-    alpha[0] = 1.0;
+bool SentenceStates::follow(const double* scores_PV, std::size_t P, std::size_t V, double* probs_PV, double* bests_P,
+                            Course& course) const {
+    std::vector<Paths> alpha(size()), next(size());
+    alpha[0] = {1.0, 1.0};
     std::size_t low = 0, high = 1;
-    gains_P.resize(P);
+    course.sum_gains_P.resize(P);
+    course.max_gains_P.resize(P);
     for (std::size_t t = 0; t < P; ++t) {
         high = farthest_[high - 1] + 1;
-        const double* probs_V = probs_PV + t * V;
-        double all = 0.0;
-        for (std::size_t state = low; state < high; ++state) {
-            double sum = 0.0;
-            for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
-                sum += alpha[sources_[i].state] * sources_[i].factor;
+        Paths all = advance(alpha, low, high, probs_PV + t * V, next);
+        if (!(all.sum > kForgotten)) {
+            bests_P[t] = best_of(alpha, low, high, scores_PV + t * V);
+            for (std::size_t v = 0; v < V; ++v) {
+                probs_PV[t * V + v] = std::exp(std::min(scores_PV[t * V + v] - bests_P[t], kMostExcess));
             }
-            next[state] = sum * probs_V[tokens_[state]];
-            all += next[state];
+            all = advance(alpha, low, high, probs_PV + t * V, next);
         }
+        if (!(all.sum > kForgotten && all.max > kForgotten)) return false;
         alpha.swap(next);
-        if (!(all > kForgotten)) return 0.0;
-        gains_P[t] = all;
-        const double scale = 1.0 / all;
+        course.sum_gains_P[t] = all.sum;
+        course.max_gains_P[t] = all.max;
+        const Paths scale{1.0 / all.sum, 1.0 / all.max};
         for (std::size_t state = low; state < high; ++state) {
-            alpha[state] = alpha[state] * scale < kForgotten ? 0.0 : alpha[state] * scale;
+            const Paths scaled{alpha[state].sum * scale.sum, alpha[state].max * scale.max};
+            alpha[state] = scaled.sum < kForgotten ? Paths{0.0, 0.0} : scaled;
         }
-        while (alpha[low] == 0.0) next[low++] = 0.0;
-        while (alpha[high - 1] == 0.0) next[--high] = 0.0;
+        while (alpha[low].sum == 0.0) next[low++] = {0.0, 0.0};
+        while (alpha[high - 1].sum == 0.0) next[--high] = {0.0, 0.0};
     }
-    double ended = 0.0;
-    for (std::uint32_t state : finals_) ended += alpha[state];
-    return ended;
+    course.sum = course.max = 0.0;
+    for (std::uint32_t state : finals_) {
+        course.sum += alpha[state].sum;
+        course.max = std::max(course.max, alpha[state].max);
+    }
+    return true;
+}
+
+// One frame for the states from `low` on and before `high`; returns what they hold together.
+SentenceStates::Paths SentenceStates::advance(const std::vector<Paths>& alpha, std::size_t low, std::size_t high,
+                                              const double* probs_V, std::vector<Paths>& next) const {
+    Paths all{0.0, 0.0};
+    for (std::size_t state = low; state < high; ++state) {
+        Paths paths{0.0, 0.0};
+        for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
+            const Source& source = sources_[i];
+            paths.sum += alpha[source.state].sum * source.factor;
+            paths.max = std::max(paths.max, alpha[source.state].max * source.factor);
+        }
+        const double prob = probs_V[tokens_[state]];
+        next[state] = {paths.sum * prob, paths.max * prob};
+        all = {all.sum + next[state].sum, std::max(all.max, next[state].max)};
+    }
+    return all;
+}
+
+// The best score of a token that the sentence may go on with.
+double SentenceStates::best_of(const std::vector<Paths>& alpha, std::size_t low, std::size_t high,
+                               const double* scores_V) const {
+    double best = kNever;
+    for (std::size_t state = low; state < high; ++state) {
+        for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
+            if (alpha[sources_[i].state].sum * sources_[i].factor > 0.0) {
+                best = std::max(best, scores_V[tokens_[state]]);
+            }
+        }
+    }
+    return best;
 }
 
 }  // namespace cortext

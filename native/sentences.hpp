@@ -38,7 +38,9 @@ struct SentenceOptions {
 };
 
 // Scores sentences, each given as the spellings of its words; none (silence) is a sentence too.
-// Fastest where the likeliest sentence is the first and the sentences share their beginnings.
+// Fastest where the likeliest sentence is the first and the sentences share their beginnings. Scores are exact to
+// 1e-6; but in long utterances, where that would take more than seconds, paths are left out that at some frame are 1e-30
+// of those of the likeliest sentence.
 // scores_PV: row-major, what each token adds to a path's score in each frame; -inf where forbidden
 std::vector<SentencePaths> score_sentences(const std::vector<std::vector<const Spelling*>>& sentences,
                                            const double* scores_PV, std::size_t P, std::size_t V,

@@ -177,3 +177,20 @@ class Result:
 
     def words(self, number: int) -> list[tuple[str, int, int, float]]:
         """Word, first frame, end frame and confidence."""
+
+def score_sentences(
+    sentences: Sequence[Sequence[Sequence[tuple[Sequence[int], float]]]],
+    scores_PV: np.ndarray,
+    *,
+    acoustic_scale: float,
+    sil_cost: float,
+    logadd: bool,
+    sil_required: bool,
+    blank: int,
+    sil: int,
+) -> list[tuple[float, int, list[tuple[int, int]]]]:
+    """Score, boundaries without SIL and word spans of sentences, as `cortext.decoding.sentences` finds them.
+
+    sentences: of each the words, of each of these the pronunciations: token numbers and the log of the weight
+    scores_PV: float64 [P, V] of `cortext.decoding.reference.scaled`
+    """
