@@ -1,15 +1,49 @@
-"""Scoring with a back-off n-gram model in pure Python: what the compiled models are compared with. Natural logs."""
+"""ARPA files and scoring with them in pure Python: what the compiled models are compared with. Natural logs."""
 
-from __future__ import annotations
-
+import gzip
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from cortext.decoding.ngram.arpa import BOS, EOS, SPECIAL, UNK, Arpa, Context
-from cortext.decoding.ngram.scoring import TextScore
+from cortext.decoding.ngram import TextScore
+from cortext.decoding.ngram.special import BOS, EOS, LN10, SPECIAL, UNK
 
+Context = tuple[int, ...]
 State = Context
-"""What of the history can still matter: the longest suffix that is the context of an n-gram. Equal states score all
-continuations alike, so hypotheses with equal states may be joined."""
+"""What of the history can still matter: the longest suffix that is the context of an n-gram."""
+
+
+@dataclass
+class Arpa:
+    """Numbers of words, the counts that the header states, and natural logs by n-gram.
+
+    Back-offs are those of n-grams that begin a longer one, and others than 0.
+    """
+
+    words: dict[str, int] = field(default_factory=dict)
+    counts: tuple[int, ...] = ()
+    probs: dict[Context, float] = field(default_factory=dict)
+    backoffs: dict[Context, float] = field(default_factory=dict)
+
+
+def read_arpa(path: Path) -> Arpa:
+    """Read a sound ARPA file, plain or gzipped."""
+    arpa, order, extended = Arpa(), 0, set()
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+        for line in map(str.strip, file):
+            if line.startswith("ngram "):
+                arpa.counts += (int(line.partition("=")[2]),)
+            elif line.endswith("-grams:"):
+                order = int(line[1:].partition("-")[0])
+            elif order and line and not line.startswith("\\"):
+                fields = line.split()
+                ngram = tuple(arpa.words.setdefault(word, len(arpa.words)) for word in fields[1 : order + 1])
+                arpa.probs[ngram] = float(fields[0]) * LN10
+                arpa.backoffs[ngram] = float(fields[order + 1]) * LN10 if len(fields) > order + 1 else 0.0
+                extended.add(ngram[:-1])
+    assert arpa.counts == tuple(sum(len(ngram) == n + 1 for ngram in arpa.probs) for n in range(len(arpa.counts)))
+    arpa.backoffs = {c: value for c, value in arpa.backoffs.items() if value != 0.0 or c in extended}
+    return arpa
 
 
 class NGram:

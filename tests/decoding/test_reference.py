@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ngram_oracle import NGram
+from ngram_oracle import NGram, read_arpa
 
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.arpa import read_arpa
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.reference import FLOOR
 from cortext.text.lexicon import Lexicon

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ngram_oracle import NGram as Oracle
+from ngram_oracle import read_arpa
 
 from cortext._native import NGram, write_binary
 from cortext.decoding.ngram import TextScore
-from cortext.decoding.ngram.arpa import read_arpa
 from cortext.errors import LanguageModelError
 
 LN10 = math.log(10.0)

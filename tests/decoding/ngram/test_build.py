@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ngram_oracle import read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.arpa import LN10, read_arpa
 from cortext.decoding.ngram.database import Database
+from cortext.decoding.ngram.special import LN10
 from cortext.decoding.ngram.spelling import LETTERS, spelt
 from cortext.decoding.ngram.vocabulary import read_vocabulary
 from cortext.errors import LanguageModelError

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ngram_oracle import NGram
+from ngram_oracle import NGram, read_arpa
 
-from cortext.decoding.ngram.arpa import read_arpa
 from cortext.decoding.ngram.grammar import Words, read_ngrams
 from cortext.decoding.ngram.kaldi import import_kaldi, read_words, write_arpa
 from cortext.decoding.ngram.openfst import read_fst

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from ngram_oracle import read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.arpa import LN10, read_arpa
+from cortext.decoding.ngram.special import LN10
 
 MADE_BY_LMPLZ = Path(__file__).parent / "lmplz"
 VOCABULARY = (MADE_BY_LMPLZ / "vocabulary.txt").read_text().split()

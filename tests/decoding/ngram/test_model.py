@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from ngram_oracle import NGram
+from ngram_oracle import NGram, read_arpa
 
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.arpa import LN10, read_arpa
+from cortext.decoding.ngram.special import LN10
 
 HAND = r"""
 \data\

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from cortext.decoding.ngram import counts, lmplz
-from cortext.decoding.ngram.arpa import MAX_ORDER, SPECIAL
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.estimate import Estimated, estimate
 from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
+from cortext.decoding.ngram.special import MAX_ORDER, SPECIAL
 from cortext.decoding.ngram.spelling import LETTERS, letter_lexicon, spelt
 from cortext.decoding.ngram.vocabulary import choose, renumbered
 from cortext.decoding.ngram.write_model import write_model

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.decoding.ngram.arpa import BOS_ID, EOS_ID, SPECIAL
+from cortext.decoding.ngram.special import BOS_ID, EOS_ID, SPECIAL
 from cortext.errors import LanguageModelError
 from cortext.text import prose
 

@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cortext import _native
-from cortext.decoding.ngram.arpa import BOS, EOS
 from cortext.decoding.ngram.build import BINARIES, FORMAT_VERSION, Stage, in_place_of, refuse_foreign
 from cortext.decoding.ngram.corpus import Progress, silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
+from cortext.decoding.ngram.special import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import LM, SIL

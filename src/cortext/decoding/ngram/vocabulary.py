@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.decoding.ngram.arpa import SPECIAL
 from cortext.decoding.ngram.corpus import Corpus
+from cortext.decoding.ngram.special import SPECIAL
 from cortext.errors import LanguageModelError
 from cortext.text.normalize import normalize
 
