@@ -145,3 +145,22 @@ def test_a_directory_that_cannot_be_used_is_named(built):
         LanguageModel.open(directory)
     with pytest.raises(LanguageModelError, match="no such directory"):
         LanguageModel.open(directory / "absent")
+
+
+def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
+    model = LanguageModel.build(SENTENCES, 3, tmp_path / "lm", keep_arpa=True, binary="trie")
+    (tmp_path / "lm" / "lm.bin").unlink()
+    (tmp_path / "lm" / "lm.json").unlink()
+    arpa = (tmp_path / "lm" / "lm.arpa").read_bytes()
+    for name, content in (("lm.arpa", arpa), ("lm.arpa.gz", gzip.compress(arpa))):
+        (tmp_path / "lm" / "lm.arpa").unlink(missing_ok=True)
+        (tmp_path / "lm" / name).write_bytes(content)
+        opened = LanguageModel.open(tmp_path / "lm")
+        assert (opened.info()["file"], opened.info()["binary"], opened.info()["order"]) == (name, "arpa", 3)
+        assert opened.sentence("the cat ran") == pytest.approx(model.sentence("the cat ran"), abs=1e-5)
+
+
+def test_damaged_facts_are_named(built):
+    (built.directory / "lm.json").write_text("[1]")
+    with pytest.raises(LanguageModelError, match=r"lm.json: not a JSON object"):
+        LanguageModel.open(built.directory).info()
