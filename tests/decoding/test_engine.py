@@ -418,3 +418,15 @@ def test_the_enumeration_itself_reads_labels_by_hand():
     scores = enumerated(A, grams, uniform_PV, options)
     assert scores["a"] == pytest.approx(math.log(0.25) + grams.sentence(["a"]))
     assert scores[""] == pytest.approx(math.log(0.25 / 4 + 0.25) + grams.sentence([]))
+
+
+@pytest.mark.parametrize("options", [dict(sil_required=True), dict(sil_cost=12.0), dict(sil_cost=-12.0)], ids=str)
+def test_the_search_itself_weighs_silence(lm_of, options):
+    """A list of one from a lattice of many: sentences without SIL would crowd out the best, were they not held back."""
+    entries = [(word, phoneme, 1.0) for word, phoneme in zip("abcd", ["AA", "B", "AA", "B"], strict=True)]
+    for seed in range(6):
+        log_probs_PV = random_frames(np.random.default_rng(seed), 6, 1.5)
+        chosen = DecoderOptions.of(WIDE | dict(nbest=1, blank_penalty=7.0, lm_weight=0.2) | options)
+        expected = max(enumerated(entries, GRAMS[1], log_probs_PV, chosen).values())
+        (best,) = Decoder.from_dir(lm_of(entries, GRAMS[1]), chosen).decode(log_probs_PV, RELEASE)
+        assert best.score == pytest.approx(expected, abs=1e-4)
