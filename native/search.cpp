@@ -12,9 +12,6 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// A word whose unigram leaves it this far below survival is not looked up with its history. The n-gram may raise it more,
-// but the words that it raises are those that the tree's look-ahead would have dropped on the way had they come alone.
-constexpr float kMargin = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 
 // log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6: the search only ranks, sentences are scored exactly.
@@ -95,6 +92,9 @@ void Search::begin_frame(const float* scores) {
         if (scores[phoneme] > kNever) ranked_.emplace_back(scores[phoneme], static_cast<std::uint8_t>(phoneme));
     }
     std::sort(ranked_.begin(), ranked_.end(), std::greater<>());
+    ranked_masks_.assign(1, 0);
+    for (const auto& each : ranked_) ranked_masks_.push_back(ranked_masks_.back() | std::uint64_t{1} << each.second);
+    scores_ = scores;
     reached_.clear();
     ends_.clear();
     ended_.clear();
@@ -128,7 +128,7 @@ void Search::advance_blank(float score) {
 void Search::advance_within(const float* scores) {
     begin_frame(scores);
     for (const Token& token : live_) {
-        is_between(token.position) ? stay_between(token, scores) : stay(token, scores);
+        is_between(token.position) ? stay_between(token) : stay(token);
     }
     for (const Token& token : live_) {
         is_between(token.position) ? enter(token) : move(token);
@@ -198,15 +198,15 @@ void Search::merge(Token& known, const Token& token) const {
 }
 
 // A hypothesis within a word goes on with the blank, or repeats its phoneme.
-void Search::stay(const Token& token, const float* scores) {
+void Search::stay(const Token& token) {
     Token next = token;
-    float blank = scores[tokens_.blank()];
+    float blank = scores_[tokens_.blank()];
     next.position = token.position & ~1u;
     next.score = token.score + blank;
     next.late_score = token.late_score + blank;
     insert(next);
     if (token.position & 1u) {
-        float again = scores[vocabulary_.phoneme(token.position >> 1)];
+        float again = scores_[vocabulary_.phoneme(token.position >> 1)];
         next.position = token.position;
         next.score = token.score + again;
         next.late_score = token.late_score + again;
@@ -214,7 +214,7 @@ void Search::stay(const Token& token, const float* scores) {
     }
 }
 
-void Search::stay_between(const Token& token, const float* scores) {
+void Search::stay_between(const Token& token) {
     auto go = [&](std::uint32_t position, float added) {
         Token next{token.context, position, token.score + added, kNoNode, kNoNode, kNever};
         if (next.score == kNever) return;
@@ -222,9 +222,9 @@ void Search::stay_between(const Token& token, const float* scores) {
         insert(next);
     };
     bool silent = token.position == in_sil() || token.position == after_sil_blank();
-    go(silent ? after_sil_blank() : after_blank(), scores[tokens_.blank()]);
-    if (token.position < in_sil()) go(token.position, scores[token.position - kBetween]);
-    go(in_sil(), scores[tokens_.sil()]);
+    go(silent ? after_sil_blank() : after_blank(), scores_[tokens_.blank()]);
+    if (token.position < in_sil()) go(token.position, scores_[token.position - kBetween]);
+    go(in_sil(), scores_[tokens_.sil()]);
 }
 
 void Search::remember_stay(ContextId context, float score) {
@@ -237,18 +237,24 @@ void Search::remember_stay(ContextId context, float score) {
 void Search::move(const Token& token) {
     NodeId number = token.position >> 1;
     TreeNode node = vocabulary_.node(number);
-    std::uint64_t allowed = node.phonemes;
+    std::uint64_t allowed = node.phonemes & likely(least_ - token.score);
     if (token.position & 1u) allowed &= ~(std::uint64_t{1} << vocabulary_.phoneme(number));
     float before = (*ahead_)[number];
-    for (const auto& [added, phoneme] : ranked_) {
-        if (token.score + added + kMargin < least_) break;  // what is below a node is worth no more than its look-ahead
-        if (!(allowed >> phoneme & 1u)) continue;
+    for (; allowed; allowed &= allowed - 1) {
+        auto phoneme = static_cast<std::uint8_t>(__builtin_ctzll(allowed));
         NodeId child = node.child(phoneme);
-        float change = added - before;
-        if (token.score + change + ahead_->bound(child) + kMargin < least_) continue;
+        float change = scores_[phoneme] - before;
+        if (token.score + change + ahead_->bound(child) < least_) continue;
         reach({token.context, 0, token.score + change, token.start, token.late, token.late_score + change}, child,
               phoneme);
     }
+}
+
+// The phonemes that score at least so much in this frame, one bit each. What is below a node is worth no more than its
+// look-ahead, so a hypothesis needs to try no others.
+std::uint64_t Search::likely(float score) const {
+    auto end = std::partition_point(ranked_.begin(), ranked_.end(), [score](const auto& each) { return each.first >= score; });
+    return ranked_masks_[static_cast<std::size_t>(end - ranked_.begin())];
 }
 
 // A hypothesis between words begins one.
@@ -264,17 +270,18 @@ void Search::enter(const Token& token) {
         if (token.position == after_phoneme(phoneme)) continue;
         for (std::size_t tree = 0; tree < 2; ++tree) {
             NodeId child = entries_[2 * std::size_t{phoneme} + tree];
-            if (!child || here + ahead_->bound(child) + kMargin < least_) continue;
+            if (!child || here + ahead_->bound(child) < least_) continue;
             reach({token.context, 0, here, start, start, here}, child, phoneme);
         }
     }
 }
 
-// `from` has taken the phoneme of `child`; its score is without any look-ahead.
+// `from` has taken the phoneme of `child`; its score is without any look-ahead. A word that would not survive with its
+// unigram is not looked up with its history: it only came so far by the look-ahead for more frequent ones.
 void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
     TreeNode node = vocabulary_.node(child);
     for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
-        if (from.score + ahead_->expected(word) + kMargin >= least_) end_word(from, word, phoneme);
+        if (from.score + ahead_->expected(word) >= least_) end_word(from, word, phoneme);
     }
     float ahead = (*ahead_)[child];
     if (node.phonemes == 0 || from.score + ahead < least_) return;

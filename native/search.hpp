@@ -101,10 +101,11 @@ private:
     void insert(const Token& token);
     void merge(Token& known, const Token& token) const;
     void count(float score);
-    void stay(const Token& token, const float* scores);
-    void stay_between(const Token& token, const float* scores);
+    void stay(const Token& token);
+    void stay_between(const Token& token);
     void remember_stay(ContextId context, float score);
     void move(const Token& token);
+    std::uint64_t likely(float score) const;
     void enter(const Token& token);
     void reach(const Token& from, NodeId child, std::uint8_t phoneme);
     void end_word(const Token& from, std::uint32_t tree_word, std::uint8_t last);
@@ -133,6 +134,8 @@ private:
     std::vector<End> ends_;
     std::vector<ContextId> ended_;
     std::vector<std::pair<float, std::uint8_t>> ranked_;  // phonemes of the frame, best first
+    std::vector<std::uint64_t> ranked_masks_;             // the first so many of them, one bit each
+    const float* scores_ = nullptr;                       // of the frame
     std::vector<NodeId> entries_;                         // children of the roots by phoneme, two a phoneme
     float sil_cost_ = 0.0f;
 
