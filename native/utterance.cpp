@@ -12,6 +12,7 @@ namespace cortext {
 namespace {
 
 constexpr std::size_t kMostLookAheads = 4;
+constexpr std::int32_t kSlack = 3;  // frames by which paths may differ on when the same word was said
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
@@ -221,15 +222,30 @@ double Utterance::added_score(const std::vector<WordId>& words) {
     return search_.contexts()[context].added;
 }
 
-// A word is where the hypothesis has it if it ends after the word before and before the word after.
-void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) const {
+// Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around it, but nearer to it than
+// to another occurrence of the word.
+Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
+    const std::vector<Span>& spans = found.spans;
+    Span around{spans[each].first - kSlack, spans[each].end + kSlack};
+    for (std::size_t other = each; other-- > 0 && spans[other].end + kSlack > around.first;) {
+        if (found.words[other] != found.words[each]) continue;
+        around.first = std::max(around.first, (spans[other].end + spans[each].end + 1) / 2);
+        break;
+    }
+    for (std::size_t other = each + 1; other < spans.size() && spans[other].first - kSlack < around.end; ++other) {
+        if (found.words[other] != found.words[each]) continue;
+        around.end = std::min(around.end, (spans[each].end + spans[other].end + 1) / 2);
+        break;
+    }
+    return around;
+}
+
+void Utterance::add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) {
     WordPosteriors posterior(lattice);
     for (Hypothesis& found : hypotheses) {
-        const std::vector<Span>& spans = found.spans;
-        for (std::size_t each = 0; each < spans.size(); ++each) {
-            std::int32_t first = each ? spans[each - 1].end : 0;
-            std::int32_t end = each + 1 < spans.size() ? spans[each + 1].first : search_.n_frames();
-            found.confidences.push_back(posterior(found.words[each], first, end));
+        for (std::size_t each = 0; each < found.words.size(); ++each) {
+            Span around = vicinity(found, each);
+            found.confidences.push_back(posterior(found.words[each], around.first, around.end));
         }
     }
 }

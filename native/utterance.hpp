@@ -96,7 +96,8 @@ public:
 
 private:
     void end_lattice();
-    void add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice) const;
+    static Span vicinity(const Hypothesis& found, std::size_t each);
+    static void add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice);
     double added_score(const std::vector<WordId>& words);
 
     std::shared_ptr<const Model> model_;
