@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cortext.bench.decoder import Plan, oracle, points, ratios, read_settings
+from cortext.bench.decoder import Plan, oracle, points, ratios, read_settings, write_settings
 from cortext.bench.tuning import Tried
 from cortext.cli import run
 from cortext.errors import DataError
@@ -45,6 +45,15 @@ def test_ratios_are_theirs_over_ours():
     assert found["ratio_cpu"] == pytest.approx(20)
     assert ratios({"flashlight": decoder(1, 1)}) == {"ratio": None, "ratio_cpu": None, "ratios": {}}
     assert ratios({"cortext": decoder(1, 1)})["ratio"] is None
+
+
+def test_tuning_one_search_again_keeps_the_others(tmp_path):
+    path = tmp_path / "settings.json"
+    write_settings(path, {"cortext": [Tried({"beam": 3}, 0.2, 9.0)], "flashlight": [Tried({"size": 1}, 0.2, 50.0)]}, {})
+    write_settings(path, {"cortext": [Tried({"beam": 2}, 0.2, 1.0)]}, {})
+    found = read_settings(path)
+    assert found["cortext"]["best"] == {"beam": 2}
+    assert found["flashlight"]["best"] == {"size": 1}
 
 
 def test_without_tuned_settings_the_way_out_is_named(tmp_path):

@@ -41,14 +41,16 @@ Stage = Callable[[str], None]
 class Plan:
     """What to run.
 
-    names:     searches, ours among them
-    trials:    settings that tuning tries for each
-    utterances: at most so many of each half; None for all
-    repeats:   how often the reported half is decoded
+    names:             searches, ours among them
+    trials:            settings that tuning tries for each
+    tuning_utterances: at most so many of the tuning half are decoded for each
+    utterances:        at most so many of the other half are reported; None for all
+    repeats:           how often they are decoded
     """
 
     names: Sequence[str] = NAMES
     trials: int = 60
+    tuning_utterances: int | None = None
     utterances: int | None = None
     repeats: int = 3
 
@@ -61,7 +63,7 @@ class Bench:
     ) -> None:
         self.utterances, self.paths, self.plan, self.stage = utterances, paths, plan, stage
         tuning, reporting = halves(range(len(utterances)))
-        self.tuning, self.reporting = tuning[: plan.utterances], reporting[: plan.utterances]
+        self.tuning, self.reporting = tuning[: plan.tuning_utterances], reporting[: plan.utterances]
         if not self.reporting:
             raise DataError(f"{len(utterances)} utterances cannot be halved into tuning and reporting")
         self.posteriors = paths.cache / "posteriors.npz"
@@ -256,10 +258,16 @@ def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def write_settings(path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]) -> None:
-    """Keep what tuning found, so that later runs need not tune."""
+    """Keep what tuning found, so that later runs need not tune; what the file holds of other searches stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    trials = {name: [asdict(one) for one in found] for name, found in tried.items()}
-    content = {"points": points(tried), **facts, "trials": trials, "provenance": provenance()}
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"trials": {}, "tuning": {}}
+    known = {name: [Tried(**one) for one in trials] for name, trials in kept["trials"].items()}
+    known.update({name: list(trials) for name, trials in tried.items()})
+    content = {
+        "points": points(known),
+        "tuning": kept["tuning"] | {name: {**facts, "provenance": provenance()} for name in tried},
+        "trials": {name: [asdict(one) for one in trials] for name, trials in known.items()},
+    }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -290,12 +298,9 @@ def bench_decoder(
         searcher(name)  # an unknown name is refused before the work
     bench = Bench(utterances, paths, plan, stage)
     if tuning:
-        tried = bench.tune()
-        write_settings(settings, tried, {"input": dict(facts), "trials_each": plan.trials})
-        chosen = points(tried)
-    else:
-        chosen = read_settings(settings)
-    result = bench.run(chosen)
+        about = {"input": dict(facts), "utterances": len(bench.tuning), "lm": lm_facts(paths)}
+        write_settings(settings, bench.tune(), about)
+    result = bench.run(read_settings(settings))
     return {**result, "input": {**facts, **bench.facts()}, "lm": lm_facts(paths), "provenance": provenance()}
 
 

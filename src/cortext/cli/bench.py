@@ -35,7 +35,8 @@ def decoder(
     only: Annotated[list[str] | None, typer.Option(help="Search to run; may be given several times.")] = None,
     tune: Annotated[bool, typer.Option(help="Tune every search first (long) and keep the settings.")] = False,
     tuning_trials: Annotated[int, typer.Option(help="Settings that tuning tries for each search.")] = 60,
-    utterances: Annotated[int | None, typer.Option(help="At most so many utterances of each half.")] = None,
+    tuning_utterances: Annotated[int | None, typer.Option(help="At most so many utterances are tuned on.")] = None,
+    utterances: Annotated[int | None, typer.Option(help="At most so many utterances are reported.")] = None,
     repeats: Annotated[int, typer.Option(help="How often everything is timed.")] = 3,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
@@ -60,7 +61,7 @@ def decoder(
     static = any(name.startswith("kaldi") for name in names)
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, static, stage)
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
-    plan = Plan(names=names, trials=tuning_trials, utterances=utterances, repeats=repeats)
+    plan = Plan(names, tuning_trials, tuning_utterances, utterances, repeats)
     result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
     if out is not None:
         from cortext.bench.decoder import write_result
