@@ -41,6 +41,12 @@ def test_bring_your_own_data_works_as_written(tmp_path):
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
+def test_saved_logits_are_decoded_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "decode.md", tmp_path, [])
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert rows == ["id,text", "0,what time is it", "1,i would like some water", "2,could you open the window"]
+
+
 def test_language_models_are_built_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "language-models.md", tmp_path, [])
     for name in ("lm", "mixed", "letters", "lm-python"):

@@ -1,4 +1,4 @@
-"""Verbs about acoustic models: train, evaluate, decode."""
+"""Verbs about acoustic models: train, evaluate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from cortext.cli.console import (
     print_metrics,
     progress_bar,
 )
-from cortext.data.checks import Problem
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
@@ -29,7 +28,7 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search
 
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
-    for verb in (train, evaluate, decode):
+    for verb in (train, evaluate):
         app.command()(verb)
 
 
@@ -109,45 +108,3 @@ def evaluate(
         return
     print_metrics(metrics)
     typer.echo(f"report: {out / 'report.html'}")
-
-
-def decode(
-    run: Run,
-    data: Data,
-    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
-    out: Annotated[Path, typer.Option(help="CSV file to write.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    options: Options = None,
-    engine: Engine = "native",
-    threads: Threads = None,
-    skip_bad: bool = SKIP_BAD,
-    device: str = DEVICE,
-    as_json: bool = JSON,
-) -> None:
-    """Decode a split into `id,text` rows, numbered as the Brain-to-Text competition numbers them.
-
-    Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out predictions.csv
-    """
-    from cortext import evaluation
-
-    skipped: list[Problem] = []
-    with progress_bar("decoding") as progress:
-        texts = evaluation.decode(
-            run,
-            data,
-            split,
-            lm,
-            out,
-            options=options,
-            engine=engine,
-            device=device,
-            skip_bad=skipped if skip_bad else False,
-            threads=threads,
-            progress=progress,
-        )
-    if as_json:
-        left_out = [problem.to_json() for problem in skipped]
-        print_json({"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out})
-    else:
-        typer.echo(f"{out}: {len(texts)} rows")
-        print_left_out(skipped)

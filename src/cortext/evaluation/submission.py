@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from cortext.data.checks import Problem
 from cortext.data.disk import disk_errors
-from cortext.decoding.options import Hypothesis
+from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
 from cortext.evaluation.scores import TrialResult
@@ -101,32 +99,8 @@ def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
                 "block": trial.block,
                 "trial": trial.trial,
                 "reference": trial.sentence,
-                "hypotheses": [_hypothesis(hypothesis) for hypothesis in trial.nbest or ()],
+                "hypotheses": [hypothesis_json(hypothesis) for hypothesis in trial.nbest or ()],
                 "source": source,
                 "degraded": None,
             }
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
-    return {
-        "text": hypothesis.text,
-        "score": _finite(hypothesis.score),
-        "acoustic": _finite(hypothesis.acoustic_score),
-        "ngram": _finite(hypothesis.lm_score),
-        "llm": _finite(hypothesis.llm_score),
-        "words": [
-            {
-                "word": word.word,
-                "start_ms": _finite(word.start_ms),
-                "end_ms": _finite(word.end_ms),
-                "confidence": _finite(word.confidence),
-            }
-            for word in hypothesis.words
-        ],
-    }
-
-
-def _finite(number: float | None) -> float | None:
-    """JSON has no infinity: such a score is null."""
-    return float(number) if number is not None and math.isfinite(number) else None

@@ -1,0 +1,202 @@
+"""The verb `decode`: a run's split, saved logits, or a made-up sentence."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cortext.cli.console import DEVICE, JSON, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
+from cortext.cli.model import Engine, Options, Threads
+from cortext.data.checks import Problem
+from cortext.errors import DecodingError
+
+if TYPE_CHECKING:
+    from cortext.decoding import Decoder, NBest
+
+SHARED = {"lm", "options", "engine", "as_json"}
+FORMS = {
+    "run": ({"run", "data", "out"}, {"split", "threads", "skip_bad", "device"}),
+    "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
+    "fake_text": ({"fake_text"}, {"noise", "seed"}),
+}
+"""What may be decoded: the parameters that it needs, and those that it may have."""
+
+SEE_HELP = "see `cortext decode --help`"
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(decode)
+
+
+def decode(
+    context: typer.Context,
+    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    run: Annotated[Path | None, typer.Argument(help="Run directory of a trained model; needs --data, --out.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of session files, or a packed one.")] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    logits: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order, --out. What is read "
+            "is treated as logits, for which log-softmax of log-probabilities is the identity."
+        ),
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="Order of the tokens in --logits: release or lm.")] = None,
+    temperature: Annotated[float, typer.Option(help="What --logits are divided by.")] = 1.0,
+    fake_text: Annotated[str | None, typer.Option(help="Sentence to make up log-probabilities for.")] = None,
+    noise: Annotated[float, typer.Option(help="Noise of the made-up logits; from 2 on it does harm.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
+    options: Options = None,
+    engine: Engine = "native",
+    threads: Threads = None,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    as_json: bool = JSON,
+) -> None:
+    """Decode a split, saved logits, or a made-up sentence into text.
+
+    A split becomes `id,text` rows, numbered as the Brain-to-Text competition numbers them; saved logits become rows
+    named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a dataset per trial in HDF5.
+
+    Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out predictions.csv
+
+    Example: cortext decode --logits logits.npz --order release --lm runs/lm --out predictions.csv
+
+    Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
+    """
+    check_form(context)
+    if run is not None and data is not None and out is not None:
+        _decode_split(run, data, split, lm, out, options, engine, threads, skip_bad, device, as_json)
+    elif logits is not None and order is not None and out is not None:
+        decoder = _decoder(lm, options, engine)
+        _decode_logits(logits, order, temperature, decoder, out, threads, as_json)
+    elif fake_text is not None:
+        _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine), as_json)
+
+
+def check_form(context: typer.Context) -> None:
+    """Raise DecodingError unless the parameters given belong to one of the forms, and none is missing."""
+    given = {name for name in context.params if _is_given(context, name)}
+    named = {name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in context.params}
+    forms = [name for name in FORMS if name in given]
+    if len(forms) != 1:
+        found = f"{' and '.join(named[name] for name in forms)} at once" if forms else "nothing to decode"
+        raise DecodingError(f"{found}; give a run directory or --logits or --fake-text", fix=SEE_HELP)
+    required, allowed = FORMS[forms[0]]
+    for name in sorted(given - required - allowed - SHARED):
+        raise DecodingError(f"{named[name]} does not go with {named[forms[0]]}", fix=SEE_HELP)
+    for name in sorted(required - given):
+        raise DecodingError(f"{named[forms[0]]} needs {named[name]}", fix=SEE_HELP)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
+def _decoder(lm: Path, options: Path | None, engine: str) -> Decoder:
+    from cortext.config import load_config
+    from cortext.decoding import Decoder, DecoderOptions
+
+    return Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
+
+
+def _decode_split(
+    run: Path,
+    data: Path,
+    split: str,
+    lm: Path,
+    out: Path,
+    options: Path | None,
+    engine: str,
+    threads: int | None,
+    skip_bad: bool,
+    device: str,
+    as_json: bool,
+) -> None:
+    from cortext import evaluation
+
+    skipped: list[Problem] = []
+    with progress_bar("decoding") as progress:
+        texts = evaluation.decode(
+            run,
+            data,
+            split,
+            lm,
+            out,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skipped if skip_bad else False,
+            threads=threads,
+            progress=progress,
+        )
+    if as_json:
+        left_out = [problem.to_json() for problem in skipped]
+        print_json({"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out})
+    else:
+        typer.echo(f"{out}: {len(texts)} rows")
+        print_left_out(skipped)
+
+
+def _decode_logits(
+    logits: Path, order: str, temperature: float, decoder: Decoder, out: Path, threads: int | None, as_json: bool
+) -> None:
+    import os
+
+    from cortext.decoding.saved import decode_saved
+
+    with progress_bar("decoding") as progress:
+        found = decode_saved(
+            logits,
+            order,
+            decoder,
+            out,
+            temperature=temperature,
+            threads=threads or os.cpu_count() or 1,
+            progress=progress,
+        )
+    if as_json:
+        trials = [{"id": name, "text": nbest[0].text, "score": nbest[0].score} for name, nbest in found.items()]
+        print_json({"out": str(out), "n_trials": len(trials), "trials": trials})
+        return
+    shown = list(found.items())[:10]
+    print_table("", ["trial", "text", "score"], [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown], 2)
+    typer.echo(f"{out}: {len(found)} rows")
+
+
+def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, as_json: bool) -> None:
+    from cortext.decoding.fake import fake_log_probs
+    from cortext.decoding.nbest import hypothesis_json
+    from cortext.text.lexicon import Lexicon
+    from cortext.text.normalize import normalize
+
+    lexicon = Lexicon.read(decoder.lm_dir / "lexicon.txt")
+    unknown = [word for word in normalize(sentence).split() if word not in lexicon]
+    log_probs_PV = fake_log_probs(sentence, noise, seed, "release", lexicon)
+    start = time.perf_counter()
+    nbest = decoder.decode(log_probs_PV, "release")
+    seconds = time.perf_counter() - start
+    if as_json:
+        facts: dict[str, Any] = {"text": sentence, "noise": noise, "seed": seed, "n_frames": len(log_probs_PV)}
+        facts |= {"seconds": seconds, "not_in_lexicon": unknown}
+        print_json(facts | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in nbest]})
+        return
+    _print_nbest(nbest)
+    typer.echo(f"{len(log_probs_PV)} frames of 80 ms, decoded in {1000 * seconds:.1f} ms")
+    if unknown:
+        typer.echo(f"not in the lexicon, so never found: {' '.join(dict.fromkeys(unknown))}")
+
+
+def _print_nbest(nbest: NBest) -> None:
+    """Sentences with their scores, and the times of their words in seconds."""
+    rows = []
+    for hypothesis in nbest:
+        times = [f"{word.word} {word.start_ms / 1000:.2f}-{word.end_ms / 1000:.2f}" for word in hypothesis.words]
+        rows.append((hypothesis.text, f"{hypothesis.score:.2f}", ", ".join(times)))
+    print_table("", ["text", "score", "words (s)"], rows, 2)

@@ -1,0 +1,59 @@
+"""Synthetic log-probabilities that say a given sentence: something to decode before there is a recording."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cortext.decoding.saved import to_log_probs
+from cortext.errors import DecodingError, TextError
+from cortext.text.lexicon import Lexicon
+from cortext.text.normalize import normalize
+from cortext.text.phonemes import BLANK, SIL, Inventory, get_inventory
+from cortext.text.pronunciation import pronounce
+
+STRENGTH = 6.0
+"""Logit of the token that a frame says; the others have 0."""
+
+
+def fake_log_probs(
+    sentence: str,
+    noise: float = 1.0,
+    seed: int = 0,
+    inventory: Inventory | str = "release",
+    lexicon: Lexicon | None = None,
+) -> np.ndarray:
+    """Log-probabilities float32 [P, V] of frames that say a sentence, SIL after every word.
+
+    A phoneme lasts 3 frames, or 2 or 4; 1 or 2 blanks follow it. Words are said in their most usual pronunciation.
+
+    noise:   standard deviation of the Gaussian noise on the logits, of which the right one is 6 and the others 0
+    lexicon: decides on pronunciations where it has the word
+    Raises TextError for a sentence without words, DecodingError for a noise that is no number from 0 up.
+    """
+    inventory = get_inventory(inventory)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise DecodingError(f"noise is {noise}; a number from 0 up is needed")
+    generator = np.random.default_rng(seed)
+    tokens = _frames(_symbols(sentence, lexicon), generator)
+    logits_PV = generator.normal(scale=noise, size=(len(tokens), len(inventory)))
+    logits_PV[np.arange(len(tokens)), inventory.ids(tokens)] += STRENGTH
+    return to_log_probs(logits_PV)
+
+
+def _symbols(sentence: str, lexicon: Lexicon | None) -> list[str]:
+    """The phonemes of a sentence, each word closed by SIL."""
+    words = [word for word in normalize(sentence).split() if word.strip("-'")]
+    if not words:
+        raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter a-z")
+    said = [(lexicon.pronunciations(word) if lexicon else ()) or pronounce(word) for word in words]
+    return [symbol for pronunciations in said for symbol in (*pronunciations[0], SIL)]
+
+
+def _frames(symbols: list[str], generator: np.random.Generator) -> list[str]:
+    """One token per frame."""
+    frames = [BLANK] * 2
+    for symbol in symbols:
+        frames += [symbol] * int(generator.integers(2, 5)) + [BLANK] * int(generator.integers(1, 3))
+    return frames

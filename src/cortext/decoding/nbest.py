@@ -1,0 +1,33 @@
+"""Candidate sentences as JSON objects."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cortext.decoding.options import Hypothesis
+
+
+def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
+    """A hypothesis as `nbest.jsonl` has it: text, scores (natural logs) and words with their times and confidences."""
+    return {
+        "text": hypothesis.text,
+        "score": _finite(hypothesis.score),
+        "acoustic": _finite(hypothesis.acoustic_score),
+        "ngram": _finite(hypothesis.lm_score),
+        "llm": _finite(hypothesis.llm_score),
+        "words": [
+            {
+                "word": word.word,
+                "start_ms": _finite(word.start_ms),
+                "end_ms": _finite(word.end_ms),
+                "confidence": _finite(word.confidence),
+            }
+            for word in hypothesis.words
+        ],
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    """JSON has no infinity: such a score is null."""
+    return float(number) if number is not None and math.isfinite(number) else None

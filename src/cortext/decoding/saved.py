@@ -1,0 +1,212 @@
+"""Logits or log-probabilities that anyone saved, from .npz, .npy and HDF5 files, and their decoding.
+
+What is read is taken for logits. For log-probabilities that changes nothing: log-softmax is the identity for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from cortext.data.disk import disk_errors, temporary_name
+from cortext.decoding.options import NBest
+from cortext.decoding.session import Decoder
+from cortext.errors import DecodingError
+from cortext.text.phonemes import Inventory, get_inventory
+
+LENGTHS = "lengths"
+"""Name of the array that says how many frames of each trial of a batch count."""
+
+_DAMAGE = (OSError, RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class SavedTrial:
+    """Frames of one trial as they were saved.
+
+    name:      of the array, or the trial's number in a batch
+    logits_PV: float [P, V]
+    """
+
+    name: str
+    logits_PV: np.ndarray
+
+
+def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]:
+    """The trials of a file: in the order of the file for `.npz`, of their names for `.h5` and `.hdf5`.
+
+    `.npz`: an array [P, V] per trial, or one array [B, P, V] and an integer array `lengths` [B]
+    `.h5`, `.hdf5`: the same as datasets, in groups or not
+    `.npy`: one array [P, V], named as the file
+
+    V must be the size of `inventory`, in whose order the tokens are; nothing is guessed or reordered. Raises
+    DecodingError that names the file and the trial for anything else, for NaN and infinity (-inf is allowed), and for
+    files that hold Python objects.
+    """
+    path, inventory = Path(path), get_inventory(inventory)
+    readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise DecodingError(f"the suffix {path.suffix!r} is not known", where=path, fix=f"use {', '.join(readers)}")
+    if not path.is_file():
+        raise DecodingError("no such file", where=path)
+    try:
+        arrays = reader(path)
+    except DecodingError:
+        raise
+    except _DAMAGE as error:
+        raise DecodingError(f"cannot be read: {error}", where=path, fix="save it anew") from None
+    trials = list(_trials(arrays, path))
+    if not trials:
+        raise DecodingError("holds no trials", where=path)
+    for trial in trials:
+        _check(trial, inventory, path)
+    return trials
+
+
+def to_log_probs(logits_PV: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Log-softmax of logits divided by a temperature above 0, float32 [P, V], C-contiguous."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise DecodingError(f"temperature is {temperature}; a number above 0 is needed")
+    x_PV = logits_PV.astype(np.float64)
+    with np.errstate(over="ignore"):  # what is too little for a float32 is impossible
+        if len(x_PV):
+            x_PV = (x_PV - x_PV.max(axis=1, keepdims=True)) / temperature
+            x_PV -= np.log(np.exp(x_PV).sum(axis=1, keepdims=True))
+        return np.ascontiguousarray(x_PV, dtype=np.float32)
+
+
+def decode_saved(
+    path: str | Path,
+    order: Inventory | str,
+    decoder: Decoder,
+    out: str | Path,
+    *,
+    temperature: float = 1.0,
+    threads: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, NBest]:
+    """Decode the trials of a saved file, write `id,text` rows to the CSV file `out`, and return the n-best lists.
+
+    Other arguments and errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
+    """
+    out, inventory = Path(out), get_inventory(order)
+    if out.is_dir():
+        raise DecodingError("is a directory; the name of a CSV file is needed", where=out)
+    trials = read_saved(path, inventory)
+    log_probs = [to_log_probs(trial.logits_PV, temperature) for trial in trials]
+    temporary = temporary_name(out)
+    try:
+        with disk_errors(out):  # before the work
+            out.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+        found = decoder.decode_batch(log_probs, inventory, threads=threads, progress=progress)
+        results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
+        with disk_errors(out):
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                table = csv.writer(file, lineterminator="\n")
+                table.writerow(("id", "text"))
+                table.writerows((name, nbest[0].text) for name, nbest in results.items())
+            temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return results
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as opened:  # NumPy leaves a damaged file open
+        file = np.load(opened, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DecodingError("is no .npz file", where=path, fix="name it .npy if it holds one array")
+        return {name: _array(file, name, path) for name in file.files}
+
+
+def _read_npy(path: Path) -> dict[str, np.ndarray]:
+    array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DecodingError("is no .npy file", where=path, fix="name it .npz if it holds several arrays")
+    return {path.stem: array}
+
+
+def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    names: list[str] = []
+    with h5py.File(path, "r") as file:
+        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        return {name: _array(file, name, path) for name in sorted(names, key=_natural)}
+
+
+def _array(file: Any, name: str, path: Path) -> np.ndarray:
+    """One array of a file, whatever is in its place."""
+    try:
+        return np.asarray(file[name][()])
+    except _DAMAGE as error:
+        raise DecodingError(
+            f"cannot be read: {error}", where=f"{path}, trial {name}", fix="save it as an array of numbers"
+        ) from None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts `trial_9` before `trial_10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
+    """One trial per array, or the trials of a batch without the frames that do not count."""
+    lengths = next((name for name in arrays if name.rpartition("/")[2] == LENGTHS), None)
+    if lengths is None:
+        for name, array in arrays.items():
+            if array.ndim == 3:
+                raise DecodingError(
+                    f"has shape {list(array.shape)}: a batch, without its lengths",
+                    where=f"{path}, trial {name}",
+                    fix=f"save the number of frames of each trial as {LENGTHS!r}, or one array [P, V] per trial",
+                )
+            yield SavedTrial(name, array)
+        return
+    batches = [name for name in arrays if name != lengths]
+    if len(batches) != 1 or arrays[batches[0]].ndim != 3:
+        raise DecodingError(
+            f"has {LENGTHS!r}, but not one array [B, P, V] beside it", where=path, fix="save one batch per file"
+        )
+    batch_BPV, lengths_B = arrays[batches[0]], arrays[lengths]
+    if lengths_B.shape != batch_BPV.shape[:1] or lengths_B.dtype.kind not in "iu":
+        raise DecodingError(
+            f"{LENGTHS!r} is {lengths_B.dtype} of shape {list(lengths_B.shape)}; {len(batch_BPV)} integers are needed",
+            where=path,
+        )
+    for number, (logits_PV, length) in enumerate(zip(batch_BPV, lengths_B.tolist(), strict=True)):
+        if not 0 <= length <= len(logits_PV):
+            raise DecodingError(
+                f"its length is {length}; the batch has {len(logits_PV)} frames", where=f"{path}, trial {number}"
+            )
+        yield SavedTrial(str(number), logits_PV[:length])
+
+
+def _check(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
+    """Raise DecodingError unless the array can be logits of the inventory's tokens."""
+    logits_PV, where = trial.logits_PV, f"{path}, trial {trial.name}"
+    if logits_PV.dtype.kind != "f" or logits_PV.dtype.itemsize > 8:
+        raise DecodingError(f"has type {logits_PV.dtype}; float16, float32 or float64 is needed", where=where)
+    if logits_PV.ndim != 2 or logits_PV.shape[1] != len(inventory):
+        raise DecodingError(
+            f"has shape {list(logits_PV.shape)}; [frames, {len(inventory)}] is needed for the tokens of order "
+            f"{inventory.name!r}",
+            where=where,
+        )
+    wrong_P = np.isnan(logits_PV).any(axis=1) | np.isposinf(logits_PV).any(axis=1)
+    if wrong_P.any():
+        raise DecodingError(f"has NaN or infinity, first in frame {int(wrong_P.argmax())}", where=where)
+    empty_P = np.isneginf(logits_PV).all(axis=1)
+    if empty_P.any():
+        raise DecodingError(f"leaves no token possible in frame {int(empty_P.argmax())}", where=where)
