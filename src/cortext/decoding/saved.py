@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ from cortext.text.phonemes import Inventory, get_inventory
 LENGTHS = "lengths"
 """Name of the array that says how many frames of each trial of a batch count."""
 
-_DAMAGE = (OSError, RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_DAMAGE = Exception  # what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     names: list[str] = []
     with h5py.File(path, "r") as file:
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        file.visititems(lambda name, item: names.append(str(name)) if isinstance(item, h5py.Dataset) else None)
         return {name: _array(file, name, path) for name in sorted(names, key=_natural)}
 
 
@@ -152,7 +150,9 @@ def _array(file: Any, name: str, path: Path) -> np.ndarray:
         return np.asarray(file[name][()])
     except _DAMAGE as error:
         raise DecodingError(
-            f"cannot be read: {error}", where=f"{path}, trial {name}", fix="save it as an array of numbers"
+            f"cannot be read: {error}",
+            where=f"{path}, trial {name}",
+            fix="save it as an array of numbers",
         ) from None
 
 
