@@ -53,6 +53,14 @@ def test_language_models_are_built_as_written(tmp_path):
         assert (tmp_path / name / "lm.bin").is_file()
 
 
+def test_the_word_search_works_as_written(tmp_path):
+    blocks = [
+        code for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text()) if language == "python"
+    ]
+    (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
+    run_blocks(tmp_path / "search.md", tmp_path, [])
+
+
 @pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)

@@ -10,6 +10,10 @@ from cortext.bench.searcher import INVENTORY, NBEST, Paths, Settings, distinct
 from cortext.decoding import Decoder, NBest
 
 
+LATTICE_BEAM = 12.0
+"""More than the default, so that there are alternatives enough for a hundred sentences."""
+
+
 class Native:
     """The native engine."""
 
@@ -21,16 +25,16 @@ class Native:
         "acoustic_scale": (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2),
         "word_score": (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
         "sil_cost": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0),
-        "blank_penalty": (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0),
+        "blank_penalty": (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0),
         "recombine": ("max", "logadd"),
         "beam": (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0, 16.0, 18.0),
         "max_active": (25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000),
     }
     start: ClassVar[Settings] = {
-        "acoustic_scale": 0.5,
-        "word_score": 0.0,
-        "sil_cost": 1.0,
-        "blank_penalty": 2.0,
+        "acoustic_scale": 0.7,
+        "word_score": -1.0,
+        "sil_cost": 3.0,
+        "blank_penalty": 8.0,
         "recombine": "logadd",
         "beam": 12.0,
         "max_active": 1000,
@@ -42,7 +46,7 @@ class Native:
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from now on."""
-        self._decoder = self._decoder.with_options(**settings, nbest=NBEST)
+        self._decoder = self._decoder.with_options(**settings, nbest=NBEST, lattice_beam=LATTICE_BEAM)
 
     def decode(self, log_probs_PV: np.ndarray) -> NBest:
         """Search one utterance."""
@@ -50,7 +54,7 @@ class Native:
 
     def texts(self, found: NBest) -> list[str]:
         """The sentences found, best first."""
-        return distinct([hypothesis.text for hypothesis in found])
+        return distinct(found.texts)
 
     @property
     def decoder(self) -> Decoder:
