@@ -20,8 +20,8 @@ using Scores = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::
 using Spellings = std::vector<std::vector<std::pair<std::vector<int>, double>>>;  // of the words of a sentence
 using Result = std::tuple<double, int, std::vector<std::pair<int, int>>>;
 
-Spelling to_spelling(const std::vector<std::pair<std::vector<int>, double>>& pronunciations, const SentenceOptions& options,
-                     std::size_t n_tokens) {
+Spelling to_spelling(const std::vector<std::pair<std::vector<int>, double>>& pronunciations,
+                     const SentenceOptions& options, std::size_t n_tokens) {
     Spelling spelling;
     for (const auto& [tokens, log_weight] : pronunciations) {
         spelling.push_back({{}, log_weight});

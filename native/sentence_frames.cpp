@@ -16,8 +16,8 @@ constexpr double kLogSmallest = -230.0;   // 1e-100: sums below count as zero, w
 constexpr double kLogSmallestProb = -140.0;  // of the probabilities: three of them come between two checks
 
 // In long utterances `least` would have to be less than 1e-100, and is 1e-60 instead. Prefixes of sentences are lost
-// then that were so much worse than the likely sentence and made good for it all later. Ordinary frames do not give that
-// much: a stretch of frames that give `kSurprise` more than `kOrdinaryGain` each in favour of other tokens is not
+// then that were so much worse than the likely sentence and made good for it all later. Ordinary frames do not give
+// that much: a stretch of frames that give `kSurprise` more than `kOrdinaryGain` each in favour of other tokens is not
 // accepted, nor a likely sentence that loses as much in the end.
 constexpr double kLogUsualLeast = -138.0, kLogLenientLeast = -69.0;
 constexpr double kOrdinaryGain = 3.0, kSurprise = 60.0;

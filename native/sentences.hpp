@@ -1,5 +1,6 @@
-// What given sentences score, exactly, and when their words were said: CTC forward and Viterbi over all frames, no beam.
-// The paths and their scores are those that cortext/decoding/reference.py defines; sentences.py is the slow oracle.
+// What given sentences score, exactly, and when their words were said: CTC forward and Viterbi over all frames, no
+// beam. The paths and their scores are those that cortext/decoding/reference.py defines; sentences.py is the slow
+// oracle.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +39,10 @@ struct SentenceOptions {
 };
 
 // Scores sentences, each given as the spellings of its words; none (silence) is a sentence too.
-// Fastest where the likeliest sentence is the first and the sentences share their beginnings. Scores are exact to
-// 1e-6; but in long utterances, where that would take more than seconds, paths are left out that at some frame are 1e-30
-// of those of the likeliest sentence.
-// scores_PV: row-major, what each token adds to a path's score in each frame; -inf where forbidden
+// Fastest where the likeliest sentence is the first and the sentences share their beginnings. Scores are exact to 1e-6;
+// but in long utterances, where that would take more than seconds, paths are left out that at some frame are 1e-30 of
+// those of the likeliest sentence. scores_PV: row-major, what each token adds to a path's score in each frame; -inf
+// where forbidden
 std::vector<SentencePaths> score_sentences(const std::vector<std::vector<const Spelling*>>& sentences,
                                            const double* scores_PV, std::size_t P, std::size_t V,
                                            const SentenceOptions& options);

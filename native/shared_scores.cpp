@@ -247,7 +247,8 @@ void SharedScores::run(Branch& branch) {
 void SharedScores::run_start(Branch& branch) {
     branch.low = 0;
     reserve(branch);
-    double start = 1.0, open_sum = 0.0, sil_sum = 0.0, silent_sum = 0.0, open_max = 0.0, sil_max = 0.0, silent_max = 0.0;
+    double start = 1.0, open_sum = 0.0, sil_sum = 0.0, silent_sum = 0.0;
+    double open_max = 0.0, sil_max = 0.0, silent_max = 0.0;
     int t = 0;
     for (; t < P_; ++t) {
         const auto frame = static_cast<std::size_t>(t);

@@ -37,11 +37,12 @@ public:
         Mark end_{0, 0};
     };
 
-    // One pronunciation of a word after the words before it: sums and maxima over all paths from the start of the utterance
-    // into each of its states, for the frames from `low` on and before `high`; outside they are zero. The states are its
-    // labels, the blank after each, SIL, and the blank after SIL. Every frame has a row in the workspace: the maxima of the
-    // states, and four values from which the next word goes on in the next frame, the cost of a boundary included: sums
-    // from all states but the last label, from the last label (only if the word begins with another), and maxima of them.
+    // One pronunciation of a word after the words before it: sums and maxima over all paths from the start of the
+    // utterance into each of its states, for the frames from `low` on and before `high`; outside they are zero. The
+    // states are its labels, the blank after each, SIL, and the blank after SIL. Every frame has a row in the
+    // workspace: the maxima of the states, and four values from which the next word goes on in the next frame, the cost
+    // of a boundary included: sums from all states but the last label, from the last label (only if the word begins
+    // with another), and maxima of them.
     struct Branch {
         const std::uint8_t* tokens;
         int n_tokens;  // 0: the start of the sentence, which has a blank, SIL and the blank after SIL
