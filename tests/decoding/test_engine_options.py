@@ -20,6 +20,7 @@ from engine_cases import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cortext.config import load_config, save_config
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.reference import scaled
 from cortext.errors import DecodingError
@@ -258,3 +259,11 @@ def refusal(decoder, changes):
     except DecodingError as error:
         return str(error)
     return ""
+
+
+def test_options_with_label_priors_are_read_from_yaml_and_written_back(tmp_path):
+    (tmp_path / "options.yaml").write_text("label_priors: {SIL: 0.1, BLANK: 0.5}\nbeam: 12\n")
+    options = load_config(tmp_path / "options.yaml", DecoderOptions)
+    assert options == DecoderOptions(label_priors={"BLANK": 0.5, "SIL": 0.1}, beam=12)
+    save_config(options, tmp_path / "again.yaml")
+    assert load_config(tmp_path / "again.yaml", DecoderOptions) == options

@@ -38,7 +38,7 @@ class DecoderOptions:
     blank_penalty: float = 32.0
     """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
     of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
-    label_priors: tuple[tuple[str, float], ...] = ()
+    label_priors: dict[str, float] | tuple[tuple[str, float], ...] = ()
     """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times
     `prior_weight` is subtracted from the token's log-probability in every frame; for a token not named it is 0."""
     prior_weight: float = 1.0

@@ -166,7 +166,7 @@ def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Invento
         else np.zeros(len(scores_PV), dtype=bool)
     )
     scores_PV[:, blank] -= math.log(options.blank_penalty)
-    for symbol, prior in options.label_priors:
+    for symbol, prior in dict(options.label_priors).items():
         scores_PV[:, inventory.index[symbol]] -= options.prior_weight * math.log(prior)
     scores_PV *= options.acoustic_scale
     only_blank_V = np.arange(scores_PV.shape[1]) != blank
