@@ -9,7 +9,7 @@ Pronouncing Dictionary and writes `data/g2p.npz`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -60,35 +60,44 @@ class JointModel:
             part["log_backoff_levels"][part["log_backoff_N"]],
         )
 
-    @lru_cache(maxsize=4096)  # noqa: B019  (the one model lives as long as the process)
+    @cached_property
+    def tokens_of(self) -> dict[str, np.ndarray]:
+        """The graphones of each letter, ascending."""
+        return {letter: np.flatnonzero(self.token_letter_V == number) for number, letter in enumerate(LETTERS)}
+
+    @cached_property
+    def phonemes_of(self) -> list[tuple[int, ...]]:
+        """The phonemes of each graphone."""
+        return [tuple([p for p in pair if p != NO_PHONEME]) for pair in self.token_phonemes_V2.tolist()]
+
+    @lru_cache(maxsize=8192)  # noqa: B019  (the one model lives as long as the process)
     def successors(self, node: int) -> tuple[np.ndarray, np.ndarray]:
         """Natural log-probability [V] of each graphone after the history `node`, and the history [V] it leads to."""
-        chain = [node]
-        while chain[-1] != ROOT:
-            chain.append(int(self.suffix_N[chain[-1]]))
-        log_p_V = np.zeros(len(self.token_letter_V), dtype=np.float32)
-        next_V = np.zeros(len(self.token_letter_V), dtype=np.int64)
-        for history in reversed(chain):
-            log_p_V += self.log_backoff_N[history]
-            start, stop = self.first_child_N1[history], self.first_child_N1[history + 1]
-            tokens = self.token_N[start:stop]
-            log_p_V[tokens] = self.log_p_N[start:stop]
-            next_V[tokens] = np.arange(start, stop)
+        if node == ROOT:
+            log_p_V = np.zeros(len(self.token_letter_V), dtype=np.float32)
+            next_V = np.zeros(len(self.token_letter_V), dtype=np.int32)
+        else:
+            log_p_V, next_V = self.successors(int(self.suffix_N[node]))
+            next_V = next_V.copy()
+        log_p_V = log_p_V + self.log_backoff_N[node]
+        start, stop = self.first_child_N1[node], self.first_child_N1[node + 1]
+        tokens = self.token_N[start:stop]
+        log_p_V[tokens] = self.log_p_N[start:stop]
+        next_V[tokens] = np.arange(start, stop)
         return log_p_V, next_V
 
     def nbest(self, word: str, beam: int = _BEAM) -> dict[tuple[int, ...], float]:
         """Pronunciations (phoneme indices) that survive the beam, with their natural log-probabilities."""
         beams: list[tuple[float, int, tuple[int, ...]]] = [(0.0, ROOT + 1 + BEGIN, ())]
         for letter in word:
-            tokens = np.flatnonzero(self.token_letter_V == LETTERS.index(letter))
+            tokens = self.tokens_of[letter]
             rows = [self.successors(node) for _, node, _ in beams]
-            scores = np.stack([score + row[0][tokens] for (score, _, _), row in zip(beams, rows, strict=True)])
-            best = np.argsort(-scores, axis=None)[:beam]
+            scores = np.array([score + row[0][tokens] for (score, _, _), row in zip(beams, rows, strict=True)]).ravel()
             grown = []
-            for origin, choice in zip(*np.unravel_index(best, scores.shape), strict=True):
-                token = tokens[choice]
-                new = tuple(int(p) for p in self.token_phonemes_V2[token] if p != NO_PHONEME)
-                grown.append((float(scores[origin, choice]), int(rows[origin][1][token]), beams[origin][2] + new))
+            for place in np.argsort(-scores)[:beam].tolist():
+                origin, choice = divmod(place, len(tokens))
+                token, phonemes = tokens[choice], beams[origin][2]
+                grown.append((float(scores[place]), int(rows[origin][1][token]), phonemes + self.phonemes_of[token]))
             beams = grown
         found: dict[tuple[int, ...], float] = {}
         for score, node, phonemes in beams:
