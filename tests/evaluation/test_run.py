@@ -110,7 +110,7 @@ def test_nbest_lines_follow_the_schema(evaluated):
     out, _, _ = evaluated
     for line in nbest(out):
         assert list(line) == ["id", "session", "block", "trial", "reference", "hypotheses", "source", "degraded"]
-        assert (line["source"], line["degraded"]) == ("reference", None)
+        assert (line["source"], line["degraded"]) == ("native", None)
         assert 1 <= len(line["hypotheses"]) <= 3
         scores = [hypothesis["score"] for hypothesis in line["hypotheses"]]
         assert scores == sorted(scores, reverse=True)
@@ -119,6 +119,7 @@ def test_nbest_lines_follow_the_schema(evaluated):
             assert [word["word"] for word in hypothesis["words"]] == hypothesis["text"].split()
             for word in hypothesis["words"]:
                 assert list(word) == ["word", "start_ms", "end_ms", "confidence"]
+                assert 0 <= word["confidence"] <= 1
                 assert 0 <= word["start_ms"] < word["end_ms"]
 
 
