@@ -8,6 +8,7 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -106,12 +107,35 @@ struct Result {
     }
 };
 
-// An utterance that refuses two threads at once.
+// What the Python side sees to; a slip there must not become a wrong address here.
+void check(bool holds, const char* what) {
+    if (!holds) throw Error(what);
+}
+
+void check(const Model& model, const Options& options) {
+    check(options.offsets.size() == static_cast<std::size_t>(model.tokens().count()), "one offset a token is needed");
+}
+
+std::vector<int> checked(const Model& model, std::vector<int> columns) {
+    int n_tokens = model.tokens().count();
+    auto is_column = [n_tokens](int column) { return column >= 0 && column < n_tokens; };
+    check(columns.size() == static_cast<std::size_t>(n_tokens) && std::all_of(columns.begin(), columns.end(), is_column),
+          "one column a token is needed");
+    return columns;
+}
+
+void check(const Model& model, const LogProbs& log_probs) {
+    check(log_probs.shape(1) == static_cast<std::size_t>(model.tokens().count()), "one log-probability a token is needed");
+}
+
+// An utterance that refuses two threads at once, and everything after its end.
 class Guarded {
 public:
-    Guarded(std::shared_ptr<Model> model, const Options& options, std::vector<int> columns,
+    Guarded(const std::shared_ptr<Model>& model, const Options& options, std::vector<int> columns,
             std::shared_ptr<NGram> second, bool has_hook)
-        : utterance_(std::move(model), options, std::move(columns), std::move(second), has_hook) {}
+        : utterance_(model, options, checked(*model, std::move(columns)), std::move(second), has_hook) {
+        check(*model, options);
+    }
 
     template <class Work>
     auto alone(Work work) {
@@ -122,14 +146,22 @@ public:
             std::atomic_flag& flag;
             ~Free() { flag.clear(); }
         } free{busy_};
+        if (is_finished_) throw Error("the session is finished", "", "open a new one for the next utterance");
         nb::gil_scoped_release release;
         return work(utterance_);
+    }
+    std::vector<Hypothesis> finish() {
+        return alone([this](Utterance& utterance) {
+            is_finished_ = true;
+            return utterance.finish();
+        });
     }
     std::shared_ptr<const Model> model() const { return utterance_.model(); }
 
 private:
     Utterance utterance_;
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+    bool is_finished_ = false;
 };
 
 std::string joined(const Model& model, const std::vector<WordId>& words) {
@@ -182,8 +214,10 @@ Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>
         sentence.push_back(model->vocabulary().find(word));
         if (sentence.back() == kNoWord) throw Error("the word '" + word + "' is not in the lexicon");
     }
+    check(*model, log_probs);
+    check(*model, options);
     nb::gil_scoped_release release;
-    Frames frames(model->tokens(), std::move(columns));
+    Frames frames(model->tokens(), checked(*model, std::move(columns)));
     for (std::size_t frame = 0; frame < log_probs.shape(0); ++frame) {
         frames.add(log_probs.data() + frame * log_probs.shape(1), options);
     }
@@ -197,7 +231,8 @@ void bind_engine(nb::module_& module) {
     nb::class_<Model>(module, "Model")
         .def_static("make", &make_model, nb::arg("ngram"), nb::arg("words"), nb::arg("codes"), nb::arg("weights"),
                     nb::arg("n_phonemes"))
-        .def("changed", &changed_model, nb::arg("added"), nb::arg("removed"), nb::arg("bonuses"))
+        .def("changed", &changed_model, nb::arg("added"), nb::arg("removed"), nb::arg("bonuses"),
+             nb::call_guard<nb::gil_scoped_release>())
         .def("__contains__",
              [](const Model& model, std::string_view word) { return model.vocabulary().find(word) != kNoWord; })
         .def("score", &score, nb::arg("words"), nb::arg("log_probs").noconvert(), nb::arg("columns"),
@@ -209,25 +244,29 @@ void bind_engine(nb::module_& module) {
         .def("words", &Result::words);
     nb::class_<Guarded>(module, "Utterance")
         .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>, std::shared_ptr<NGram>, bool>(),
-             nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(), nb::arg("has_hook"))
+             nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(), nb::arg("has_hook"),
+             nb::call_guard<nb::gil_scoped_release>())
         .def("advance",
              [](Guarded& guarded, LogProbs log_probs) {
+                 check(*guarded.model(), log_probs);
                  guarded.alone([&](Utterance& utterance) { utterance.advance(log_probs.data(), log_probs.shape(0)); });
              },
              nb::arg("log_probs").noconvert())
         .def("set_options",
              [](Guarded& guarded, const Options& options) {
+                 check(*guarded.model(), options);
                  guarded.alone([&](Utterance& utterance) { utterance.set_options(options); });
              })
         .def("partial", &partial)
         .def("live", &live)
         .def("add_scores",
              [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
+                 check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
                  guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
              },
              nb::arg("ids"), nb::arg("scores").noconvert())
         .def("finish", [](Guarded& guarded) {
-            auto hypotheses = guarded.alone([](Utterance& utterance) { return utterance.finish(); });
+            auto hypotheses = guarded.finish();
             return Result{guarded.model(), std::move(hypotheses)};
         });
 }

@@ -21,17 +21,28 @@ Contexts::Contexts(std::shared_ptr<const Vocabulary> vocabulary, int history_wor
     : vocabulary_(std::move(vocabulary)), history_words_(history_words) {
     tails_.emplace_back();
     same_tail_hash_.push_back(kEndOfChain);
-    intern(vocabulary_->ngram().begin(), 0, kBegin, kNoWord);
+    intern(vocabulary_->ngram().begin(), 0, kBegin);
 }
 
 Contexts::Next Contexts::follow(ContextId context, WordId word) {
     NGramState state;
     double log_prob = vocabulary_->ngram().score(contexts_[context].state, vocabulary_->ngram_word(word), state);
     std::uint32_t tail = history_words_ ? longer_tail(contexts_[context].tail, word) : 0;
-    return {static_cast<float>(log_prob), intern(state, tail, context, word)};
+    return {static_cast<float>(log_prob), intern(state, tail, context)};
 }
 
-ContextId Contexts::intern(const NGramState& state, std::uint32_t tail, ContextId parent, WordId word) {
+std::vector<double> Contexts::add_scores(const std::vector<ContextId>& contexts, const float* scores) {
+    std::vector<const float*> own(contexts_.size(), nullptr);
+    for (std::size_t each = 0; each < contexts.size(); ++each) own.at(contexts[each]) = scores + each;
+    std::vector<double> got(contexts_.size(), 0.0);
+    for (ContextId context = 0; context < contexts_.size(); ++context) {
+        got[context] = own[context] ? double{*own[context]} : got[contexts_[context].parent];
+        contexts_[context].added += got[context];
+    }
+    return got;
+}
+
+ContextId Contexts::intern(const NGramState& state, std::uint32_t tail, ContextId parent) {
     bool is_new;
     ContextId& first = by_hash_.at(hash_words(state.words, state.length, tail), is_new);
     if (is_new) first = kEndOfChain;
@@ -44,7 +55,7 @@ ContextId Contexts::intern(const NGramState& state, std::uint32_t tail, ContextI
     auto number = static_cast<ContextId>(contexts_.size());
     same_hash_.push_back(first);
     first = number;
-    contexts_.push_back({state, parent, word, tail, contexts_.empty() ? 0.0 : contexts_[parent].added});
+    contexts_.push_back({state, parent, tail, contexts_.empty() ? 0.0 : contexts_[parent].added});
     return number;
 }
 

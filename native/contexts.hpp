@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -18,10 +17,9 @@ class Contexts {
 public:
     struct Context {
         NGramState state;
-        ContextId parent;     // the context that it was first reached from
-        WordId word;          // by this word
-        std::uint32_t tail;   // the last history_words words, interned; 0 is none
-        double added = 0.0;   // the scores added from outside to this context's hypotheses
+        ContextId parent;    // the context that it was first reached from, of a lower number
+        std::uint32_t tail;  // the last history_words words, interned; 0 is none
+        double added = 0.0;  // the scores added from outside to this context's hypotheses
     };
     struct Next {
         float log_prob = 0.0f;  // of the n-gram
@@ -34,10 +32,12 @@ public:
 
     const Vocabulary& vocabulary() const { return *vocabulary_; }
     std::shared_ptr<const Vocabulary> shared_vocabulary() const { return vocabulary_; }
-    int history_words() const { return history_words_; }
     std::size_t size() const { return contexts_.size(); }
     const Context& operator[](ContextId context) const { return contexts_[context]; }
-    Context& at(ContextId context) { return contexts_[context]; }
+
+    // Add to the scores of contexts, one score for each, and to what comes of them later: a context that is not among
+    // them gets what the one before it gets. Returns what each context got.
+    std::vector<double> add_scores(const std::vector<ContextId>& contexts, const float* scores);
 
     // What `word` scores after a context, and the context after it.
     Next next(ContextId context, WordId word) {
@@ -53,7 +53,7 @@ public:
 
 private:
     Next follow(ContextId context, WordId word);
-    ContextId intern(const NGramState& state, std::uint32_t tail, ContextId parent, WordId word);
+    ContextId intern(const NGramState& state, std::uint32_t tail, ContextId parent);
     std::uint32_t longer_tail(std::uint32_t tail, WordId word);
 
     std::shared_ptr<const Vocabulary> vocabulary_;

@@ -31,8 +31,6 @@ public:
         return slot.value;
     }
 
-    std::size_t size() const { return size_; }
-
     void clear() {
         slots_.assign(slots_.size(), Slot{});
         size_ = 0;

@@ -29,7 +29,7 @@ struct LatticeArc {
 
 // Stands for the words that all paths to a node have in common; `exact` if these are all that there are.
 struct CommonWords {
-    std::uint32_t words;  // see Lattice::words_of
+    std::uint32_t words;  // the last of them, in Lattice::sequences_
     bool exact;
 };
 
@@ -57,7 +57,6 @@ public:
 
     // A new node with the arcs added since the last one. There must be at least one.
     void add_arc(LatticeNode from, WordId word, float score) { arcs_.push_back({from, word, score}); }
-    bool has_new_arcs() const { return arcs_.size() > finished_arcs_; }
     LatticeNode add_node(ContextId context, std::int32_t frame);
 
     // The words of the best path to a node.

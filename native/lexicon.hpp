@@ -104,7 +104,6 @@ public:
     Spelling spelling(WordId word) const { return of(word).spelling(local(word)); }
     // Added to the score of a word; -infinity for one that was removed.
     float bonus(WordId word) const;
-    const std::unordered_map<WordId, float>& bonuses() const { return bonuses_; }
 
     // The tree of all words: the added ones' nodes and words are numbered after the lexicon's.
     TreeNode node(NodeId number) const {

@@ -185,13 +185,11 @@ void Search::grow_slots() {
 }
 
 void Search::merge(Token& known, const Token& token) const {
-    if (known.late != token.late) {
-        if (token.late > known.late || known.late == kNoNode) {
-            known.late = token.late;
-            known.late_score = token.late_score;
-        }
-    } else {
+    if (token.late == known.late) {
         known.late_score = join(known.late_score, token.late_score);
+    } else if (token.late > known.late) {
+        known.late = token.late;
+        known.late_score = token.late_score;
     }
     if (token.score > known.score) known.start = token.start;
     known.score = join(known.score, token.score);
@@ -410,26 +408,26 @@ void Search::shrink_lattice() {
         }
     }
     std::vector<LatticeNode> renumbered = lattice_.prune(nodes, scores, static_cast<std::size_t>(options_.max_arcs) / 2);
-    for (Token& token : live_) {
-        if (is_between(token.position)) continue;
-        token.start = renumbered[token.start];
-        token.late = renumbered[token.late];
-    }
     std::vector<ContextId> between;
-    for (const Token& token : live_) {
-        if (is_between(token.position)) between.push_back(token.context);
+    for (Token& token : live_) {
+        if (is_between(token.position)) {
+            between.push_back(token.context);
+        } else {
+            token.start = renumbered[token.start];
+            token.late = renumbered[token.late];
+        }
     }
     std::sort(between.begin(), between.end());
     between.erase(std::unique(between.begin(), between.end()), between.end());
     for (ContextId context : between) uses_[context].boundary = renumbered[uses_[context].boundary];
 }
 
-void Search::add_score(ContextId context, double score) {
-    contexts_.at(context).added += score;
+void Search::add_scores(const std::vector<ContextId>& contexts, const float* scores) {
+    std::vector<double> got = contexts_.add_scores(contexts, scores);
     for (Token& token : live_) {
-        if (token.context != context) continue;
-        token.score += static_cast<float>(score);
-        token.late_score += static_cast<float>(score);
+        auto score = static_cast<float>(got[token.context]);
+        token.score += score;
+        token.late_score += score;
     }
 }
 

@@ -59,8 +59,8 @@ public:
     Lattice& lattice() { return lattice_; }
     Contexts& contexts() { return contexts_; }
 
-    // Add to the scores of a context's hypotheses, now and whenever more come.
-    void add_score(ContextId context, double score);
+    // Add to the scores of contexts' hypotheses, now and whenever more come of them.
+    void add_scores(const std::vector<ContextId>& contexts, const float* scores);
 
 private:
     static constexpr std::uint32_t kBetween = 0xFFFFFF00u;  // plus what the last token was, see below

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMostLookAheads = 4;
 constexpr std::int32_t kSlack = 3;  // frames by which paths may differ on when the same word was said
+constexpr double kCeiling = 1.0;    // a log-probability is not above 0, but for rounding
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
@@ -25,7 +26,8 @@ bool Frames::add(const float* log_probs, const Options& options) {
     std::size_t first = scores_.size();
     scores_.resize(first + width());
     for (std::size_t token = 0; token < width(); ++token) {
-        double log_prob = std::max(static_cast<double>(log_probs[columns_[token]]), kFloor);
+        // Whatever the array holds (another thread may write into it): NaN becomes the floor, too.
+        double log_prob = std::min(std::max(kFloor, static_cast<double>(log_probs[columns_[token]])), kCeiling);
         scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
     }
     bool only_blank = options.blank_skip < 1.0 &&
@@ -147,10 +149,11 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
 
 Utterance::Live Utterance::live() {
     Live live;
+    std::vector<double> scores;
     std::unordered_map<ContextId, std::size_t> places;
     for (const Search::Token& token : search_.live()) {
         bool between = search_.is_between(token.position);
-        auto score = static_cast<float>(search_.offset()) + token.score - search_.ahead_of(token);
+        double score = search_.offset() + token.score - search_.ahead_of(token);
         auto [place, is_new] = places.try_emplace(token.context, live.ids.size());
         if (is_new) {
             const Contexts::Context& context = search_.contexts()[token.context];
@@ -158,14 +161,14 @@ Utterance::Live Utterance::live() {
             live.parent_ids.push_back(context.parent);
             live.words.push_back(
                 search_.lattice().best_words(between ? search_.boundary(token.context) : token.start));
-            live.acoustic.push_back(score);
+            scores.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
-            live.acoustic[place->second] = std::max(live.acoustic[place->second], score);
+            scores[place->second] = std::max(scores[place->second], score);
         }
     }
     for (std::size_t each = 0; each < live.ids.size(); ++each) {
-        double lm = 0.0, rest = live.added[each];
+        double lm = 0.0, rest = search_.contexts()[live.ids[each]].added;
         ContextId context = Contexts::kBegin;
         for (WordId word : live.words[each]) {
             Contexts::Next next = search_.contexts().next(context, word);
@@ -174,14 +177,14 @@ Utterance::Live Utterance::live() {
             context = next.context;
         }
         live.lm.push_back(static_cast<float>(lm));
-        live.acoustic[each] = static_cast<float>((live.acoustic[each] - rest - options_.lm_weight * lm) /
-                                                 options_.acoustic_scale);
+        double acoustic = (scores[each] - rest - options_.lm_weight * lm) / options_.acoustic_scale;
+        live.acoustic.push_back(static_cast<float>(acoustic));
     }
     return live;
 }
 
 void Utterance::add_scores(const std::vector<std::uint32_t>& ids, const float* scores) {
-    for (std::size_t each = 0; each < ids.size(); ++each) search_.add_score(ids[each], scores[each]);
+    search_.add_scores(ids, scores);
 }
 
 // The last node: arcs from all contexts that are between words, or if none is, from where the unfinished words began.
@@ -259,12 +262,25 @@ std::vector<Hypothesis> Utterance::finish() {
         lattice = &other;
     }
     auto sentences = best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);
+    std::vector<Hypothesis> hypotheses = ranked(sentences);
+    add_confidences(hypotheses, *lattice);
+    return hypotheses;
+}
+
+// The best of the sentences by their exact scores, best first.
+std::vector<Hypothesis> Utterance::ranked(const std::vector<std::vector<WordId>>& sentences) {
     const NGram& ngram = second_ ? *second_ : model_->vocabulary().ngram();
     std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, options_, ngram);
-    for (Hypothesis& found : hypotheses) {
-        if (!has_hook_) break;
-        found.added_score = added_score(found.words);
-        found.score += found.added_score;
+    if (hypotheses.empty()) {  // silence was required only after words had been said without
+        Options lenient = options_;
+        lenient.sil_required = false;
+        hypotheses = model_->score(sentences, frames_, lenient, ngram);
+    }
+    if (has_hook_) {
+        for (Hypothesis& found : hypotheses) {
+            found.added_score = added_score(found.words);
+            found.score += found.added_score;
+        }
     }
     auto text = [this](const Hypothesis& found) {
         std::string joined;
@@ -277,7 +293,6 @@ std::vector<Hypothesis> Utterance::finish() {
     if (hypotheses.size() > static_cast<std::size_t>(options_.nbest)) {
         hypotheses.resize(static_cast<std::size_t>(options_.nbest));
     }
-    add_confidences(hypotheses, *lattice);
     return hypotheses;
 }
 

@@ -131,6 +131,24 @@ def test_scores_of_beginnings_are_handed_on_to_their_continuations(decoders):
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
 
 
+def test_scores_of_beginnings_reach_continuations_that_were_dropped_before(decoders):
+    """`a b` comes up with the second frame and is dropped at once; then `a` is given 2; then `a b` comes again."""
+    first, _ = decoders
+    seen = []
+
+    def hook(batch):
+        seen.append(dict(zip(batch.words, batch.added.tolist(), strict=True)))
+        return np.array([2.0 * (words == ("a",) and batch.frame == 2) for words in batch.words], dtype=np.float32)
+
+    decoder = first.with_options(max_active=3, min_active=1, blank_penalty=1.0)
+    nbest = decode(decoder, spoken("AA SIL SIL B SIL"), hook=hook)
+    assert ("a",) in seen[1]
+    assert ("a", "b") not in seen[0] | seen[1] | seen[2]
+    assert seen[3]["a", "b"] == 2.0
+    assert nbest[0].text == "a b"
+    assert nbest[0].llm_score == 2.0
+
+
 def test_a_batch_describes_the_live_hypotheses(decoders):
     first, _ = decoders
     first = first.with_options(recombine="max", lm_weight=0.5, word_score=0.25)
@@ -232,6 +250,7 @@ def test_scores_reach_the_search(sentence_lm):
         (lambda n: np.zeros((n, 1), dtype=np.float32), r"^the hook returned float32 \[\d+, 1\]; float32 \[\d+\] or"),
         (lambda n: np.full(n, np.nan, dtype=np.float32), "^the hook returned scores that are not finite"),
         (lambda n: np.full(n, -np.inf, dtype=np.float32), "^the hook returned scores that are not finite"),
+        (lambda n: np.full(n, 3e38, dtype=np.float32), r"^the hook returned a score beyond 1e\+06$"),
     ],
 )
 def test_what_is_no_scores_is_refused_by_name(sentence_lm, returned, message):
@@ -269,8 +288,28 @@ def test_an_exception_of_a_hook_comes_through_and_the_session_lives_on(sentence_
 
 
 def test_hooks_need_a_frame_count_of_at_least_one(sentence_lm):
-    with pytest.raises(DecodingError, match=r"^every_frames is 0; it must be at least 1"):
-        Decoder.from_dir(sentence_lm).session(RELEASE, hook=lambda batch: None, every_frames=0)
+    for wrong in (0, -1, 2.5, "two"):
+        with pytest.raises(DecodingError, match=f"^every_frames is {wrong!r}; a whole number of at least 1 is needed$"):
+            Decoder.from_dir(sentence_lm).session(RELEASE, hook=lambda batch: None, every_frames=wrong)
+
+
+def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
+    """What is refused changes nothing, and the session goes on."""
+    decoder, log_probs_PV, refused = Decoder.from_dir(sentence_lm), posteriors("go there"), []
+
+    def hook(batch):
+        for misuse in (lambda: session.step(log_probs_PV), session.finish):
+            with pytest.raises(DecodingError, match="^the session is in use by its hook; ") as caught:
+                misuse()
+            refused.append(caught.value)
+
+    session = decoder.session(RELEASE, hook=hook, every_frames=5)
+    session.step(log_probs_PV)
+    nbest = session.finish()
+    assert len(refused) == 2 * (len(log_probs_PV) // 5 + 1)
+    assert [(each.text, each.score) for each in nbest] == [
+        (each.text, each.score) for each in decoder.decode(log_probs_PV, RELEASE)
+    ]
 
 
 def test_sessions_after_one_with_a_hook_are_as_before(sentence_lm):

@@ -16,6 +16,7 @@ from engine_cases import (
     posteriors,
     random_frames,
     readings,
+    spoken,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -186,6 +187,18 @@ def test_a_change_in_mid_utterance_matters(decoder):
     assert text == "go there"
 
 
+@pytest.mark.parametrize("recombine", ["logadd", "max"])
+def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_of, recombine):
+    """No sentence of the list fits into the two frames with SIL between its words."""
+    decoder = Decoder.from_dir(
+        lm_of([("a", "AA", 1.0), ("b", "B", 1.0)], GRAMS), dict(lattice_beam=0.0, recombine=recombine)
+    )
+    session = decoder.session(RELEASE)
+    assert session.step(spoken("AA B", 20.0)).text == "a b"
+    session.set_options(sil_required=True)
+    assert [each.text for each in session.finish()] == ["a b"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -214,7 +227,9 @@ def test_whole_numbers_may_be_given_in_any_form_and_size(decoder, name):
     log_probs_PV = posteriors("go there")
     plain = decoder.with_options(**{name: 10}).decode(log_probs_PV, RELEASE)
     assert decoder.with_options(**{name: 10.0}).decode(log_probs_PV, RELEASE) == plain
-    assert decoder.with_options(**{name: int(np.int64(10))}).decode(log_probs_PV, RELEASE) == plain
+    assert decoder.with_options(**{name: np.int64(10)}).decode(log_probs_PV, RELEASE) == plain
+    with pytest.raises(DecodingError, match=f"^{name} is 10+; a finite int is needed$"):
+        decoder.with_options(**{name: 10**400})
     with pytest.raises(DecodingError, match=f"^{name} is 1000000000000; it must be"):
         decoder.with_options(**{name: 10**12})
 

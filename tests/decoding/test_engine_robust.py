@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from engine_cases import SENTENCES, TEXTS, Grams, noise, posteriors, sentence_entries, spoken, write_lm
 
+from cortext import _native
 from cortext.decoding import Decoder
+from cortext.decoding.engine import native_options
 from cortext.decoding.session import SUM_TOLERANCE
 from cortext.errors import CortextError, DecodingError, LanguageModelError, TextError
 from cortext.text.phonemes import LM, RELEASE
@@ -225,6 +227,36 @@ def test_a_session_refuses_a_second_thread(decoder):
         thread.join()
     assert set(refusals) == {"the session is in use by another thread; give each thread a session of its own"}
     assert len(session.finish()) >= 1
+
+
+def test_frames_that_change_while_they_are_read_are_no_danger(decoder):
+    """They are checked, but another thread may write into the array afterwards."""
+    for wrong in (np.nan, np.inf, 3e38, -3e38):
+        utterance = decoder._engine.start(decoder.options, RELEASE)
+        utterance.advance(np.full((20, 41), wrong, dtype=np.float32))
+        utterance.advance(GOOD)
+        nbest = utterance.finish()
+        assert np.isfinite([each.score for each in nbest]).all()
+        assert nbest[0].text.endswith("go there")
+
+
+def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
+    model, columns, options = decoder._engine._model, list(range(41)), native_options(decoder.options)
+    for wrong in (columns[1:], [*columns[:-1], 41], [-1, *columns[1:]]):
+        with pytest.raises(DecodingError, match="one column a token is needed"):
+            _native.Utterance(model, options, wrong, None, False)
+    with pytest.raises(DecodingError, match="one offset a token is needed"):
+        _native.Utterance(model, _native.Options(), columns, None, False)
+    utterance = _native.Utterance(model, options, columns, None, True)
+    with pytest.raises(DecodingError, match="one log-probability a token is needed"):
+        utterance.advance(np.zeros((3, 40), dtype=np.float32))
+    with pytest.raises(DecodingError, match="one score a hypothesis is needed"):
+        utterance.add_scores([0, 0], np.zeros(1, dtype=np.float32))
+    with pytest.raises(IndexError):
+        utterance.add_scores([10**6], np.zeros(1, dtype=np.float32))
+    utterance.finish()
+    with pytest.raises(DecodingError, match="the session is finished"):
+        utterance.finish()
 
 
 def load_model(decoder, seconds, n_threads=8):

@@ -13,7 +13,7 @@ import numpy as np
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import FRAME_MS, DecoderOptions, Hypothesis, NBest, Partial, Word
+from cortext.decoding.options import FRAME_MS, LARGEST, DecoderOptions, Hypothesis, NBest, Partial, Word
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.text.lexicon import encode
@@ -83,7 +83,7 @@ class NativeEngine:
         utterance = _native.Utterance(
             model, native_options(options), _columns(inventory), self._second, hook is not None
         )
-        return NativeUtterance(utterance, model, options, hook, every_frames)
+        return NativeUtterance(utterance, options, hook, every_frames)
 
     def score(
         self,
@@ -131,22 +131,22 @@ class NativeUtterance:
     def __init__(
         self,
         utterance: _native.Utterance,
-        model: _native.Model,
         options: DecoderOptions,
         hook: Hook | None,
         every_frames: int,
     ) -> None:
-        if every_frames < 1:
-            raise DecodingError(f"every_frames is {every_frames}; it must be at least 1")
-        self._utterance, self._model, self._options = utterance, model, options
+        if not isinstance(every_frames, int) or every_frames < 1:
+            raise DecodingError(f"every_frames is {every_frames!r}; a whole number of at least 1 is needed")
+        self._utterance, self._options = utterance, options
         self._hook, self._every = hook, every_frames
-        self._frame = 0
+        self._frame, self._in_hook = 0, False
 
     def advance(self, log_probs_PV: np.ndarray) -> None:
         """Take in frames of log-probabilities."""
         if self._hook is None:
             self._utterance.advance(log_probs_PV)
             return
+        self._refuse_within_hook()
         while len(log_probs_PV):
             step = self._every - self._frame % self._every
             self._utterance.advance(log_probs_PV[:step])
@@ -167,6 +167,7 @@ class NativeUtterance:
     def finish(self) -> NBest:
         """The candidate sentences with exact scores, best first."""
         if self._hook is not None:
+            self._refuse_within_hook()
             self._call_hook(self._hook, is_last=True)
         return NativeNBest(self._utterance.finish(), self._options, self._hook is not None)
 
@@ -182,14 +183,24 @@ class NativeUtterance:
             frame=self._frame,
             is_last=is_last,
         )
-        scores = hook(batch)
+        self._in_hook = True
+        try:
+            scores = hook(batch)
+        finally:
+            self._in_hook = False
         if scores is None:
             return
         if not isinstance(scores, np.ndarray) or scores.dtype != np.float32 or scores.shape != (len(ids),):
             raise DecodingError(f"the hook returned {_described(scores)}; float32 [{len(ids)}] or None is needed")
         if not np.isfinite(scores).all():
             raise DecodingError("the hook returned scores that are not finite")
+        if len(scores) and np.abs(scores).max() > LARGEST:
+            raise DecodingError(f"the hook returned a score beyond {LARGEST:g}")
         self._utterance.add_scores(ids, np.ascontiguousarray(scores))
+
+    def _refuse_within_hook(self) -> None:
+        if self._in_hook:
+            raise DecodingError("the session is in use by its hook", fix="step and finish outside of the hook")
 
 
 class NativeNBest(NBest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, overload
 
 from cortext.errors import DecodingError, nearest
@@ -72,11 +73,10 @@ class DecoderOptions:
             value = getattr(self, field.name)
             if field.type not in ("int", "float"):
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or (field.type == "int" and int(value) != value):
+            if not is_finite(value) or (field.type == "int" and int(value) != value):
                 raise DecodingError(f"{field.name} is {value!r}; a finite {field.type} is needed")
             object.__setattr__(self, field.name, int(value) if field.type == "int" else float(value))
-            low, high = _BOUNDS.get(field.name, (-1e6, 1e6))
+            low, high = _BOUNDS.get(field.name, (-LARGEST, LARGEST))
             if not low <= value <= high:
                 raise DecodingError(f"{field.name} is {value}; it must be at least {low:g} and at most {high:g}")
 
@@ -96,6 +96,9 @@ class DecoderOptions:
         return replace(self, **changes)
 
 
+LARGEST = 1e6
+"""Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook adds."""
+
 _BOUNDS: dict[str, tuple[float, float]] = {
     "acoustic_scale": (1e-3, 1e3),
     "lm_weight": (0, 1e3),
@@ -110,7 +113,15 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "nbest": (1, 1e9),
     "history_words": (0, 1e3),
 }
-"""Lowest and highest value of each number; for the others minus and plus a million."""
+"""Lowest and highest value of each number; for the others minus and plus `LARGEST`."""
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a number (a bool is none) that a float can hold."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
@@ -124,7 +135,7 @@ def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
     for symbol, prior in pairs:
         if symbol not in LM.index:
             raise DecodingError(f"label_priors names an unknown token {symbol!r}; {nearest(str(symbol), LM.symbols)}")
-        if isinstance(prior, bool) or not isinstance(prior, int | float) or not 0 < prior <= 1:
+        if not is_finite(prior) or not 0 < prior <= 1:
             raise DecodingError(f"the label prior of {symbol} is {prior!r}; a probability above 0 is needed")
     return tuple((symbol, float(prior)) for symbol, prior in pairs)
 

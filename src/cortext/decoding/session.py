@@ -107,8 +107,9 @@ class Session:
 
     def finish(self) -> NBest:
         """The candidate sentences, best first. Ends the session."""
-        utterance, self._utterance = self._open(), None
-        return utterance.finish()
+        nbest = self._open().finish()
+        self._utterance = None
+        return nbest
 
     def _open(self) -> Utterance:
         if self._utterance is None:

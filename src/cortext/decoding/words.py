@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cortext.decoding.options import LARGEST, is_finite
 from cortext.errors import DecodingError, TextError
 from cortext.text.lexicon import Pronunciation, encode
 from cortext.text.pronunciation import pronounce
@@ -41,6 +41,8 @@ class WordChanges:
     def without_words(self, words: Iterable[str]) -> WordChanges:
         """Fewer words."""
         gone = dict.fromkeys([words] if isinstance(words, str) else words)
+        for word in gone:
+            _check_word(word)
         return replace(
             self,
             added=tuple((word, variants) for word, variants in self.added if word not in gone),
@@ -51,18 +53,30 @@ class WordChanges:
     def with_bonuses(self, bonuses: Mapping[str, float]) -> WordChanges:
         """Other bonuses for these words; 0 takes one away."""
         for word, bonus in bonuses.items():
-            if isinstance(bonus, bool) or not isinstance(bonus, int | float) or not math.isfinite(bonus):
+            _check_word(word)
+            if not is_finite(bonus):
                 raise DecodingError(f"the bonus of {word!r} is {bonus!r}; a finite number is needed")
+            if abs(bonus) > LARGEST:
+                raise DecodingError(f"the bonus of {word!r} is {bonus}; at most {LARGEST:g} can be added or taken")
         merged = dict(self.bonuses) | dict(bonuses)
         return replace(self, bonuses=tuple((word, float(bonus)) for word, bonus in merged.items() if bonus))
+
+
+def _check_word(word: object) -> None:
+    if not isinstance(word, str) or word.split() != [word] or not _is_unicode(word):
+        raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written; undecodable bytes of a command line cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]:
     if isinstance(words, str):
         words = [words]
     for word in words:
-        if not isinstance(word, str) or not word or word.split() != [word]:
-            raise DecodingError(f"{word!r} is not a word", fix="give words without blanks")
+        _check_word(word)
         try:
             given = words[word] if isinstance(words, Mapping) else pronounce(word)
             variants = tuple(tuple(variant) for variant in given)
