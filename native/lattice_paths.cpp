@@ -163,6 +163,80 @@ std::vector<double> arc_posteriors(const Lattice& lattice) {
     return posteriors;
 }
 
+// Takes the search's n-gram out of a lattice and puts a second one in, node by node.
+class Rescoring {
+public:
+    Rescoring(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options)
+        : lattice_(lattice), contexts_(contexts), second_(second), options_(options), states_(lattice.size()) {}
+
+    Lattice result() {
+        Lattice result;
+        states_[0].push_back({second_.begin(), 0, 0.0, {}});
+        for (LatticeNode node = 1; node < lattice_.size(); ++node) {
+            std::vector<State>& here = states_[node];
+            for (const LatticeArc* arc = lattice_.arcs_of(node); arc < lattice_.arcs_end(node); ++arc) {
+                for (const State& from : states_[arc->from]) extend(from, *arc, node, here);
+            }
+            std::stable_sort(here.begin(), here.end(), [](const State& a, const State& b) { return a.best > b.best; });
+            if (here.size() > kMostStates) here.erase(here.begin() + kMostStates, here.end());
+            for (State& state : here) {
+                for (const LatticeArc& arc : state.arcs) result.add_arc(arc.from, arc.word, arc.score);
+                state.node = result.add_node(lattice_[node].context, lattice_[node].frame);
+                state.arcs = {};
+            }
+        }
+        return result;
+    }
+
+private:
+    // The paths to a node that are alike for the second n-gram.
+    struct State {
+        NGramState state;
+        LatticeNode node;  // of the new lattice
+        double best;
+        std::vector<LatticeArc> arcs;
+    };
+
+    void extend(const State& from, const LatticeArc& arc, LatticeNode node, std::vector<State>& here) {
+        NGramState state = from.state;
+        double change = 0.0;
+        if (arc.word != kNoWord) {
+            change = word_change(from.state, arc, state);
+        } else if (node + 1 == lattice_.size()) {
+            change = second_.end(from.state) - contexts_.end(lattice_[arc.from].context);
+            state = second_.begin();  // all sentences end alike
+        }
+        float score = arc.score + static_cast<float>(options_.lm_weight * change);
+        auto same = [&](const State& known) {
+            return known.state.length == state.length &&
+                   std::equal(state.words, state.words + state.length, known.state.words);
+        };
+        auto known = std::find_if(here.begin(), here.end(), same);
+        if (known == here.end()) known = here.insert(here.end(), {state, 0, kNever, {}});
+        known->arcs.push_back({from.node, arc.word, score});
+        known->best = std::max(known->best, from.best + score);
+    }
+
+    // What the second n-gram gives a word, less what the search's gave it.
+    double word_change(const NGramState& before, const LatticeArc& arc, NGramState& after) {
+        const Vocabulary& vocabulary = contexts_.vocabulary();
+        auto [index, is_new] = indices_.try_emplace(arc.word, 0);
+        if (is_new) index->second = second_.index(vocabulary.text(arc.word));
+        auto unknown = [this](WordIndex word) { return word == 0 ? options_.unk_score : 0.0; };
+        double gained = second_.score(before, index->second, after) + unknown(index->second);
+        double lost = contexts_.next(lattice_[arc.from].context, arc.word).log_prob +
+                      unknown(vocabulary.ngram_word(arc.word));
+        return gained - lost;
+    }
+
+    const Lattice& lattice_;
+    Contexts& contexts_;
+    const NGram& second_;
+    const Options& options_;
+    std::vector<std::vector<State>> states_;  // of each node
+    std::unordered_map<WordId, WordIndex> indices_;  // of the second n-gram
+};
+
 }  // namespace
 
 std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n, double beam) {
@@ -198,54 +272,7 @@ double WordPosteriors::operator()(WordId word, std::int32_t first, std::int32_t 
 }
 
 Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options) {
-    struct State {
-        NGramState state;
-        LatticeNode node;  // of the new lattice
-        double best;
-        std::vector<LatticeArc> arcs;
-    };
-    const Vocabulary& vocabulary = contexts.vocabulary();
-    auto unknown = [&](WordIndex word) { return word == 0 ? options.unk_score : 0.0; };
-    auto same = [](const NGramState& a, const NGramState& b) {
-        return a.length == b.length && std::equal(a.words, a.words + a.length, b.words);
-    };
-    std::unordered_map<WordId, WordIndex> indices;
-    Lattice result;
-    std::vector<std::vector<State>> states(lattice.size());
-    states[0].push_back({second.begin(), 0, 0.0, {}});
-    for (LatticeNode node = 1; node < lattice.size(); ++node) {
-        bool is_last = node + 1 == lattice.size();
-        std::vector<State>& here = states[node];
-        for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
-            ContextId context = lattice[arc->from].context;
-            for (const State& from : states[arc->from]) {
-                NGramState state = from.state;
-                double change = 0.0;
-                if (arc->word != kNoWord) {
-                    auto [index, is_new] = indices.try_emplace(arc->word, 0);
-                    if (is_new) index->second = second.index(vocabulary.text(arc->word));
-                    change = second.score(from.state, index->second, state) + unknown(index->second) -
-                             contexts.next(context, arc->word).log_prob - unknown(vocabulary.ngram_word(arc->word));
-                } else if (is_last) {
-                    change = second.end(from.state) - contexts.end(context);
-                    state = second.begin();
-                }
-                float score = arc->score + static_cast<float>(options.lm_weight * change);
-                auto known = std::find_if(here.begin(), here.end(), [&](const State& s) { return same(s.state, state); });
-                if (known == here.end()) known = here.insert(here.end(), {state, 0, kNever, {}});
-                known->arcs.push_back({from.node, arc->word, score});
-                known->best = std::max(known->best, from.best + score);
-            }
-        }
-        std::stable_sort(here.begin(), here.end(), [](const State& a, const State& b) { return a.best > b.best; });
-        if (here.size() > kMostStates) here.erase(here.begin() + kMostStates, here.end());
-        for (State& state : here) {
-            for (const LatticeArc& arc : state.arcs) result.add_arc(arc.from, arc.word, arc.score);
-            state.node = result.add_node(lattice[node].context, lattice[node].frame);
-            state.arcs.clear();
-        }
-    }
-    return result;
+    return Rescoring(lattice, contexts, second, options).result();
 }
 
 }  // namespace cortext

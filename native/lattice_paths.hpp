@@ -33,7 +33,7 @@ private:
 };
 
 // The lattice with the n-gram's scores taken out and those of `second` put in; its nodes are split where their paths
-// differ for `second`, into `most_states` at most. The last node's arcs are sentence ends.
+// differ for `second` (the best few dozen states are kept). The last node's arcs are sentence ends.
 Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options);
 
 }  // namespace cortext
