@@ -27,7 +27,9 @@ def test_prune_takes_as_many_numbers_as_follow(text, tmp_path, capsys):
     assert json.loads(out)["counts"][2] == 3  # <s> how are, how are you, are you </s>
 
 
-@pytest.mark.parametrize("option", [["--prune", "none"], ["--prune", "-1"]])
+@pytest.mark.parametrize(
+    "option", [["--prune", "none"], ["--prune", "-1"], ["--memory", "nan"], ["--memory", "1e12"], ["--vocab", ""]]
+)
 def test_what_is_no_number_is_refused(text, tmp_path, capsys, option):
     assert run(["lm", "build", str(text), *option, "--out", str(tmp_path / "lm")]) == 2
     assert "Traceback" not in capsys.readouterr().err

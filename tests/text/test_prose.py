@@ -124,13 +124,14 @@ def test_what_is_kept_and_rejected_is_reported() -> None:
         "broken \ufffd text",
         "if (a[i] == b[j]) { c[i] = d[j]; }",
         "word " * 300,
+        "a" * 6000,
     ]
     assert list(sentences(lines, report)) == ["the cat sat", "it ran"]
-    assert (report.lines, report.sentences, report.words) == (7, 2, 5)
-    assert report.rejected == {"other_script": 1, "no_letters": 2, "bad_encoding": 1, "not_prose": 1, "too_long": 1}
+    assert (report.lines, report.sentences, report.words) == (8, 2, 5)
+    assert report.rejected == {"other_script": 1, "no_letters": 2, "bad_encoding": 1, "not_prose": 1, "too_long": 2}
     assert report.examples["other_script"] == ["Привет, мир."]
     assert report.examples["no_letters"] == ["2 + 2 = 4", "https://example.com/x"]
-    assert json.loads(json.dumps(report.to_json()))["rejected"]["too_long"] == 1
+    assert json.loads(json.dumps(report.to_json()))["rejected"]["too_long"] == 2
 
 
 def test_examples_of_rejected_text_stay_few_and_short() -> None:

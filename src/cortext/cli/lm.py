@@ -58,7 +58,9 @@ def build(
     binary: Annotated[str, typer.Option(help="lm.bin is a quantised trie, a trie or probing.")] = "quantised",
     keep_arpa: Annotated[bool, typer.Option("--keep-arpa", help="Keep the model as text too, lm.arpa.")] = False,
     engine: Annotated[str, typer.Option(help="cortext, or lmplz: KenLM's estimator, where installed.")] = "cortext",
-    memory: Annotated[float, typer.Option(help="Gigabytes for counting; the rest goes to the disk of --out.")] = 4.0,
+    memory: Annotated[
+        float, typer.Option(min=0.125, max=16384, help="Gigabytes for counting; the rest goes to the disk of --out.")
+    ] = 4.0,
     as_json: bool = JSON,
 ) -> None:
     """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.
@@ -78,7 +80,7 @@ def build(
             texts,
             order,
             out,
-            read_vocabulary(vocab) if vocab else None,
+            read_vocabulary(vocab) if vocab is not None else None,
             stage=stage,
             prune=_numbers(prune),
             interpolate=interpolate,

@@ -148,6 +148,7 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
 
 def replace_directory(new: Path, out: Path) -> None:
     """Rename directory `new` to `out`; what was there before disappears only once the new one is in its place."""
+    new, out = (path.parent.resolve() / path.name for path in (new, out))  # runs/../runs is gone while it is renamed
     old = new.with_name(new.name + ".old")
     if out.exists():
         out.replace(old)
@@ -157,5 +158,7 @@ def replace_directory(new: Path, out: Path) -> None:
         if old.exists():
             old.replace(out)
         raise
+    if old.is_symlink():
+        old.unlink()
     shutil.rmtree(old, ignore_errors=True)
     sync(out.parent)

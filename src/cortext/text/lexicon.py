@@ -110,7 +110,8 @@ class Lexicon:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise TextError(f"cannot read the lexicon: {error}", where=path, fix="give a UTF-8 lexicon.txt") from None
+            what = getattr(error, "strerror", None) or error
+            raise TextError(f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt") from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:

@@ -243,10 +243,10 @@ def _end(match: re.Match[str]) -> str:
 
 def _spoken(raw: str) -> tuple[str, str]:
     """Why a sentence is rejected (empty if it is not), and its words."""
-    if _PLAIN.fullmatch(raw):
-        return _checked(raw.translate(_UNMARK).lower().rstrip())
     if len(raw) > _MAX_CHARACTERS:
         return "too_long", ""
+    if _PLAIN.fullmatch(raw):
+        return _checked(raw.translate(_UNMARK).lower().rstrip())
     if "\ufffd" in raw:
         return "bad_encoding", ""
     if not raw.isascii() and any(character.isalpha() and not character.isascii() for character in raw):

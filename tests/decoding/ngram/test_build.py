@@ -42,7 +42,8 @@ TEXT = MADE_BY_LMPLZ / "text.txt"
         (dict(prune=(1,)), "words are not pruned; use --vocab"),
         (dict(prune=(0, 9)), "no n-gram of order 2 is left; prune less"),
         (dict(kind="spelling", vocabulary=5), "vocabulary of a spelling model is the letters"),
-        (dict(memory_bytes=1), "memory is too little"),
+        (dict(memory_bytes=1), "0.125 to 16384 are possible"),
+        (dict(memory_bytes=1 << 60), "0.125 to 16384 are possible"),
         (dict(vocabulary=0), "a vocabulary of 0 words cannot be"),
     ],
 )
@@ -101,6 +102,11 @@ def test_a_vocabulary_is_a_number_or_a_file(tmp_path):
     assert read_vocabulary(str(tmp_path / "words.txt")) == ["the", "cat", "sat"]
     with pytest.raises(LanguageModelError, match=r"none.txt: cannot read the vocabulary: No such file"):
         read_vocabulary(str(tmp_path / "none.txt"))
+    (tmp_path / "words.txt").write_bytes(b"\xef\xbb\xbfthe\r\ncat\r\n")  # as editors on Windows save it
+    assert read_vocabulary(str(tmp_path / "words.txt")) == ["the", "cat"]
+    (tmp_path / "words.txt").write_text("the\nCat\n")
+    with pytest.raises(LanguageModelError, match=r"words.txt: 'Cat' in the vocabulary is not a normalised word"):
+        read_vocabulary(str(tmp_path / "words.txt"))
 
 
 def test_a_spelling_model_is_of_letters_and_ends_with_the_word(tmp_path):

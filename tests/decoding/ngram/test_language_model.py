@@ -86,6 +86,22 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         LanguageModel.build(SENTENCES, 2, tmp_path / "file" / "lm")
 
 
+def test_a_model_is_replaced_where_it_is_however_it_is_named(built, tmp_path):
+    (tmp_path / "link").symlink_to(built.directory)
+    for out in (tmp_path / "lm" / ".." / "lm", tmp_path / "link"):
+        LanguageModel.build(["the end"], 1, out)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "lm"]
+        assert (tmp_path / "link").is_symlink()
+        assert LanguageModel.open(tmp_path / "lm").ngram.order == 1
+
+
+def test_the_current_directory_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LanguageModelError, match=r"is the current directory; give a directory in it"):
+        LanguageModel.build(["the end"], 1, ".")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(LanguageModelError, match="no sentence is long enough"):
         LanguageModel.build(["hi"], 4, tmp_path / "lm")
@@ -96,7 +112,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
     ("texts", "message"),
     [
         ([], "no sentence in the texts"),
-        (["...", "- --"], "no sentence in"),
+        (["...", "- --"], "no sentence in the texts, 2 rejected as no_letters; give prose"),
         ("the cat", "texts is 'the cat'; a list of Paths and sentences is needed"),
     ],
 )

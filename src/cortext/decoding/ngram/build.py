@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext import _native
 from cortext.decoding.ngram import counts, lmplz
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
@@ -24,7 +24,9 @@ from cortext.decoding.ngram.spelling import LETTERS, letter_lexicon, spelt
 from cortext.decoding.ngram.vocabulary import choose, renumbered
 from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError, nearest
+from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import LM
+from cortext.text.pronunciation import lexicon_for
 
 FORMAT_VERSION = 2
 FILES = ("lexicon.txt", "tokens.txt", "lm.bin", "lm.arpa", "lm.arpa.gz", "lm.json")
@@ -89,9 +91,9 @@ class BuildOptions:
             raise LanguageModelError("lmplz does not interpolate", fix="leave --engine or --interpolate out")
         if self.kind == "spelling" and self.vocabulary is not None:
             raise LanguageModelError("the vocabulary of a spelling model is the letters", fix="leave --vocab out")
-        if self.memory_bytes < 128 << 20:
+        if not 1 << 27 <= self.memory_bytes <= 1 << 44:
             raise LanguageModelError(
-                f"{self.memory_bytes / (1 << 30):.2g} GB of memory is too little", fix="give 0.125"
+                f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible", fix="4 is usual"
             )
 
     @property
@@ -109,7 +111,7 @@ def build(texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: 
     named = grouped(texts)
     if options.interpolate and len(named) < 2:
         raise LanguageModelError("interpolation needs two texts or more")
-    if options.held_out in named:
+    if options.held_out and options.held_out.resolve() in [text.resolve() for text in named if isinstance(text, Path)]:
         raise LanguageModelError("the held-out text is one of the texts", where=options.held_out)
     with in_place_of(out) as partial:
         _Build(partial, options, stage).run(named)
@@ -142,7 +144,11 @@ class _Build:
         else:
             self._estimate(corpus, words)
         shutil.rmtree(self.work)
-        self._write_rest(kept)
+        self.stage("writing lm.bin")
+        write_binary(self.partial, options.binary, options.keep_arpa, min(options.memory_bytes, 1 << 30))
+        bar = self.stage("pronouncing") or silent
+        lexicon = letter_lexicon() if self.respell else lexicon_for(_counted(kept, bar))
+        write_rest(self.partial, lexicon, self.facts)
 
     def _estimate(self, corpus: Corpus, words: list[str]) -> None:
         """Write the ARPA file."""
@@ -188,59 +194,59 @@ class _Build:
         seen, kept = (np.sum([getattr(model, which) for model in models], axis=0) for which in ("seen", "kept"))
         self.facts["left_out"] = [0, *(seen - kept).tolist()[1:]]
 
-    def _write_rest(self, kept: Sequence[str]) -> None:
-        """Everything but the ARPA file."""
-        from cortext import _native
-        from cortext.text.pronunciation import lexicon_for
 
-        options = self.options
-        self.stage("writing lm.bin")
-        arguments = BINARIES[options.binary] | {"memory_bytes": min(options.memory_bytes, 1 << 30)}
-        binary = self.partial / "lm.bin"
-        in_background(lambda: _native.write_binary(str(self.arpa), str(binary), **arguments))
-        if not options.keep_arpa:
-            self.arpa.unlink()
-        bar = self.stage("pronouncing") or silent
-        lexicon = letter_lexicon() if self.respell else lexicon_for(_counted(kept, bar))
-        lexicon.write(self.partial / "lexicon.txt")
-        (self.partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
-        model = _native.NGram.open(str(binary))
-        self.facts |= {
-            "counts": list(model.counts),
-            "binary": model.kind,
-            "bytes_per_ngram": round(model.bytes / sum(model.counts), 2),
-            "version": version("cortext"),
-        }
-        (self.partial / "lm.json").write_text(json.dumps(self.facts, indent=2) + "\n")
+def write_binary(directory: Path, binary: str, keep_arpa: bool = False, memory_bytes: int = 1 << 30) -> None:
+    """Make `lm.bin` of the `lm.arpa` in a directory; `binary` is one of BINARIES."""
+    arpa, out = directory / "lm.arpa", directory / "lm.bin"
+    in_background(lambda: _native.write_binary(str(arpa), str(out), **BINARIES[binary], memory_bytes=memory_bytes))
+    if not keep_arpa:
+        arpa.unlink()
+
+
+def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None:
+    """Write what belongs to a directory besides the n-grams; `lm.json` gets `facts` and what `lm.bin` tells."""
+    lexicon.write(directory / "lexicon.txt")
+    (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
+    model = _native.NGram.open(str(directory / "lm.bin"))
+    described = {
+        "counts": list(model.counts),
+        "binary": model.kind,
+        "bytes_per_ngram": round(model.bytes / sum(model.counts), 2),
+        "version": version("cortext"),
+    }
+    (directory / "lm.json").write_text(json.dumps(facts | described, indent=2) + "\n")
 
 
 def refuse_foreign(out: Path) -> None:
     """A directory to write may be absent, empty, or hold a language model."""
     if out.exists() and not out.is_dir():
         raise LanguageModelError("is a file; a directory to write is needed", where=out)
+    if out.resolve() == Path.cwd():
+        raise LanguageModelError("is the current directory", where=out, fix="give a directory in it")
     foreign = sorted(path.name for path in out.iterdir() if path.name not in FILES) if out.is_dir() else []
     if foreign:
-        raise LanguageModelError(f"holds {foreign[0]!r}, which is no part of a language model", where=out)
+        raise LanguageModelError(
+            f"holds {foreign[0]!r}, which is no part of a language model", where=out, fix="give a new directory"
+        )
 
 
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
     """A directory beside `out` that takes its place when the block ends, and vanishes when it fails."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    old = out.with_name(f".{out.name}.{os.getpid()}.old")
+    from cortext.data.disk import replace_directory, temporary_name  # h5py, which only building pays
+
     try:
+        partial = temporary_name(out.resolve())
         partial.mkdir(parents=True)
         yield partial
-        if out.is_dir():
-            out.replace(old)
-        partial.replace(out)
+        replace_directory(partial, out.resolve())
     except OSError as error:
-        if old.is_dir() and not out.exists():
-            old.replace(out)
-        raise LanguageModelError(f"cannot write the language model: {error.strerror or error}", where=out) from None
+        fix = "write elsewhere or free some space"
+        raise LanguageModelError(
+            f"cannot write the language model: {error.strerror or error}", where=out, fix=fix
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _steps(bar: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:

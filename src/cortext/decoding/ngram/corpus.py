@@ -90,7 +90,8 @@ def read_corpus(
         done += _size(text)
     if not any(source["sentences"] for source in corpus.sources):
         where = ", ".join(str(text) for text in texts if isinstance(text, Path))
-        raise LanguageModelError(f"no sentence in {where or 'the texts'}", fix="give prose in English")
+        rejected = "".join(f", {count} rejected as {reason}" for reason, count in corpus.report.rejected.items())
+        raise LanguageModelError(f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English")
     corpus.counts = sum((_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64))
     return corpus
 
@@ -176,7 +177,7 @@ def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
                 if number % _LINES == 0:
                     progress(raw.tell())
     except UnicodeDecodeError:
-        raise LanguageModelError("not UTF-8 text", where=path, fix="give one sentence per line in UTF-8") from None
+        raise LanguageModelError("not UTF-8 text", where=path, fix="save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(f"cannot read the text: {what}", where=path) from None

@@ -7,14 +7,19 @@ Such a folder, as those published with the Brain-to-Text benchmarks (Willett et 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
-from cortext import _native
-from cortext.decoding.ngram.build import BINARIES, FORMAT_VERSION, Stage, in_place_of, refuse_foreign
+from cortext.decoding.ngram.build import (
+    BINARIES,
+    FORMAT_VERSION,
+    Stage,
+    in_place_of,
+    refuse_foreign,
+    write_binary,
+    write_rest,
+)
 from cortext.decoding.ngram.corpus import Progress, silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.language_model import LanguageModel
@@ -22,7 +27,8 @@ from cortext.decoding.ngram.openfst import read_fst
 from cortext.decoding.ngram.special import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.text.lexicon import Lexicon
-from cortext.text.phonemes import LM, SIL
+from cortext.text.phonemes import SIL
+from cortext.text.pronunciation import pronounce
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")
 _DISAMBIGUATION = "#0"
@@ -68,21 +74,15 @@ def import_kaldi(
     facts = {
         "format_version": FORMAT_VERSION,
         "order": len(levels),
-        "counts": [len(level.words) for level in levels],
         "vocabulary": len(known),
         "imported": {"folder": str(folder), "grammar": path.name, "states": len(fst.final), "arcs": len(fst.weights)},
         "pronunciations": pronunciations,
-        "version": version("cortext"),
     }
     with in_place_of(out) as partial:
         stage("writing lm.bin")
-        arpa = partial / "lm.arpa"
-        write_arpa(arpa, names, levels)
-        _native.write_binary(str(arpa), str(partial / "lm.bin"), **BINARIES[binary])
-        arpa.unlink()
-        lexicon.write(partial / "lexicon.txt")
-        (partial / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
-        (partial / "lm.json").write_text(json.dumps(facts, indent=2) + "\n")
+        write_arpa(partial / "lm.arpa", names, levels)
+        write_binary(partial, binary)
+        write_rest(partial, lexicon, facts)
     return LanguageModel.open(out)
 
 
@@ -130,8 +130,6 @@ def _names(words: list[str]) -> list[str]:
 
 def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexicon, dict[str, int]]:
     """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or not at all."""
-    from cortext.text.pronunciation import pronounce
-
     own, lexicon = _folder_lexicon(folder), Lexicon()
     for done, word in enumerate(words, start=1):
         if done % 1000 == 0:
@@ -183,7 +181,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if fields := line.split():
                     yield number, fields
     except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"cannot read it: {error}", where=path, fix="copy the whole folder again") from None
+        what = getattr(error, "strerror", None) or error
+        raise LanguageModelError(f"cannot read it: {what}", where=path, fix="copy the whole folder again") from None
 
 
 def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:

@@ -17,13 +17,13 @@ def read_vocabulary(given: str) -> int | list[str]:
     """A number of words, or the words of a file, separated by blanks or lines."""
     if given.isdigit():
         return int(given)
+    fix = "give a number or a UTF-8 file of words"
     try:
-        return Path(given).read_text(encoding="utf-8").split()
+        words = Path(given).read_text(encoding="utf-8-sig").split()
     except (OSError, UnicodeDecodeError) as error:
         what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(
-            f"cannot read the vocabulary: {what}", where=given, fix="give a number or a UTF-8 file of words"
-        ) from None
+        raise LanguageModelError(f"cannot read the vocabulary: {what}", where=given or "''", fix=fix) from None
+    return _checked(words, given)
 
 
 def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
@@ -37,13 +37,17 @@ def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
         frequency = corpus.counts[len(SPECIAL) :].tolist()
         ranked = sorted(zip(frequency, found, strict=True), key=lambda pair: (-pair[0], pair[1]))
         return sorted(word for _, word in ranked[:vocabulary])
-    words = set(vocabulary)
-    for word in sorted(words):
+    return sorted(set(_checked(list(vocabulary))))
+
+
+def _checked(words: list[str], where: str | None = None) -> list[str]:
+    for word in words:
         if normalize(word) != word or " " in word or not word.strip("-'"):
-            raise LanguageModelError(f"{word!r} in the vocabulary is not a normalised word", fix="normalize it first")
+            fix = "write it as cortext.text.normalize does: small letters a-z, hyphens, apostrophes"
+            raise LanguageModelError(f"{word!r} in the vocabulary is not a normalised word", where=where, fix=fix)
     if not words:
-        raise LanguageModelError("the vocabulary is empty")
-    return sorted(words)
+        raise LanguageModelError("the vocabulary is empty", where=where)
+    return words
 
 
 def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
