@@ -235,8 +235,8 @@ def in_place_of(out: Path) -> Iterator[Path]:
     """A directory beside `out` that takes its place when the block ends, and vanishes when it fails."""
     from cortext.data.disk import replace_directory, temporary_name  # h5py, which only building pays
 
+    partial = temporary_name(out.resolve())
     try:
-        partial = temporary_name(out.resolve())
         partial.mkdir(parents=True)
         yield partial
         replace_directory(partial, out.resolve())
