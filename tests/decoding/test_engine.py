@@ -430,3 +430,17 @@ def test_the_search_itself_weighs_silence(lm_of, options):
         expected = max(enumerated(entries, GRAMS[1], log_probs_PV, chosen).values())
         (best,) = Decoder.from_dir(lm_of(entries, GRAMS[1]), chosen).decode(log_probs_PV, RELEASE)
         assert best.score == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("recombine", ["logadd", "max"])
+def test_sentences_without_the_silence_required_do_not_crowd_out_the_others(lm_of, recombine):
+    """Two frames say sixteen sentences of two words, which leave no room for SIL; a list of one looks at nine."""
+    entries = [(word, "AA" if word in "abcd" else "B", 1.0) for word in "abcdefgh"]
+    grams = Grams.random(2, seed=1, words="abcdefgh")
+    options = DecoderOptions.of(WIDE | dict(nbest=1, recombine=recombine, lm_weight=0.1, sil_required=True))
+    log_probs_PV = in_release_order(np.log([[0.01, 0.01, 0.97, 0.01], [0.01, 0.01, 0.01, 0.97]]))
+    scores = enumerated(entries, grams, log_probs_PV, options)
+    assert max(len(text.split()) for text in scores) == 1
+    (best,) = Decoder.from_dir(lm_of(entries, grams), options).decode(log_probs_PV, RELEASE)
+    assert best.text == max(scores, key=scores.__getitem__)
+    assert best.score == pytest.approx(max(scores.values()), abs=1e-4)
