@@ -51,15 +51,17 @@ std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram, const std::vecto
                                   const std::vector<std::string_view>& codes, const Weights& weights, int n_phonemes) {
     if (words.size() != codes.size()) throw Error("as many pronunciations as words are needed");
     std::vector<Entry> entries(words.size());
-    for (std::size_t word = 0; word < words.size(); ++word) entries[word] = {std::string(words[word]), spelling_of(codes[word])};
+    for (std::size_t word = 0; word < words.size(); ++word) {
+        entries[word] = {std::string(words[word]), spelling_of(codes[word])};
+    }
     for (const auto& [word, pronunciation, log_weight] : weights) {
         entries.at(word).spelling.at(pronunciation).log_weight = log_weight;
     }
     nb::gil_scoped_release release;
     auto lexicon = std::make_shared<Lexicon>(entries, *ngram, 0, n_phonemes);
-    auto vocabulary = std::make_shared<Vocabulary>(std::move(ngram), std::move(lexicon), std::vector<Entry>{},
-                                                   std::vector<std::string>{},
-                                                   std::unordered_map<std::string, double>{}, n_phonemes);
+    auto vocabulary =
+        std::make_shared<Vocabulary>(std::move(ngram), std::move(lexicon), std::vector<Entry>{},
+                                     std::vector<std::string>{}, std::unordered_map<std::string, double>{}, n_phonemes);
     return std::make_shared<Model>(std::move(vocabulary), Tokens{n_phonemes});
 }
 
@@ -119,13 +121,14 @@ void check(const Model& model, const Options& options) {
 std::vector<int> checked(const Model& model, std::vector<int> columns) {
     int n_tokens = model.tokens().count();
     auto is_column = [n_tokens](int column) { return column >= 0 && column < n_tokens; };
-    check(columns.size() == static_cast<std::size_t>(n_tokens) && std::all_of(columns.begin(), columns.end(), is_column),
-          "one column a token is needed");
+    bool are_columns = std::all_of(columns.begin(), columns.end(), is_column);
+    check(are_columns && columns.size() == static_cast<std::size_t>(n_tokens), "one column a token is needed");
     return columns;
 }
 
 void check(const Model& model, const LogProbs& log_probs) {
-    check(log_probs.shape(1) == static_cast<std::size_t>(model.tokens().count()), "one log-probability a token is needed");
+    check(log_probs.shape(1) == static_cast<std::size_t>(model.tokens().count()),
+          "one log-probability a token is needed");
 }
 
 // An utterance that refuses two threads at once, and everything after its end.
@@ -246,12 +249,13 @@ void bind_engine(nb::module_& module) {
         .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>, std::shared_ptr<NGram>, bool>(),
              nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(), nb::arg("has_hook"),
              nb::call_guard<nb::gil_scoped_release>())
-        .def("advance",
-             [](Guarded& guarded, LogProbs log_probs) {
-                 check(*guarded.model(), log_probs);
-                 guarded.alone([&](Utterance& utterance) { utterance.advance(log_probs.data(), log_probs.shape(0)); });
-             },
-             nb::arg("log_probs").noconvert())
+        .def(
+            "advance",
+            [](Guarded& guarded, LogProbs log_probs) {
+                check(*guarded.model(), log_probs);
+                guarded.alone([&](Utterance& utterance) { utterance.advance(log_probs.data(), log_probs.shape(0)); });
+            },
+            nb::arg("log_probs").noconvert())
         .def("set_options",
              [](Guarded& guarded, const Options& options) {
                  check(*guarded.model(), options);
@@ -259,12 +263,13 @@ void bind_engine(nb::module_& module) {
              })
         .def("partial", &partial)
         .def("live", &live)
-        .def("add_scores",
-             [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
-                 check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
-                 guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
-             },
-             nb::arg("ids"), nb::arg("scores").noconvert())
+        .def(
+            "add_scores",
+            [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
+                check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
+                guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
+            },
+            nb::arg("ids"), nb::arg("scores").noconvert())
         .def("finish", [](Guarded& guarded) {
             auto hypotheses = guarded.finish();
             return Result{guarded.model(), std::move(hypotheses)};

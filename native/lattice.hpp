@@ -65,8 +65,9 @@ public:
     // The words that the paths to all these nodes begin with.
     std::vector<WordId> common_words(const std::vector<LatticeNode>& nodes);
 
-    // Keep at most `max_arcs` arcs, the best ones: those on the best paths to the `live` nodes, whose hypotheses score
-    // `live_scores`, and the best arc to every node that is kept. Returns the nodes' new numbers, kNoNode for those gone.
+    // Keep about `max_arcs` arcs, the best ones: those on the best paths to the `live` nodes, whose hypotheses score
+    // `live_scores`; and, be they more, the best arc to every node that is kept. Returns the nodes' new numbers,
+    // kNoNode for those gone.
     std::vector<LatticeNode> prune(const std::vector<LatticeNode>& live, const std::vector<float>& live_scores,
                                    std::size_t max_arcs);
 

@@ -7,14 +7,16 @@
 #include <queue>
 #include <utility>
 
+#include "log_add.hpp"
+
 namespace cortext {
 
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-6;               // of scores added up in another order
-constexpr std::size_t kMostStates = 32;          // of a second n-gram at one node
-constexpr std::size_t kMostVisits = 4000000;     // of arcs in A*, a fraction of a second; a hundred sentences take 10,000
+constexpr double kRounding = 1e-6;            // of scores added up in another order
+constexpr std::size_t kMostStates = 32;       // of a second n-gram at one node
+constexpr std::size_t kMostVisits = 4000000;  // of arcs in A*, a fraction of a second; a hundred sentences take 10,000
 constexpr float kSmallestPosterior = 1e-5f;
 constexpr std::uint32_t kNoSuffix = 0xFFFFFFFFu;
 
@@ -136,11 +138,6 @@ private:
     std::priority_queue<Candidate> open_;
 };
 
-double log_add(double one, double other) {
-    double high = std::max(one, other), low = std::min(one, other);
-    return low == kNever ? high : high + std::log1p(std::exp(low - high));
-}
-
 // For each arc the logarithm of its share of all paths from the start to the last node.
 std::vector<double> arc_posteriors(const Lattice& lattice) {
     std::vector<double> before(lattice.size(), kNever), after(lattice.size(), kNever);
@@ -224,8 +221,8 @@ private:
         if (is_new) index->second = second_.index(vocabulary.text(arc.word));
         auto unknown = [this](WordIndex word) { return word == 0 ? options_.unk_score : 0.0; };
         double gained = second_.score(before, index->second, after) + unknown(index->second);
-        double lost = contexts_.next(lattice_[arc.from].context, arc.word).log_prob +
-                      unknown(vocabulary.ngram_word(arc.word));
+        double lost =
+            contexts_.next(lattice_[arc.from].context, arc.word).log_prob + unknown(vocabulary.ngram_word(arc.word));
         return gained - lost;
     }
 
@@ -233,7 +230,7 @@ private:
     Contexts& contexts_;
     const NGram& second_;
     const Options& options_;
-    std::vector<std::vector<State>> states_;  // of each node
+    std::vector<std::vector<State>> states_;         // of each node
     std::unordered_map<WordId, WordIndex> indices_;  // of the second n-gram
 };
 

@@ -1,4 +1,4 @@
-// What is read off a finished lattice: the best sentences, how probable each word is, and the lattice of another n-gram.
+// What is read off a finished lattice: the best sentences, how probable each word is, the lattice of another n-gram.
 #pragma once
 
 #include <cstdint>

@@ -81,13 +81,13 @@ private:
     std::unordered_map<std::string_view, WordId> numbers_;  // views into texts_
 };
 
-// What a search reads: a lexicon, a second small one of words that were added, and what each word's score is changed by.
-// Immutable; sessions keep the one that they began with.
+// What a search reads: a lexicon, a second small one of words that were added, and what each word's score is changed
+// by. Immutable; sessions keep the one that they began with.
 class Vocabulary {
 public:
-    Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base,
-               const std::vector<Entry>& added, const std::vector<std::string>& removed,
-               const std::unordered_map<std::string, double>& bonuses, int n_tokens);
+    Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base, const std::vector<Entry>& added,
+               const std::vector<std::string>& removed, const std::unordered_map<std::string, double>& bonuses,
+               int n_tokens);
 
     const NGram& ngram() const { return *ngram_; }
     std::shared_ptr<const NGram> shared_ngram() const { return ngram_; }

@@ -7,41 +7,14 @@
 #include <limits>
 #include <utility>
 
+#include "log_add.hpp"
+
 namespace cortext {
 
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
-
-// log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6: the search only ranks, sentences are scored exactly.
-class SoftPlus {
-public:
-    SoftPlus() {
-        for (int each = 0; each <= kSize; ++each) {
-            values_[static_cast<std::size_t>(each)] = static_cast<float>(std::log1p(std::exp(-each / kPerUnit)));
-        }
-    }
-    float operator()(float x) const {
-        if (!(x < kEnd)) return 0.0f;
-        float at = x * static_cast<float>(kPerUnit);
-        auto below = static_cast<std::size_t>(at);
-        return values_[below] + (at - static_cast<float>(below)) * (values_[below + 1] - values_[below]);
-    }
-
-private:
-    static constexpr int kSize = 2048;
-    static constexpr double kPerUnit = 128.0;
-    static constexpr float kEnd = 15.9f;
-    std::array<float, kSize + 1> values_;
-};
-
-const SoftPlus soft_plus;
-
-float log_add(float one, float other) {
-    float high = std::max(one, other), low = std::min(one, other);
-    return low == kNever ? high : high + soft_plus(high - low);
-}
 
 }  // namespace
 
@@ -78,7 +51,7 @@ void Search::set_options(const Options& options, std::shared_ptr<const LookAhead
 }
 
 float Search::join(float one, float other) const {
-    return options_.logadd ? log_add(one, other) : std::max(one, other);
+    return options_.logadd ? rough_log_add(one, other) : std::max(one, other);
 }
 
 Search::Use& Search::use(ContextId context) {
@@ -251,7 +224,8 @@ void Search::move(const Token& token) {
 // The phonemes that score at least so much in this frame, one bit each. What is below a node is worth no more than its
 // look-ahead, so a hypothesis needs to try no others.
 std::uint64_t Search::likely(float score) const {
-    auto end = std::partition_point(ranked_.begin(), ranked_.end(), [score](const auto& each) { return each.first >= score; });
+    auto end =
+        std::partition_point(ranked_.begin(), ranked_.end(), [score](const auto& each) { return each.first >= score; });
     return ranked_masks_[static_cast<std::size_t>(end - ranked_.begin())];
 }
 
@@ -407,7 +381,8 @@ void Search::shrink_lattice() {
             scores.push_back(token.late_score);
         }
     }
-    std::vector<LatticeNode> renumbered = lattice_.prune(nodes, scores, static_cast<std::size_t>(options_.max_arcs) / 2);
+    std::vector<LatticeNode> renumbered =
+        lattice_.prune(nodes, scores, static_cast<std::size_t>(options_.max_arcs) / 2);
     std::vector<ContextId> between;
     for (Token& token : live_) {
         if (is_between(token.position)) {

@@ -36,8 +36,8 @@ public:
         float late_score;   // of the paths that entered there
     };
 
-    Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options,
-           std::shared_ptr<const LookAhead> ahead, Tokens tokens);
+    Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options, std::shared_ptr<const LookAhead> ahead,
+           Tokens tokens);
 
     // Options take effect with the next frame. `ahead` goes with the options' weights.
     void set_options(const Options& options, std::shared_ptr<const LookAhead> ahead);
@@ -70,10 +70,10 @@ private:
     // What a context's hypotheses are doing in the current frame.
     struct Use {
         LatticeNode boundary = kNoNode;
-        std::int32_t stayed_frame = -1;  // the frame that `stayed` is of
-        std::int32_t ended_frame = -1;   // the frame that `first_end` is of
-        std::int32_t between_frame = -1; // the last frame that a hypothesis between words lived through
-        float stayed = 0.0f;             // joined score of those that were between words and still are
+        std::int32_t stayed_frame = -1;   // the frame that `stayed` is of
+        std::int32_t ended_frame = -1;    // the frame that `first_end` is of
+        std::int32_t between_frame = -1;  // the last frame that a hypothesis between words lived through
+        float stayed = 0.0f;              // joined score of those that were between words and still are
         std::uint32_t first_end = 0;
     };
     // A word that may have ended in the current frame.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lattice_paths.hpp"
+#include "log_add.hpp"
 
 namespace cortext {
 
@@ -17,7 +18,9 @@ constexpr double kCeiling = 1.0;    // a log-probability is not above 0, but for
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
-std::size_t n_candidates(int nbest) { return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8; }
+std::size_t n_candidates(int nbest) {
+    return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8;
+}
 
 }  // namespace
 
@@ -30,8 +33,8 @@ bool Frames::add(const float* log_probs, const Options& options) {
         double log_prob = std::min(std::max(kFloor, static_cast<double>(log_probs[columns_[token]])), kCeiling);
         scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
     }
-    bool only_blank = options.blank_skip < 1.0 &&
-                      std::exp(static_cast<double>(log_probs[columns_[blank]])) >= options.blank_skip;
+    bool only_blank =
+        options.blank_skip < 1.0 && std::exp(static_cast<double>(log_probs[columns_[blank]])) >= options.blank_skip;
     if (only_blank) {
         std::fill_n(scores_.begin() + static_cast<std::ptrdiff_t>(first), blank,
                     -std::numeric_limits<double>::infinity());
@@ -141,8 +144,7 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     auto best = std::max_element(search_.live().begin(), search_.live().end(),
                                  [](const auto& a, const auto& b) { return a.score < b.score; });
     bool between = search_.is_between(best->position);
-    std::vector<WordId> words =
-        search_.lattice().best_words(between ? search_.boundary(best->context) : best->start);
+    std::vector<WordId> words = search_.lattice().best_words(between ? search_.boundary(best->context) : best->start);
     std::vector<WordId> stable = search_.lattice().common_words(nodes);
     return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
 }
@@ -159,8 +161,7 @@ Utterance::Live Utterance::live() {
             const Contexts::Context& context = search_.contexts()[token.context];
             live.ids.push_back(token.context);
             live.parent_ids.push_back(context.parent);
-            live.words.push_back(
-                search_.lattice().best_words(between ? search_.boundary(token.context) : token.start));
+            live.words.push_back(search_.lattice().best_words(between ? search_.boundary(token.context) : token.start));
             scores.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
@@ -194,12 +195,8 @@ void Utterance::end_lattice() {
     auto add = [&](LatticeNode node, ContextId context, float score) {
         score += static_cast<float>(options_.lm_weight * search_.contexts().end(context));
         auto [end, is_new] = ends.try_emplace(node, score);
-        if (is_new || !options_.logadd) {
-            end->second = std::max(end->second, score);
-        } else {
-            float high = std::max(end->second, score), low = std::min(end->second, score);
-            end->second = high + std::log1p(std::exp(low - high));
-        }
+        if (is_new) return;
+        end->second = options_.logadd ? static_cast<float>(log_add(end->second, score)) : std::max(end->second, score);
     };
     for (const Search::Token& token : search_.live()) {
         if (search_.is_between(token.position)) add(search_.boundary(token.context), token.context, token.score);
@@ -225,8 +222,8 @@ double Utterance::added_score(const std::vector<WordId>& words) {
     return search_.contexts()[context].added;
 }
 
-// Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around it, but nearer to it than
-// to another occurrence of the word.
+// Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around it, but nearer to it
+// than to another occurrence of the word.
 Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
     const std::vector<Span>& spans = found.spans;
     Span around{spans[each].first - kSlack, spans[each].end + kSlack};
@@ -261,7 +258,8 @@ std::vector<Hypothesis> Utterance::finish() {
         other = rescored(search_.lattice(), search_.contexts(), *second_, options_);
         lattice = &other;
     }
-    auto sentences = best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);
+    auto sentences =
+        best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);
     std::vector<Hypothesis> hypotheses = ranked(sentences);
     add_confidences(hypotheses, *lattice);
     return hypotheses;
