@@ -33,6 +33,7 @@ def read(text: str) -> list[str]:
         ("Acme Inc. agreed. So did Bo Ltd. They won.", ["acme incorporated agreed", "so did bo limited", "they won"]),
         ('He said "Stop!" and left.', ["he said stop and left"]),
         ("Wait... what? No way.", ["wait what", "no way"]),
+        ("I live on Main St. He met St. John.", ["i live on main street", "he met saint john"]),
         ("He works for Acme Inc.", ["he works for acme incorporated"]),
     ],
 )  # fmt: skip
@@ -56,6 +57,7 @@ def test_abbreviations_initials_and_decimals_do_not_end_a_sentence(text: str, ex
         ("it was -5 then", "it was minus five then"),
         ("12% of 7.5 %", "twelve percent of seven point five percent"),
         ("paid $3.50", "paid three dollars and fifty cents"),
+        ("$.50, or a $.05 coin", "fifty cents or a five cent coin"),
         ("a $5 bill and a 6-ft wall", "a five dollar bill and a six foot wall"),
         ("he owes $1 and £0.01", "he owes one dollar and one penny"),
         ("costs $2.5 billion or €5m", "costs two point five billion dollars or five million euros"),

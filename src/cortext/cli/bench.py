@@ -34,10 +34,12 @@ def decoder(
     lm: Annotated[Path | None, typer.Option(help="Language model; by default built of the real texts.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Search to run; may be given several times.")] = None,
     tune: Annotated[bool, typer.Option(help="Tune every search first (long) and keep the settings.")] = False,
-    tuning_trials: Annotated[int, typer.Option(help="Settings that tuning tries for each search.")] = 60,
-    tuning_utterances: Annotated[int | None, typer.Option(help="At most so many utterances are tuned on.")] = None,
-    utterances: Annotated[int | None, typer.Option(help="At most so many utterances are reported.")] = None,
-    repeats: Annotated[int, typer.Option(help="How often everything is timed.")] = 3,
+    tuning_trials: Annotated[int, typer.Option(min=1, help="Settings that tuning tries for each search.")] = 60,
+    tuning_utterances: Annotated[
+        int | None, typer.Option(min=1, help="At most so many utterances are tuned on.")
+    ] = None,
+    utterances: Annotated[int | None, typer.Option(min=1, help="At most so many utterances are reported.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 3,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
@@ -49,13 +51,17 @@ def decoder(
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
-    from cortext.bench.decoder import NAMES, Plan, bench_decoder
+    from cortext.bench.decoder import NAMES, Plan, bench_decoder, write_result
     from cortext.bench.materials import RealData, language_models
     from cortext.bench.searcher import Paths
+    from cortext.data.disk import disk_errors
 
     def stage(name: str) -> None:
         typer.echo(f"{name} ...", err=True)
 
+    if out is not None:
+        with disk_errors(out):  # before the work
+            out.parent.mkdir(parents=True, exist_ok=True)
     found, facts = _utterances(run, data, logits, trials)
     names = only or NAMES
     static = any(name.startswith("kaldi") for name in names)
@@ -64,9 +70,8 @@ def decoder(
     plan = Plan(names, tuning_trials, tuning_utterances, utterances, repeats)
     result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
     if out is not None:
-        from cortext.bench.decoder import write_result
-
-        write_result(out, result)
+        with disk_errors(out):
+            write_result(out, result)
     if as_json:
         print_json(result)
     else:

@@ -140,9 +140,10 @@ def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
 
 def _readable(value: Any) -> str:
     if isinstance(value, dict):
-        lines = any(isinstance(item, dict | list) for item in value.values())
+        items = {name: item for name, item in value.items() if item not in ({}, [])}
+        lines = any(isinstance(item, dict | list) for item in items.values())
         return ("\n" if lines else ", ").join(
-            f"{name.replace('_', ' ')} {_readable(item)}" for name, item in value.items()
+            f"{name.replace('_', ' ')} {_readable(item)}" for name, item in items.items()
         )
     if isinstance(value, list | tuple):
         return ("\n" if value and isinstance(value[0], dict | list) else "  ").join(map(_readable, value))

@@ -130,7 +130,7 @@ def _money(match: re.Match[str]) -> str:
     if len(fraction) != 2 or len(whole) > _LONGEST:
         return f"{amount(number)} {one if number == '1' else many}"
     parts = []
-    if int(whole):
+    if int(whole or 0):
         parts.append(f"{cardinal(int(whole))} {one if int(whole) == 1 else many}")
     if int(fraction):
         parts.append(f"{cardinal(int(fraction))} {cent if int(fraction) == 1 else cents}")
@@ -246,7 +246,7 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
     (
         "$£€¥",
         re.compile(
-            rf"(?:\b(?:US|AU|CA|NZ|HK))?(?P<symbol>[$£€¥]) ?(?P<number>{_NUMBER})"
+            rf"(?:\b(?:US|AU|CA|NZ|HK))?(?P<symbol>[$£€¥]) ?(?P<number>{_NUMBER}|\.\d+)"
             r"(?:[ -]?(?P<magnitude>hundred|thousand|million|billion|trillion|[kK]|[mM]|mn|[bB]n|[bB]|tn)\b)?"
         ),
         _money,

@@ -85,7 +85,7 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
 
 
-_TITLE = re.compile(rf"\b({_either(_TITLES)})\.(?= ?[A-Z])")
+_TITLE = re.compile(rf"\b((?!St\. (?:{_STARTERS})\b)(?:{_either(_TITLES)}))\.(?= ?[A-Z])")  # Main St. He
 _NUMBERED = re.compile(rf"\b({_either(_BEFORE_NUMBERS)})\. ?(?=\d)", re.IGNORECASE)
 _MONTH = re.compile(rf"\b(?:({_either(set(_MONTHS) - {'Mar', 'Jun', 'Jul', 'Sep'})})\.|({_either(_MONTHS)})\.?(?= \d))")
 _DAY = re.compile(rf"\b({_either(_DAYS)})\.(?=,? (?:\d|{_either(_MONTHS)}))")
