@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 DEV := $(VENV)/.dev $(VENV)/.built
+CPP := $(filter-out native/sentence% native/shared_scores%,$(wildcard native/*.hpp native/*.cpp))
 DEMO_OUT ?= runs/demo
 FUZZ_SECONDS ?= 30
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
@@ -61,10 +62,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
 
 docs: $(VENV)/.dev  ## the documentation as a web site under build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
