@@ -32,7 +32,7 @@ REPOSITORY = "nckcard/phoneme-lm-5gram"
 TOKEN_VARIABLE = "HF_TOKEN"
 _SMALL = ("lexicon.txt", "tokens.txt")
 _MODEL, _FACTS = "lm.bin", "lm.json"
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2  # of lm.json, as cortext.decoding.ngram writes it
 _LISTING_TIMEOUT_S = 20.0
 
 

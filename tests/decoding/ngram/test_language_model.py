@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import threading
 
 import pytest
 
@@ -72,6 +74,9 @@ def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
     again = LanguageModel.build(["the end"], 2, built.directory)
     assert again.ngram.order == 2
     assert [path.name for path in tmp_path.iterdir()] == ["lm"]
+    (tmp_path / "mine" / "lm.bin").mkdir(parents=True)
+    with pytest.raises(LanguageModelError, match=r"holds 'lm.bin', which is no part of a language model"):
+        LanguageModel.build(["the end"], 2, tmp_path / "mine")
     (built.directory / "notes.txt").write_text("mine")
     with pytest.raises(LanguageModelError, match=r"holds 'notes.txt', which is no part of a language model"):
         LanguageModel.build(["the end"], 2, built.directory)
@@ -82,7 +87,7 @@ def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LanguageModelError, match=r"file/lm: cannot write the language model: Not a directory"):
+    with pytest.raises(LanguageModelError, match=r"file/lm: cannot be written: Not a directory"):
         LanguageModel.build(SENTENCES, 2, tmp_path / "file" / "lm")
 
 
@@ -119,6 +124,15 @@ def test_a_failed_build_leaves_nothing(tmp_path):
 def test_texts_without_sentences_are_refused(tmp_path, texts, message):
     with pytest.raises(LanguageModelError, match=message):
         LanguageModel.build(texts, 2, tmp_path / "lm")
+
+
+def test_a_text_may_come_through_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=["the cat sat\nthe dog ran\n"])
+    writer.start()
+    model = LanguageModel.build([tmp_path / "pipe"], 2, tmp_path / "lm")
+    writer.join()
+    assert set(model.lexicon) == {"the", "cat", "dog", "sat", "ran"}
 
 
 def test_texts_that_cannot_be_read_are_named(tmp_path):

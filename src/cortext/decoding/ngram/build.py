@@ -223,7 +223,8 @@ def refuse_foreign(out: Path) -> None:
         raise LanguageModelError("is a file; a directory to write is needed", where=out)
     if out.resolve() == Path.cwd():
         raise LanguageModelError("is the current directory", where=out, fix="give a directory in it")
-    foreign = sorted(path.name for path in out.iterdir() if path.name not in FILES) if out.is_dir() else []
+    found = list(out.iterdir()) if out.is_dir() else []
+    foreign = sorted(path.name for path in found if path.name not in FILES or path.is_dir())
     if foreign:
         raise LanguageModelError(
             f"holds {foreign[0]!r}, which is no part of a language model", where=out, fix="give a new directory"
@@ -233,7 +234,7 @@ def refuse_foreign(out: Path) -> None:
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
     """A directory beside `out` that takes its place when the block ends, and vanishes when it fails."""
-    from cortext.data.disk import replace_directory, temporary_name  # h5py, which only building pays
+    from cortext.data.disk import disk_error, replace_directory, temporary_name  # h5py, which only building pays
 
     partial = temporary_name(out.resolve())
     try:
@@ -241,10 +242,8 @@ def in_place_of(out: Path) -> Iterator[Path]:
         yield partial
         replace_directory(partial, out.resolve())
     except OSError as error:
-        fix = "write elsewhere or free some space"
-        raise LanguageModelError(
-            f"cannot write the language model: {error.strerror or error}", where=out, fix=fix
-        ) from None
+        failed = disk_error(error, out)
+        raise LanguageModelError(failed.what, where=out, fix=failed.fix) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -174,7 +174,7 @@ def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
             text = opened.enter_context(io.TextIOWrapper(stream, encoding="utf-8"))  # type: ignore[type-var]
             for number, line in enumerate(text):
                 yield line
-                if number % _LINES == 0:
+                if number % _LINES == 0 and raw.seekable():  # not a pipe
                     progress(raw.tell())
     except UnicodeDecodeError:
         raise LanguageModelError("not UTF-8 text", where=path, fix="save it as UTF-8") from None
