@@ -126,6 +126,14 @@ def test_texts_without_sentences_are_refused(tmp_path, texts, message):
         LanguageModel.build(texts, 2, tmp_path / "lm")
 
 
+def test_a_line_without_end_is_read_in_parts_that_cut_no_sentence(tmp_path):
+    (tmp_path / "text.txt").write_text("The cat sat here. A dog ran. " * 60_000)  # 1.7 million characters
+    facts = LanguageModel.build([tmp_path / "text.txt"], 2, tmp_path / "lm").info()
+    assert facts["text"]["sentences"] == 120_000
+    assert facts["vocabulary"] == 7
+    assert facts["text"]["rejected"] == {}
+
+
 def test_a_text_may_come_through_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=["the cat sat\nthe dog ran\n"])

@@ -27,6 +27,8 @@ def silent(done: int, total: int) -> None:
 
 _BLOCK = 1 << 20
 _LINES = 1 << 12
+_LONGEST = 1 << 20
+"""Characters of a line that are held at once."""
 
 
 @dataclass
@@ -165,6 +167,19 @@ def _size(text: Path | Sequence[str]) -> int:
     return text.stat().st_size if isinstance(text, Path) and text.is_file() else 0
 
 
+def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a stream; those without an end come in parts that close with a sentence, or at least a word."""
+    rest = ""
+    while read := text.readline(_LONGEST):
+        line, rest = rest + read, ""
+        if len(read) == _LONGEST and read[-1] != "\n":
+            cut = line.rfind(". ") + 1 or line.rfind(" ") + 1 or len(line)
+            line, rest = line[:cut], line[cut:]
+        yield line
+    if rest:
+        yield rest
+
+
 def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
     """The lines of a text, plain or .gz; `progress` gets the number of bytes read of the file."""
     try:
@@ -172,7 +187,7 @@ def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
             raw = opened.enter_context(path.open("rb"))
             stream = opened.enter_context(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
             text = opened.enter_context(io.TextIOWrapper(stream, encoding="utf-8"))  # type: ignore[type-var]
-            for number, line in enumerate(text):
+            for number, line in enumerate(_bounded(text)):
                 yield line
                 if number % _LINES == 0 and raw.seekable():  # not a pipe
                     progress(raw.tell())
