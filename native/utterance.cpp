@@ -265,15 +265,25 @@ std::vector<Hypothesis> Utterance::finish() {
     return hypotheses;
 }
 
+// Where no sentence fits into the frames: perhaps silence was required only after words had been said without. Or the
+// lattice, whose nodes do not tell whether the last word has only just ended, made sentences of more words than there
+// is time for; then what they begin with has to do.
+std::vector<Hypothesis> Utterance::fitting(const std::vector<std::vector<WordId>>& sentences, const NGram& ngram) {
+    Options lenient = options_;
+    lenient.sil_required = false;
+    Lattice& lattice = search_.lattice();
+    std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, lenient, ngram);
+    for (const std::vector<WordId>& words : {lattice.common_words({lattice.size() - 1}), std::vector<WordId>{}}) {
+        if (hypotheses.empty()) hypotheses = model_->score({words}, frames_, lenient, ngram);
+    }
+    return hypotheses;
+}
+
 // The best of the sentences by their exact scores, best first.
 std::vector<Hypothesis> Utterance::ranked(const std::vector<std::vector<WordId>>& sentences) {
     const NGram& ngram = second_ ? *second_ : model_->vocabulary().ngram();
     std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, options_, ngram);
-    if (hypotheses.empty()) {  // silence was required only after words had been said without
-        Options lenient = options_;
-        lenient.sil_required = false;
-        hypotheses = model_->score(sentences, frames_, lenient, ngram);
-    }
+    if (hypotheses.empty()) hypotheses = fitting(sentences, ngram);
     if (has_hook_) {
         for (Hypothesis& found : hypotheses) {
             found.added_score = added_score(found.words);

@@ -98,6 +98,7 @@ private:
     void end_lattice();
     static Span vicinity(const Hypothesis& found, std::size_t each);
     static void add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice);
+    std::vector<Hypothesis> fitting(const std::vector<std::vector<WordId>>& sentences, const NGram& ngram);
     std::vector<Hypothesis> ranked(const std::vector<std::vector<WordId>>& sentences);
     double added_score(const std::vector<WordId>& words);
 

@@ -72,6 +72,18 @@ def test_a_bonus_makes_a_rare_word_win(decoder):
     assert decoder.decode(log_probs_PV, RELEASE) == plain
 
 
+@pytest.mark.parametrize("bonus", [10.0, 20.0, 1e6])
+def test_a_bonus_that_fills_the_time_with_one_word_leaves_a_sentence(decoder, bonus):
+    """`i` needs a blank or SIL after another `i`, which the lattice does not always know."""
+    for seed, text in enumerate(TEXTS):
+        session = decoder.session(RELEASE, hotwords={"i": bonus})
+        stable = session.step(posteriors(text, 2.0, seed)).stable
+        nbest = session.finish()
+        assert len(nbest) >= 1
+        assert np.isfinite([each.score for each in nbest]).all()
+        assert all(f"{each} ".startswith(f"{stable} ".lstrip()) for each in nbest.texts)
+
+
 def test_a_bonus_helps_from_the_first_phoneme_of_a_word_on(lm_of):
     """One hypothesis may live, and of two long words the n-gram prefers the other; the frames leave both open until
     the end. Only what the bonus promises for the unfinished word keeps it alive so long."""
