@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from engine_cases import (
     SENTENCES,
+    TEXTS,
     WIDE,
     Grams,
     enumerated,
