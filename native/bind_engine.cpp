@@ -199,6 +199,7 @@ void bind_options(nb::module_& module) {
         .def_rw("unk_score", &Options::unk_score)
         .def_rw("blank_skip", &Options::blank_skip)
         .def_rw("beam", &Options::beam)
+        .def_rw("word_beam", &Options::word_beam)
         .def_rw("lattice_beam", &Options::lattice_beam)
         .def_rw("max_active", &Options::max_active)
         .def_rw("min_active", &Options::min_active)

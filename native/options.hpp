@@ -13,6 +13,7 @@ struct Options {
     double unk_score = -10.0;
     double blank_skip = 1.0;
     double beam = 18.0;
+    double word_beam = 0.7;
     double lattice_beam = 8.0;
     int max_active = 500;
     int min_active = 10;

@@ -14,6 +14,8 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+// By how much a word's history is taken to raise its unigram score, at most, where that decides whether it is looked up.
+constexpr float kHistoryGain = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 
 }  // namespace
@@ -76,7 +78,7 @@ void Search::begin_frame(const float* scores) {
         stamp_ = 1;
     }
     top_ = *std::max_element(scores, scores + tokens_.count());
-    best_ = least_ = kNever;
+    best_ = least_ = least_word_ = kNever;
     std::fill(std::begin(bins_), std::end(bins_), 0);
     cut_ = kBins - 1;
     within_ = 0;
@@ -125,6 +127,7 @@ void Search::count(float score) {
     float least = best_ - static_cast<float>(options_.beam);
     if (cut_ < kBins - 1) least = std::max(least, top_ - static_cast<float>(cut_ + 1) / kBinsPerUnit);
     least_ = std::max(least_, least);
+    least_word_ = best_ - static_cast<float>(options_.word_beam * options_.beam);
 }
 
 void Search::insert(const Token& token) {
@@ -234,7 +237,7 @@ void Search::enter(const Token& token) {
     bool silent = token.position == in_sil() || token.position == after_sil_blank();
     if (!silent && options_.sil_required) return;
     float score = silent ? token.score : token.score - sil_cost_;
-    LatticeNode start = uses_[token.context].boundary;
+    LatticeNode start = boundary(token);
     float most = ahead_->highest();
     for (const auto& [added, phoneme] : ranked_) {
         float here = score + added;
@@ -253,7 +256,8 @@ void Search::enter(const Token& token) {
 void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
     TreeNode node = vocabulary_.node(child);
     for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
-        if (from.score + ahead_->expected(word) >= least_) end_word(from, word, phoneme);
+        float expected = from.score + ahead_->expected(word);
+        if (expected >= least_ && expected + kHistoryGain >= least_word_) end_word(from, word, phoneme);
     }
     float ahead = (*ahead_)[child];
     if (node.phonemes == 0 || from.score + ahead < least_) return;
@@ -268,7 +272,7 @@ void Search::end_word(const Token& from, std::uint32_t tree_word, std::uint8_t l
     Contexts::Next next = contexts_.next(from.context, word);
     double more = contexts_[next.context].added - contexts_[from.context].added + options_.lm_weight * next.log_prob;
     float added = gain + static_cast<float>(more), score = from.score + added;
-    if (score < least_ || score == kNever) return;
+    if (score < least_ || score < least_word_ || score == kNever) return;
     Use& used = use(next.context);
     if (used.ended_frame != frame_) {
         used.ended_frame = frame_;
@@ -364,7 +368,9 @@ void Search::add_boundary(ContextId context) {
             lattice_.add_arc(end.start, end.word, others - total);
         }
     }
+    used.before = used.stayed_frame == frame_ ? used.boundary : kNoNode;
     used.boundary = lattice_.add_node(context, frame_);
+    used.boundary_frame = frame_;
 }
 
 void Search::shrink_lattice() {
@@ -372,6 +378,8 @@ void Search::shrink_lattice() {
     std::vector<float> scores;
     for (const Token& token : live_) {
         if (is_between(token.position)) {
+            nodes.push_back(boundary(token));
+            scores.push_back(token.score);
             nodes.push_back(uses_[token.context].boundary);
             scores.push_back(token.score);
         } else {
@@ -394,7 +402,11 @@ void Search::shrink_lattice() {
     }
     std::sort(between.begin(), between.end());
     between.erase(std::unique(between.begin(), between.end()), between.end());
-    for (ContextId context : between) uses_[context].boundary = renumbered[uses_[context].boundary];
+    for (ContextId context : between) {
+        Use& used = uses_[context];
+        used.boundary = renumbered[used.boundary];
+        if (used.before != kNoNode && used.boundary_frame == frame_ - 1) used.before = renumbered[used.before];
+    }
 }
 
 void Search::add_scores(const std::vector<ContextId>& contexts, const float* scores) {

@@ -51,8 +51,11 @@ public:
     double offset() const { return offset_; }  // the scores' zero
     const std::vector<Token>& live() const { return live_; }
     bool is_between(std::uint32_t position) const { return position >= kBetween; }
-    // The lattice node of the hypotheses of a context that are between words.
-    LatticeNode boundary(ContextId context) const { return uses_[context].boundary; }
+    // The lattice node of a hypothesis between words. One that is silent now was between words before this frame's ends.
+    LatticeNode boundary(const Token& token) const {
+        const Use& used = uses_[token.context];
+        return token.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before : used.boundary;
+    }
     float ahead_of(const Token& token) const {
         return is_between(token.position) ? 0.0f : (*ahead_)[token.position >> 1];
     }
@@ -70,6 +73,8 @@ private:
     // What a context's hypotheses are doing in the current frame.
     struct Use {
         LatticeNode boundary = kNoNode;
+        LatticeNode before = kNoNode;      // the boundary before that; for who has not just ended a word
+        std::int32_t boundary_frame = -2;  // the frame that `boundary` is of
         std::int32_t stayed_frame = -1;   // the frame that `stayed` is of
         std::int32_t ended_frame = -1;    // the frame that `first_end` is of
         std::int32_t between_frame = -1;  // the last frame that a hypothesis between words lived through
@@ -140,7 +145,7 @@ private:
     float sil_cost_ = 0.0f;
 
     // Survival: the score that it takes is known better and better while a frame is worked on.
-    float best_ = 0.0f, least_ = 0.0f, top_ = 0.0f;
+    float best_ = 0.0f, least_ = 0.0f, least_word_ = 0.0f, top_ = 0.0f;
     int bins_[kBins] = {};
     int cut_ = 0, within_ = 0;
     std::vector<float> sorted_;

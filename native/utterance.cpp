@@ -135,7 +135,7 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     std::vector<LatticeNode> nodes;
     for (const Search::Token& token : search_.live()) {
         if (search_.is_between(token.position)) {
-            nodes.push_back(search_.boundary(token.context));
+            nodes.push_back(search_.boundary(token));
         } else {
             nodes.push_back(token.start);
             nodes.push_back(token.late);
@@ -144,7 +144,7 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     auto best = std::max_element(search_.live().begin(), search_.live().end(),
                                  [](const auto& a, const auto& b) { return a.score < b.score; });
     bool between = search_.is_between(best->position);
-    std::vector<WordId> words = search_.lattice().best_words(between ? search_.boundary(best->context) : best->start);
+    std::vector<WordId> words = search_.lattice().best_words(between ? search_.boundary(*best) : best->start);
     std::vector<WordId> stable = search_.lattice().common_words(nodes);
     return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
 }
@@ -161,7 +161,7 @@ Utterance::Live Utterance::live() {
             const Contexts::Context& context = search_.contexts()[token.context];
             live.ids.push_back(token.context);
             live.parent_ids.push_back(context.parent);
-            live.words.push_back(search_.lattice().best_words(between ? search_.boundary(token.context) : token.start));
+            live.words.push_back(search_.lattice().best_words(between ? search_.boundary(token) : token.start));
             scores.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
@@ -199,7 +199,7 @@ void Utterance::end_lattice() {
         end->second = options_.logadd ? static_cast<float>(log_add(end->second, score)) : std::max(end->second, score);
     };
     for (const Search::Token& token : search_.live()) {
-        if (search_.is_between(token.position)) add(search_.boundary(token.context), token.context, token.score);
+        if (search_.is_between(token.position)) add(search_.boundary(token), token.context, token.score);
     }
     if (ends.empty()) {
         for (const Search::Token& token : search_.live()) {

@@ -105,6 +105,7 @@ class Options:
     unk_score: float
     blank_skip: float
     beam: float
+    word_beam: float
     lattice_beam: float
     max_active: int
     min_active: int

@@ -9,7 +9,6 @@ import numpy as np
 from cortext.bench.searcher import INVENTORY, NBEST, Paths, Settings, distinct
 from cortext.decoding import Decoder, NBest
 
-
 LATTICE_BEAM = 12.0
 """More than the default, so that there are alternatives enough for a hundred sentences."""
 
@@ -28,7 +27,8 @@ class Native:
         "blank_penalty": (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0),
         "recombine": ("max", "logadd"),
         "beam": (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0, 16.0, 18.0),
-        "max_active": (25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000),
+        "word_beam": (0.4, 0.5, 0.6, 0.7, 0.85, 1.0),
+        "max_active": (50, 100, 200, 300, 500, 1000, 2000, 3000, 5000),
     }
     start: ClassVar[Settings] = {
         "acoustic_scale": 0.7,
@@ -37,9 +37,10 @@ class Native:
         "blank_penalty": 8.0,
         "recombine": "logadd",
         "beam": 12.0,
-        "max_active": 1000,
+        "word_beam": 0.7,
+        "max_active": 2000,
     }
-    speed: ClassVar = {"beam": -1, "max_active": -1}
+    speed: ClassVar = {"beam": -1, "word_beam": -1, "max_active": -1}
 
     def __init__(self, paths: Paths) -> None:
         self._decoder = Decoder.from_dir(paths.lm, {"nbest": NBEST}, engine=self.engine)

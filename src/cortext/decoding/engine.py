@@ -230,7 +230,7 @@ def native_options(options: DecoderOptions) -> _native.Options:
     """The engine's form of the options."""
     native = _native.Options()
     for name in (
-        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam lattice_beam "
+        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam word_beam lattice_beam "
         "max_active min_active max_arcs nbest history_words sil_required"
     ).split():
         setattr(native, name, getattr(options, name))

@@ -48,6 +48,9 @@ class DecoderOptions:
     """Frames whose blank probability is at least this are passed over (1 passes over none)."""
     beam: float = 18.0
     """Hypotheses worse than the best by more than this (scaled score) are dropped."""
+    word_beam: float = 0.7
+    """Share of `beam` outside which words that have just ended are dropped: they have the n-gram's whole score, where
+    unfinished ones have a guess (native engine)."""
     max_active: int = 500
     """At most this many hypotheses live after a frame."""
     min_active: int = 10
@@ -106,6 +109,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "prior_weight": (0, 1e3),
     "blank_skip": (0, 1e6),
     "beam": (0, 1e9),
+    "word_beam": (0, 1),
     "max_active": (1, 1e9),
     "min_active": (1, 1e9),
     "lattice_beam": (0, 1e9),
