@@ -12,6 +12,7 @@ from cortext.decoding import Decoder
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"acoustic_scale": 0.85, "word_score": 0.5, "sil_cost": 4.0, "blank_penalty": 2.0, "nbest": 1}
+WIDE = {"beam": 20.0, "word_beam": 1.0, "max_active": 10_000}
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_our_best_sentence_scores_at_least_as_well(paths, real_data, recombine, 
             "spelling": "both",
         }
     )
-    ours = Decoder.from_dir(paths.lm, {**OPTIONS, "recombine": recombine, "beam": 18.0, "max_active": 2000})
+    ours = Decoder.from_dir(paths.lm, OPTIONS | WIDE | {"recombine": recombine})
     worse, different = [], 0
     for utterance in utterances[:count]:
         found = ours.decode(utterance.log_probs_PV, INVENTORY)[0]
