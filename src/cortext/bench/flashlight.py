@@ -38,15 +38,15 @@ class Flashlight:
         "beam_size_token": (10, 15, 20, 30, 41),
     }
     start: ClassVar[Settings] = {
-        "lm_weight": 2.8,
+        "lm_weight": 3.2,
         "word_score": 0.0,
-        "sil_score": 0.0,
-        "blank_penalty": 2.0,
+        "sil_score": -0.5,
+        "blank_penalty": 8.0,
         "log_add": True,
-        "spelling": "both",
-        "beam_threshold": 22.0,
-        "beam_size": 500,
-        "beam_size_token": 41,
+        "spelling": "closed",
+        "beam_threshold": 18.0,
+        "beam_size": 1500,
+        "beam_size_token": 20,
     }
     speed: ClassVar = {"beam_threshold": -1, "beam_size": -1, "beam_size_token": -1}
 

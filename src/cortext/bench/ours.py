@@ -32,13 +32,13 @@ class Native:
     }
     start: ClassVar[Settings] = {
         "acoustic_scale": 0.7,
-        "word_score": -1.0,
-        "sil_cost": 3.0,
-        "blank_penalty": 8.0,
+        "word_score": -2.0,
+        "sil_cost": 12.0,
+        "blank_penalty": 16.0,
         "recombine": "logadd",
         "beam": 12.0,
         "word_beam": 0.7,
-        "max_active": 2000,
+        "max_active": 3000,
     }
     speed: ClassVar = {"beam": -1, "word_beam": -1, "max_active": -1}
 
