@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 DEV := $(VENV)/.dev $(VENV)/.built
-CPP := $(filter-out native/sentence% native/shared_scores%,$(wildcard native/*.hpp native/*.cpp))
+CPP := $(wildcard native/*.cpp native/*.hpp)
 DEMO_OUT ?= runs/demo
 FUZZ_SECONDS ?= 30
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake

@@ -12,7 +12,7 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr double kLogNegligible = -69.0;  // 1e-30
 constexpr double kLogWorsePath = -50.0;   // 1e-22
 constexpr double kLeastEnd = 1e-60;
-constexpr double kLogSmallest = -230.0;   // 1e-100: sums below count as zero, which also keeps denormal numbers away
+constexpr double kLogSmallest = -230.0;      // 1e-100: sums below count as zero, which also keeps denormal numbers away
 constexpr double kLogSmallestProb = -140.0;  // of the probabilities: three of them come between two checks
 
 // In long utterances `least` would have to be less than 1e-100, and is 1e-60 instead. Prefixes of sentences are lost

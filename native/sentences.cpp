@@ -17,8 +17,8 @@ using Words = std::vector<const Spelling*>;
 using Numbers = std::vector<std::uint32_t>;
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-constexpr std::size_t kAffordableCells = 20'000'000;      // about a second for what is exact only in logarithms
-constexpr std::size_t kKeptChunks = 8;                     // of 4 MB
+constexpr std::size_t kAffordableCells = 20'000'000;  // about a second for what is exact only in logarithms
+constexpr std::size_t kKeptChunks = 8;                // of 4 MB
 
 // Numbers for spellings; those of homophones are equal.
 class SpellingNumbers {
@@ -103,8 +103,10 @@ public:
         for (std::size_t i = 0; i < sentences_.size(); ++i) {
             results_[i] = {kNever, 0, {}};
             if (fewest_frames(sentences_[i]) > P_) continue;
-            if (P_ == 0) results_[i].score = 0.0;
-            else order.push_back(i);
+            if (P_ == 0)
+                results_[i].score = 0.0;
+            else
+                order.push_back(i);
         }
         if (!order.empty()) score_together(order);
         return std::move(results_);

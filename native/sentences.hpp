@@ -25,9 +25,9 @@ struct Span {
 
 // The paths that read one sentence.
 struct SentencePaths {
-    double score;              // all of them joined, without the n-gram and word scores; -inf where none fits
-    std::int32_t boundaries;   // how often the best path enters a word directly after another, without SIL
-    std::vector<Span> spans;   // of the phonemes of each word on the best path; empty where no path fits
+    double score;             // all of them joined, without the n-gram and word scores; -inf where none fits
+    std::int32_t boundaries;  // how often the best path enters a word directly after another, without SIL
+    std::vector<Span> spans;  // of the phonemes of each word on the best path; empty where no path fits
 };
 
 struct SentenceOptions {

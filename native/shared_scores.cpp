@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kLongest = SharedScores::kLongest;
 constexpr std::size_t kChunk = std::size_t{1} << 19;  // 4 MB
-constexpr double kTrusted = 1e-16;  // of the sentence that the frames are scaled by
-constexpr double kTooMuch = 1e50;   // sums may have been cut off
+constexpr double kTrusted = 1e-16;                    // of the sentence that the frames are scaled by
+constexpr double kTooMuch = 1e50;                     // sums may have been cut off
 
 // The states of a branch in one frame. N is the number of tokens, or 0 if the compiler does not know it.
 template <int N>
@@ -239,8 +239,10 @@ template <int N>
 void SharedScores::run(Branch& branch) {
     bool repeats = false;
     for (int i = 1; i < branch.n_tokens; ++i) repeats = repeats || branch.tokens[i] == branch.tokens[i - 1];
-    if (repeats) run<N, true>(branch);
-    else run<N, false>(branch);
+    if (repeats)
+        run<N, true>(branch);
+    else
+        run<N, false>(branch);
 }
 
 // The blanks and silences before the first word.
@@ -271,8 +273,8 @@ void SharedScores::run_start(Branch& branch) {
         const double all = open_sum + sil_sum + silent_sum;
         if (all == 0.0) break;
         branch.high = t + 1;
-        const double values[] = {open_max, sil_max, silent_max, all, 0.0,
-                                 Max::join(open_max, Max::join(sil_max, silent_max)), 0.0};
+        const double values[] = {
+            open_max, sil_max, silent_max, all, 0.0, Max::join(open_max, Max::join(sil_max, silent_max)), 0.0};
         std::copy(std::begin(values), std::end(values), row(branch, t));
     }
     keep(branch);

@@ -109,9 +109,7 @@ private:
     Place enter_word(Place place, const Node& parent, Span& span, bool& direct) const;
     double best_exit(const Node& parent, int t, int next_token, Place& from) const;
 
-    double* row(const Branch& branch, int t) const {
-        return branch.rows + (t - branch.low) * branch.stride();
-    }
+    double* row(const Branch& branch, int t) const { return branch.rows + (t - branch.low) * branch.stride(); }
     double at(const Branch& branch, int t, int value) const {
         return t < branch.low || t >= branch.high ? 0.0 : row(branch, t)[value];
     }
