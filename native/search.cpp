@@ -14,7 +14,8 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// By how much a word's history is taken to raise its unigram score, at most, where that decides whether it is looked up.
+// By how much a word's history is taken to raise its unigram score, at most, where that decides whether it is looked
+// up.
 constexpr float kHistoryGain = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 

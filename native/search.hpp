@@ -51,7 +51,8 @@ public:
     double offset() const { return offset_; }  // the scores' zero
     const std::vector<Token>& live() const { return live_; }
     bool is_between(std::uint32_t position) const { return position >= kBetween; }
-    // The lattice node of a hypothesis between words. One that is silent now was between words before this frame's ends.
+    // The lattice node of a hypothesis between words. One that is silent now was between words before this frame's
+    // ends.
     LatticeNode boundary(const Token& token) const {
         const Use& used = uses_[token.context];
         return token.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before : used.boundary;
@@ -75,10 +76,10 @@ private:
         LatticeNode boundary = kNoNode;
         LatticeNode before = kNoNode;      // the boundary before that; for who has not just ended a word
         std::int32_t boundary_frame = -2;  // the frame that `boundary` is of
-        std::int32_t stayed_frame = -1;   // the frame that `stayed` is of
-        std::int32_t ended_frame = -1;    // the frame that `first_end` is of
-        std::int32_t between_frame = -1;  // the last frame that a hypothesis between words lived through
-        float stayed = 0.0f;              // joined score of those that were between words and still are
+        std::int32_t stayed_frame = -1;    // the frame that `stayed` is of
+        std::int32_t ended_frame = -1;     // the frame that `first_end` is of
+        std::int32_t between_frame = -1;   // the last frame that a hypothesis between words lived through
+        float stayed = 0.0f;               // joined score of those that were between words and still are
         std::uint32_t first_end = 0;
     };
     // A word that may have ended in the current frame.
