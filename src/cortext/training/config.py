@@ -39,9 +39,18 @@ class DatasetConfig:
     """Sessions to train on, in the order of the day layers; null for all that the data have."""
     length_buckets: int = 1
     """Bands of trial length; a batch comes from one band, which limits padding. 1 draws as the release does."""
+    test_percentage: float = 0.1
+    """Share of each day's training trials that validate where the data have no validation split; else unused, as in
+    the release."""
+    dataset_probability_val: list[float] | None = None
+    """For each of `sessions`, 1 if it is validated on and 0 if not; null for all."""
+    augmentations: list[Any] = field(default_factory=list)
+    """Registered augmentations (`kind` and its settings), applied in this order before smoothing."""
+    resident: Literal["auto", "device", "host"] = "auto"
+    """Where the training trials lie: all on the model's device, or read batch by batch; `auto` decides by free memory."""
 
     def __post_init__(self) -> None:
-        for name, bound in {"batch_size": 1, "days_per_batch": 1, "length_buckets": 1, "seed": 0}.items():
+        for name, bound in {"batch_size": 1, "days_per_batch": 1, "length_buckets": 1, "seed": 0, "test_percentage": 0}.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"dataset.{name} is {getattr(self, name)}; it must be at least {bound}")
 
@@ -90,6 +99,12 @@ class TrainConfig:
     """Gradients with a larger norm are scaled down to it; 0 clips nothing."""
     seed: int = 10
     """Decides initial weights, dropout and augmentation."""
+    loss: Any = None
+    """The loss; its key `kind` names one of the registered ones. Null takes the model's own."""
+    trainable: list[str] | None = None
+    """Beginnings of the names of the parameters that learn; null for all that the model lets learn."""
+    gradient_accumulation_steps: int = 1
+    """Pieces in which a batch goes through the model: the same gradient with less memory."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Matrix products in bfloat16 or float32; `auto` takes bfloat16 where the hardware has it. The loss is float32."""
 
@@ -99,6 +114,12 @@ class TrainConfig:
     """Batches from one validation to the next; there is one at the end too."""
     batches_per_save: int = 0
     """Batches from one saved state to the next, beside those saved at validations; 0 for none."""
+    save_all_val_steps: bool = False
+    """Whether to keep the weights of every validation, under `checkpoints/`."""
+    save_final_model: bool = False
+    """Whether to keep the last weights too, under `checkpoints/final`."""
+    save_val_logits: bool = False
+    """Whether to write the logits of the best validation to `val_logits/`, a float16 array a trial."""
     best_metric: Literal["val_per", "val_wer", "val_loss"] = "val_per"
     """What the kept weights are best in. Equal values are decided by `val_loss`."""
     early_stopping: bool = False
@@ -116,6 +137,7 @@ class TrainConfig:
         lower |= {"lr_warmup_steps_day": 0, "lr_min": 0, "lr_min_day": 0, "beta0": 0, "beta1": 0, "weight_decay": 0}
         lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
         lower |= {"batches_per_val_step": 1, "batches_per_save": 0, "early_stopping_val_steps": 1, "val_wer_trials": 0}
+        lower |= {"gradient_accumulation_steps": 1}
         for name, bound in lower.items():
             if not bound <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound} and finite")
