@@ -90,6 +90,30 @@ class SimulatorConfig:
     reference_noise_sd: float = 0.4
     """Fast noise of log spike-band power common to the electrodes of an array, which share a reference."""
 
+    # Strong structured noise
+    structured_noise: float = 0.0
+    """Factor on all of it (see `structured`), 0 for none; 1 makes it stronger than what articulators drive."""
+    n_oscillations: int = 6
+    """Narrow-band components that groups of electrodes share."""
+    oscillation_hz: tuple[float, float] = (0.5, 12.0)
+    """Lowest and highest frequency of the oscillations, which are spread evenly in logarithm; below 25 Hz."""
+    oscillation_s: float = 1.5
+    """Time constant with which the phase and the amplitude of an oscillation wander, in seconds."""
+    oscillation_sd: float = 0.7
+    """Standard deviation of an electrode's log rate that the oscillations cause together (root mean square)."""
+    artefacts_per_min: float = 12.0
+    """Movement artefacts a minute, each with one of three stereotyped courses, on almost all electrodes."""
+    artefact_s: tuple[float, float] = (0.6, 3.0)
+    """Shortest and longest duration of an artefact, in seconds."""
+    artefact_sd: float = 1.0
+    """Log rate at the height of an artefact (root mean square over electrodes)."""
+    steps_per_block: int = 2
+    """Sudden shifts of all baselines in the middle of a block; each lasts until the next, or the end of the block."""
+    step_sd: float = 0.6
+    """Log rate by which a step shifts the baselines (root mean square over electrodes)."""
+    structured_alignment: float = 0.5
+    """Share of the power of oscillations, artefacts and steps that falls on the directions of the tuning."""
+
     # Drift between days
     tuning_drift: float = 0.012
     """Rate per day at which tuning decorrelates: after d days its correlation with day 1 is exp(-rate * d)."""
@@ -103,26 +127,30 @@ class SimulatorConfig:
     """Chance per day that a living electrode dies; dead ones appear so often that `dead_fraction` is kept."""
 
     def __post_init__(self) -> None:
-        for name in ("n_days", "train_per_day", "trials_per_block"):
+        for name in ("n_days", "train_per_day", "trials_per_block", "n_oscillations"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("seed", "val_per_day", "test_per_day"):
+        for name in ("seed", "val_per_day", "test_per_day", "steps_per_block"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(self.seed < 2**63, "seed", self.seed, "less than 2**63")
         even = self.n_electrodes >= N_ARRAYS and self.n_electrodes % N_ARRAYS == 0
         _require(even, "n_electrodes", self.n_electrodes, f"a multiple of {N_ARRAYS}, one share for each array")
         _require(self.n_latents >= 10, "n_latents", self.n_latents, "10 or more")
-        for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot"):
+        for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot", "oscillation_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         # Beyond, counts of the busiest electrodes leave the range of `neural.poisson`.
         _require(self.baseline_hz <= 100, "baseline_hz", self.baseline_hz, "100 or less")
-        for name in ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover"):
+        shares = ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover")
+        for name in (*shares, "structured_alignment"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
         for name in (field.name for field in fields(self) if field.type == "float"):
             _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "finite and 0 or more")
-        for name in ("lead_ms", "latent_s"):
+        for name in ("lead_ms", "latent_s", "oscillation_hz", "artefact_s"):
             low, high = getattr(self, name)
             _require(0 <= low <= high < math.inf, name, [low, high], "two numbers, the smaller first")
-        _require(self.latent_s[0] > 0, "latent_s", list(self.latent_s), "positive times")
+        for name in ("latent_s", "oscillation_hz", "artefact_s"):
+            _require(getattr(self, name)[0] > 0, name, list(getattr(self, name)), "positive")
+        # A bin is 20 ms: what is faster than 25 Hz cannot be seen in it.
+        _require(self.oscillation_hz[1] < 25, "oscillation_hz", list(self.oscillation_hz), "below 25 Hz")
 
     @property
     def n_features(self) -> int:

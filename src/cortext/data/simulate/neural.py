@@ -24,11 +24,18 @@ AROUSAL_S = 6.0
 
 
 def record(
-    positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig, day: int, block: int, trial: int
+    positions_TK: np.ndarray,
+    e: Electrodes,
+    config: SimulatorConfig,
+    day: int,
+    block: int,
+    trial: int,
+    structured_TE: np.ndarray | None = None,
 ) -> np.ndarray:
     """Features of a trial before z-scoring: float32 [T, 2 E], threshold crossings, then spike-band power.
 
-    positions_TK: articulators for the T bins of the trial and at least the longest lead after them
+    positions_TK:  articulators for the T bins of the trial and at least the longest lead after them
+    structured_TE: log rate that structured noise adds (`structured.BlockNoise`)
     """
     n_bins = len(positions_TK) - max_lead_bins(config)
     log_rate = drive(positions_TK, e, config)[:n_bins]
@@ -36,6 +43,8 @@ def record(
     arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]))
     log_rate *= np.exp(config.arousal_sd * arousal)
     log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
+    if structured_TE is not None:
+        log_rate += structured_TE
     np.minimum(log_rate, LOG_RATE_CEILING, out=log_rate)
     features = np.empty((n_bins, 2 * len(e.lead_E)), dtype=np.float32)
     spikes = features[:, : len(e.lead_E)]

@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     LATENTS = 1_000_005
     SPIKES = 1_000_006
     POWER = 1_000_007
+    STRUCTURED = 1_000_008
+    STEPS = 1_000_009
 
 
 def stream(seed: int, purpose: Purpose, day: int = 0, block: int = 0, trial: int = 0) -> np.random.Generator:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from cortext.config import to_mapping
@@ -24,6 +25,7 @@ from cortext.data.simulate.neural import max_lead_bins, record
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
 from cortext.data.simulate.sentences import read_sentences, splits
 from cortext.data.simulate.speech import STEP_MS, Utterance, utter
+from cortext.data.simulate.structured import BlockNoise, TrialNoise
 from cortext.data.trial import BIN_MS, SPLITS, Trial
 from cortext.errors import DataError
 from cortext.processes import uninterrupted
@@ -99,10 +101,11 @@ def simulate_block(
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
-    pad = max_lead_bins(config)
+    pad, noise = max_lead_bins(config), _noise(config, day, block, e, bounds[-1])
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         positions = articulate(utterance, config.undershoot, pad)
-        recorded = record(positions, e, config, day.day, block.number, planned.number)
+        added = None if noise is None else noise.trial(planned.number, start, utterance.n_bins).log_rate_TE
+        recorded = record(positions, e, config, day.day, block.number, planned.number, added)
         features[start : start + utterance.n_bins] = recorded
     zscore(features)
     trials = []
@@ -137,6 +140,12 @@ def _prompts(config: SimulatorConfig, text: Path | None) -> tuple[dict[str, list
 
 def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[Utterance]:
     return [utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number) for t in block.trials]
+
+
+def _noise(
+    config: SimulatorConfig, day: PlannedDay, block: PlannedBlock, e: Electrodes, n_bins: int
+) -> BlockNoise | None:
+    return BlockNoise(config, e, day.day, block.number, n_bins) if config.structured_noise else None
 
 
 def _check_space(folder: Path, n_bytes: int, out: Path) -> None:
@@ -219,7 +228,9 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
     """Electrodes of the day, and sentence, alignment and articulators of every trial, test included.
 
     `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session file, hold
-    `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in ms), and attributes.
+    `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in ms), and attributes. Where
+    there is structured noise, `structured_noise` float32 [T, E] (log rate), `artefacts` int64 [N, 3] (waveform, start
+    and end in ms) and `steps` int64 [S] (ms) are there too.
     """
     with new_hdf5(path) as (file, check_disk):
         file.attrs["articulators"] = ARTICULATORS
@@ -227,11 +238,22 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
             file[f"electrodes/{name}"] = values
         numbers = dict.fromkeys(SPLITS, 0)
         for block in day.blocks:
-            for planned, u in zip(block.trials, _utter(config, day, block), strict=True):
+            utterances = _utter(config, day, block)
+            bounds = np.cumsum([0, *(u.n_bins for u in utterances)])
+            noise = _noise(config, day, block, e, bounds[-1])
+            for planned, u, start in zip(block.trials, utterances, bounds, strict=False):
                 group = file.create_group(f"{planned.split}/trial_{numbers[planned.split]:04d}")
                 numbers[planned.split] += 1
                 group["articulators"] = articulate(u, config.undershoot)
                 group["alignment"] = np.stack([u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1)
+                if noise is not None:
+                    _write_noise(group, noise.trial(planned.number, start, u.n_bins))
                 group.attrs.update(block_num=block.number, trial_num=planned.number)
                 group.attrs["sentence_label"] = planned.prompt.text
                 check_disk()
+
+
+def _write_noise(group: h5py.Group, noise: TrialNoise) -> None:
+    group["structured_noise"] = noise.log_rate_TE
+    group["artefacts"] = noise.artefacts_N3 * [1, BIN_MS, BIN_MS]
+    group["steps"] = noise.steps_S * BIN_MS
