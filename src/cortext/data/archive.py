@@ -9,8 +9,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from cortext.data.disk import disk_error, replace_directory, sync
+from cortext.data.disk import disk_error, replace_directory
 from cortext.errors import DataError
+from cortext.files import sync
 
 _CHUNK = 1 << 20
 

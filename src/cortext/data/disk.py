@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 
 from cortext.errors import DataError
+from cortext.files import sync
 
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy on a full disk, without the system's number
 
@@ -71,15 +72,6 @@ class Sink:
         """Raise the OSError of the first write that failed."""
         if self._error is not None:
             raise self._error
-
-
-def sync(path: Path) -> None:
-    """Flush a file or folder to disk, so that a rename that follows survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def disk_error(error: Exception, path: Path) -> DataError:

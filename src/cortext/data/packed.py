@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cortext.data.checks import FLOAT16_MAX, Problem
-from cortext.data.disk import disk_error, replace_directory, sync, temporary_name
+from cortext.data.disk import disk_error, replace_directory, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.store import (
     FORMAT,
@@ -27,6 +27,7 @@ from cortext.data.store import (
     source_files,
 )
 from cortext.errors import DataError
+from cortext.files import sync
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import nn
 
 from cortext.config import from_mapping, to_mapping
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
+from cortext.files import write_whole
 from cortext.models.registry import build_model, model_config
+from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import Inventory
 
 FORMAT_VERSION = 1
@@ -188,34 +187,14 @@ class AcousticModel:
         )
 
 
-def save_model(model: AcousticModel, run_dir: str | Path) -> None:
+def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     """Write `model.json` and `model.safetensors` into a run directory, each whole or not at all.
 
-    Raises RunError where the directory cannot be written (a full disk).
+    Returns the checksum of the weights. Raises RunError where the directory cannot be written (a full disk).
     """
     run_dir = Path(run_dir)
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.network.state_dict().items()}
     write_whole(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
-    write_whole(run_dir / "model.safetensors", save(weights, metadata={"format": "pt"}))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, flush it to the disk and rename it: readers see the old one or the new.
-
-    Raises RunError naming the file; what was there before stays.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        fix = "free some space; the file that was there before is kept"
-        raise RunError(f"cannot write the file: {error.strerror}", where=path, fix=fix) from None
+    return write_tensors(run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"})
 
 
 def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
@@ -229,7 +208,7 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
     symbols = tuple(card.inventory["symbols"])
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
     try:
-        weights = load_file(path)
+        weights = read_tensors(path)[0]
         config = model_config(card.config)
         network = build_model(config, n_features=n_used, n_days=len(card.sessions), n_classes=len(symbols))
         _check_shapes(network, weights, path)
@@ -237,10 +216,8 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
         network.to(device)
     except FileNotFoundError:
         raise RunError("the run has no model weights", where=path, fix="train it, or copy the file again") from None
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"the weights cannot be read: {error}", where=path, fix="copy the file again") from None
     except ConfigError as error:
-        raise RunError(error.what, where=run_dir / "model.json") from None
+        raise RunError(error.what, where=run_dir / "model.json", fix=error.fix) from None
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise RunError(f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir) from None
     return AcousticModel(

@@ -12,8 +12,8 @@ import torch
 
 from cortext.config import to_mapping
 from cortext.data.checks import Problem
+from cortext.files import write_whole
 from cortext.models import AcousticModel
-from cortext.models.acoustic import write_whole
 from cortext.provenance import provenance
 from cortext.training.checkpoint import Progress
 from cortext.training.config import TrainConfig

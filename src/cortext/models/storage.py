@@ -1,0 +1,97 @@
+"""Tensors on disk: the safetensors format, with a checksum over everything in the file.
+
+The library's own writer makes files that only their owner may read, under temporary names of its own, and reports a
+full disk as text; the format is a JSON header and the numbers one after the other, so it is written here.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from cortext.errors import RunError
+from cortext.files import written_whole
+
+_UNKNOWN = "00000000"
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], keep: Path | None = None
+) -> str:
+    """Write tensors of any device, one at a time, so that memory holds no second copy of all; returns the checksum.
+
+    The file replaces `path` whole; what was there before is renamed to `keep`. Raises RunError for a full disk.
+    """
+    header, order = _header(tensors, metadata)
+    with written_whole(path, keep) as file:
+        file.write(header)
+        checksum = zlib.crc32(header)
+        for name in order:
+            content = _bytes(tensors[name])
+            file.write(content)
+            checksum = zlib.crc32(content, checksum)
+        file.seek(header.index(f'"{_UNKNOWN}"'.encode()) + 1)
+        file.write(f"{checksum:08x}".encode())
+    return f"{checksum:08x}"
+
+
+def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
+    """Tensors, metadata and checksum (None in a file of another origin, which is then not checked).
+
+    Raises RunError, which says that `what` cannot be read, for a file that is truncated, changed or of another format;
+    FileNotFoundError where there is none.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{what} cannot be read: {error}", where=path, fix="copy the file again") from None
+    expected = metadata.pop("crc32", None)
+    if expected is not None and expected != (found := _checksum(tensors, metadata)):
+        damage = f"the checksum is {found}, {expected} was written"
+        raise RunError(f"{what} cannot be read: {damage}", where=path, fix="copy the file again")
+    return tensors, metadata, expected
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:
+    header, order = _header(tensors, metadata)
+    checksum = zlib.crc32(header)
+    for name in order:
+        checksum = zlib.crc32(_bytes(tensors[name]), checksum)
+    return f"{checksum:08x}"
+
+
+def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
+    """The header without its checksum, and the order of the tensors: wide numbers first, so that all are aligned."""
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    described: dict[str, Any] = {"__metadata__": {"crc32": _UNKNOWN} | dict(sorted(metadata.items()))}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        described[name] = {
+            "dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end],
+        }  # fmt: skip
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, order
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    """The numbers of a tensor as uint8, without a copy where it is on the CPU."""
+    content: np.ndarray = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return content
