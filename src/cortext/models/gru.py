@@ -15,24 +15,14 @@ Shapes: B trials, T bins of 20 ms, C features, P patches, D hidden units, L laye
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from cortext.errors import ConfigError
-from cortext.models.layers import dropout, gru, patches
+from cortext.models.inputs import DayLayers, InputNetworkConfig, check_settings
+from cortext.models.layers import gru, initialise
 from cortext.models.registry import register
-
-
-@dataclass
-class InputNetworkConfig:
-    """Section `model.input_network`: the day layer."""
-
-    input_trainable: bool = True
-    """Whether the day layers learn."""
-    input_layer_dropout: float = 0.2
-    """Dropout after the day layer."""
 
 
 @dataclass
@@ -59,33 +49,19 @@ class GRUConfig:
     """The day layer."""
 
     def __post_init__(self) -> None:
-        lower = {"n_units": 1, "n_layers": 1, "patch_size": 0, "patch_stride": 1, "n_input_features": 1}
-        for name, bound in lower.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ConfigError(f"model.{name} is {value}; it must be at least {bound}")
-        for name, value in (
-            ("rnn_dropout", self.rnn_dropout),
-            ("input_network.input_layer_dropout", self.input_network.input_layer_dropout),
-        ):
-            if not 0 <= value < 1:
-                raise ConfigError(f"model.{name} is {value}; it must be in [0, 1)")
+        check_settings(self, {"n_units": 1, "n_layers": 1})
 
 
 @register("gru")
-class GRU(nn.Module):
+class GRU(DayLayers):
     """Day layer, patches, GRU, output. Input and output are described in `forward`."""
 
     Config: ClassVar[type] = GRUConfig
 
     def __init__(self, config: GRUConfig, *, n_features: int, n_days: int, n_classes: int) -> None:
-        super().__init__()
-        self.config = config
-        # One stacked tensor instead of one parameter per day: the same mathematics, one gather per batch.
-        self.day_weight = nn.Parameter(torch.eye(n_features).repeat(n_days, 1, 1))  # [days, C, C]
-        self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))  # [days, C]
+        super().__init__(config, n_features=n_features, n_days=n_days)
         self.gru = nn.GRU(
-            input_size=n_features * max(config.patch_size, 1),
+            input_size=self.patch_width,
             hidden_size=config.n_units,
             num_layers=config.n_layers,
             dropout=config.rnn_dropout if config.n_layers > 1 else 0.0,
@@ -93,27 +69,8 @@ class GRU(nn.Module):
         )
         self.out = nn.Linear(config.n_units, n_classes)
         self.h0 = nn.Parameter(torch.empty(1, 1, config.n_units))
-        self._initialise()
-
-    def _initialise(self) -> None:
-        # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not each gate.
-        for name, parameter in self.gru.named_parameters():
-            if "weight_hh" in name:
-                nn.init.orthogonal_(parameter)
-            elif "weight_ih" in name:
-                nn.init.xavier_uniform_(parameter)
-        nn.init.xavier_uniform_(self.out.weight)
-        nn.init.xavier_uniform_(self.h0)
-        self.gru.requires_grad_(self.config.rnn_trainable)
-        self.day_weight.requires_grad_(self.config.input_network.input_trainable)
-        self.day_bias.requires_grad_(self.config.input_network.input_trainable)
-
-    def n_patches(self, n_bins: Any) -> Any:
-        """Frames of logits for `n_bins` bins (an int, array or tensor): none for fewer than one patch."""
-        if self.config.patch_size == 0:
-            return n_bins
-        n_patches = (n_bins - self.config.patch_size) // self.config.patch_stride + 1
-        return n_patches * (n_patches > 0)
+        initialise(self.gru, self.out, self.h0)
+        self.gru.requires_grad_(config.rnn_trainable)
 
     def forward(
         self, x_BTC: torch.Tensor, day_B: torch.Tensor, state_LBD: torch.Tensor | None = None
@@ -126,11 +83,8 @@ class GRU(nn.Module):
         Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial in pieces, each
         beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the whole trial.
         """
-        x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])
-        x_BTC = dropout(nn.functional.softsign(x_BTC), self.config.input_network.input_layer_dropout, self.training)
+        x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
-            state_LBD = self.h0.expand(self.config.n_layers, len(x_BTC), -1).contiguous()
-        if self.config.patch_size:
-            x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
-        hidden_BPD, state_LBD = gru(self.gru, x_BTC, state_LBD)
+            state_LBD = self.h0.expand(self.config.n_layers, len(x_BPI), -1).contiguous()
+        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD)
         return self.out(hidden_BPD), state_LBD

@@ -64,8 +64,9 @@ def gru(module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[t
     The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU: autograd follows `nn.GRU` through a
     dozen small operations per step and adds up the gradient of the recurrent weights step by step. The pass here keeps
     the gates, needs one matrix product per step backwards, and does for all steps at once what is the same for each.
+    It is in float32; a float64 module is run as it is.
     """
-    if x_BPI.device.type != "cpu" or not torch.is_grad_enabled():
+    if x_BPI.device.type != "cpu" or not torch.is_grad_enabled() or state_LBD.dtype == torch.float64:
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD
     last = []
@@ -79,6 +80,29 @@ def gru(module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[t
         x_BPI = _Scan.apply(input_BPG, state_LBD[layer], w_hh, b_hh)  # type: ignore[no-untyped-call]
         last.append(x_BPI[:, -1])
     return x_BPI, torch.stack(last)
+
+
+def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
+    """The release's initial weights of a GRU, of the map that reads it (if there is one), and of its first state."""
+    # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not each gate.
+    for name, parameter in module.named_parameters():
+        if "weight_hh" in name:
+            nn.init.orthogonal_(parameter)
+        elif "weight_ih" in name:
+            nn.init.xavier_uniform_(parameter)
+    if out is not None:
+        nn.init.xavier_uniform_(out.weight)
+    nn.init.xavier_uniform_(h0)
+
+
+def reverse_gradient(x: torch.Tensor, strength: float | torch.Tensor) -> torch.Tensor:
+    """`x` itself, bit for bit; its gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+
+    Plain arithmetic, because not every compiler that differentiates torch code heeds an `autograd.Function`. The usual
+    `(1 + strength) * x.detach() - strength * x` has the same gradient but rounds `x`, noticeably so in bfloat16. Where
+    a new number means compiling again (XLA), give a tensor.
+    """
+    return x.detach() - strength * (x - x.detach())
 
 
 class _Scan(torch.autograd.Function):

@@ -1,0 +1,80 @@
+"""The loss of the three-network model (`cortext.models.triple_gru`): two readers of phonemes and a price on noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from cortext.errors import ConfigError
+from cortext.training.batches import TrainBatch
+from cortext.training.loss import ctc_loss, register_loss
+
+
+@dataclass
+class AdversarialConfig:
+    """Section `loss` for `kind: adversarial`."""
+
+    kind: Literal["adversarial"] = "adversarial"
+    """Which loss this is."""
+    noisy_weight: float = 0.2
+    """Weight of the adversary's CTC loss."""
+    noise_weight: float = 0.001
+    """Weight of the noise estimate's energy: the squared norm of a patch's noise, the mean over a trial's patches."""
+    reversal_start: float = 0.0
+    """Reversal strength at the first batch."""
+    reversal_end: float = 0.5
+    """Reversal strength at the end of the ramp."""
+    reversal_schedule: Literal["linear", "sigmoid"] = "linear"
+    """From start to end: a straight line, or 2 / (1 + exp(-10 p)) - 1, which rises fast and then flattens."""
+    reversal_ramp: float = 1.0
+    """Share of the training that the ramp takes."""
+
+    def __post_init__(self) -> None:
+        for name in ("noisy_weight", "noise_weight", "reversal_start", "reversal_end"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"loss.{name} is {getattr(self, name)}; it must be at least 0 and finite")
+        if not 0 < self.reversal_ramp <= 1:
+            raise ConfigError(f"loss.reversal_ramp is {self.reversal_ramp}; it must be above 0 and at most 1")
+
+    def reversal(self, fraction: float) -> float:
+        """Reversal strength when `fraction` of the training is done."""
+        progress = min(1.0, fraction / self.reversal_ramp)
+        if self.reversal_schedule == "sigmoid":  # Ganin et al., JMLR 2016, section 5.2.2
+            progress = 2 / (1 + math.exp(-10 * progress)) - 1
+        return self.reversal_start + (self.reversal_end - self.reversal_start) * progress
+
+
+@register_loss("adversarial")
+class Adversarial:
+    """CTC(clean) + 0.2 CTC(noisy, through gradient reversal) + 0.001 energy of the noise; the weights are settings."""
+
+    Config: ClassVar[type] = AdversarialConfig
+
+    def __init__(self, config: AdversarialConfig) -> None:
+        self.config = config
+
+    def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
+        """Float32 [B] of each trial: `loss`, and its parts `clean`, `noisy` and `noise` without their weights."""
+        clean_BPV, noisy_BPV, noise_BPI = network(
+            batch.x_BTC, batch.day_B, mode="full", reversal=self.config.reversal(fraction)
+        )
+        labels = batch.n_patches_B, batch.labels_BU, batch.n_labels_B
+        clean_B, noisy_B = ctc_loss(clean_BPV, *labels), ctc_loss(noisy_BPV, *labels)
+        noise_B = noise_energy(noise_BPI, batch.n_patches_B)
+        loss_B = clean_B + self.config.noisy_weight * noisy_B + self.config.noise_weight * noise_B
+        return {"loss": loss_B, "clean": clean_B.detach(), "noisy": noisy_B.detach(), "noise": noise_B.detach()}
+
+
+def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Tensor:
+    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B]; padding does not count.
+
+    A sum over the patch's values and a mean over time, which 0.001 suits: taking everything out of a patch of the
+    published shape then costs about as much as one wrong phoneme, however long the trial. A mean over the values would
+    cost 7,168 times less than that and be without effect; a sum over time would outweigh the CTC loss.
+    """
+    energy_BP = noise_BPI.square().sum(-1, dtype=torch.promote_types(noise_BPI.dtype, torch.float32))
+    inside_BP = torch.arange(energy_BP.shape[1], device=energy_BP.device) < n_patches_B.to(energy_BP.device)[:, None]
+    return torch.where(inside_BP, energy_BP, 0.0).sum(1) / n_patches_B.to(energy_BP.device).clamp(min=1)
