@@ -20,7 +20,7 @@ from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
-from cortext.training import RunSummary, TrainConfig, loop, train
+from cortext.training import RunSummary, TrainConfig, loss, train, trainer
 from cortext.training.checkpoint import MetricsLog
 from cortext.training.validate import Validator
 
@@ -115,14 +115,14 @@ def test_training_leaves_the_random_numbers_of_its_caller_alone(config, packed, 
 def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly(
     config, packed, undisturbed, tmp_path, monkeypatch, step
 ):
-    original = loop._Trainer._update
+    original = trainer.Trainer._update
 
     def interrupted_update(trainer, batch):
         if trainer.progress.step == step and not resumed:
             os.kill(os.getpid(), signal.SIGINT)
         return original(trainer, batch)
 
-    monkeypatch.setattr(loop._Trainer, "_update", interrupted_update)
+    monkeypatch.setattr(trainer.Trainer, "_update", interrupted_update)
     resumed = False
     with pytest.raises(RunError, match=f"interrupted after {step + 1} of 12 batches.*--resume"):
         train(config, packed, tmp_path / "run", progress=False)
@@ -151,7 +151,7 @@ def test_what_was_logged_after_the_last_state_is_cut_off_on_resuming(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save_model", die)  # after the validation's line was written, before the state
+        patch.setattr(trainer, "save_model", die)  # after the validation's line was written, before the state
         with pytest.raises(Killed):
             train(config, packed, run, progress=False)
     assert metrics(run, "val")
@@ -211,7 +211,7 @@ def stopped_run(config: TrainConfig, packed: Path, out: Path, monkeypatch) -> Pa
         raise RunError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Trainer, "_update", fail)
+        patch.setattr(trainer.Trainer, "_update", fail)
         with pytest.raises(RunError, match="stopped"):
             train(config, packed, out, progress=False)
     return out
@@ -277,7 +277,7 @@ def test_wrong_data_leave_no_run_behind(config, tmp_path):
 
 def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, undisturbed, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    original = loop._Trainer._validate
+    original = trainer.Trainer._validate
 
     def fill_the_disk(trainer):
         if trainer.progress.step == 8:
@@ -287,7 +287,7 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, und
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(loop._Trainer, "_validate", fill_the_disk)
+            patch.setattr(trainer.Trainer, "_validate", fill_the_disk)
             with pytest.raises(RunError, match=r"safetensors: cannot write the file: File too large; free some space"):
                 train(config, packed, run, progress=False)
     finally:
@@ -311,30 +311,50 @@ def test_a_log_that_a_full_disk_refuses_is_named_when_it_is_closed_too(tmp_path)
 
 
 def test_a_loss_that_is_not_finite_names_the_trials(config, packed, tmp_path, monkeypatch):
-    original = loop.ctc_loss
+    original = loss.ctc_loss
 
     def broken(*arguments):
         losses_B = original(*arguments)
         return torch.where(torch.arange(len(losses_B)) == 2, torch.nan, losses_B)
 
-    monkeypatch.setattr(loop, "ctc_loss", broken)
+    monkeypatch.setattr(loss, "ctc_loss", broken)
+    named = r"t15.2023.08.\d\d/block 0/trial \d+"
     with pytest.raises(
-        RunError, match=r"the loss of batch 0 is nan, in trials t15.2023.08.\d\d/block 0/trial \d+; look"
-    ):
+        RunError, match=rf"the loss of batch 0 is not finite, in trials {named}; see not_finite"
+    ) as error:
         train(config, packed, tmp_path / "run", progress=False)
+    written = json.loads((tmp_path / "run" / "not_finite.json").read_text())
+    (trial,) = written["trials"]
+    assert f"{trial['session']}/block {trial['block']}/trial {trial['trial']};" in str(error.value)
+    leave_out = (
+        f"dataset.bad_trials_dict={json.dumps(written['settings_to_leave_them_out']['dataset']['bad_trials_dict'])}"
+    )
+    monkeypatch.undo()
+    assert train(config, packed, tmp_path / "again", overrides=[leave_out], progress=False).n_train_trials == 59
 
 
 def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.Optimizer, "step", lambda *_: float("inf"))
-    with pytest.raises(RunError, match=r"gradient of batch 0 has norm inf, in trials t15.*, t15"):
-        train(config, packed, tmp_path / "run", progress=False)
+    original = loss.ctc_loss
+
+    def explode(logits_BPV, *rest):
+        logits_BPV.register_hook(lambda gradient_BPV: gradient_BPV * float("inf"))
+        return original(logits_BPV, *rest)
+
+    monkeypatch.setattr(loss, "ctc_loss", explode)
+    with trainer.Trainer(config, packed, tmp_path / "run", progress=False) as run:
+        before = {name: tensor.clone() for name, tensor in run.model.network.state_dict().items()}
+        with pytest.raises(RunError, match=r"the gradient of batch 0 is not finite, in trials t15.*, t15"):
+            run.run()
+        for name, tensor in run.model.network.state_dict().items():
+            assert torch.equal(before[name], tensor), name
+        assert not run.optimizer.day_adam.steps.any()
 
 
 def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed, tmp_path, monkeypatch):
     pers, losses = iter([0.5, 0.4, 0.4, 0.4]), iter([1.0, 3.0, 2.0, 2.5])
 
-    def measure(validator, forward):
-        return {"val_per": next(pers), "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}
+    def measure(validator, forward, processes):
+        return {"val_per": next(pers), "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}, []
 
     monkeypatch.setattr(Validator, "measure", measure)
     config = replace(config, batches_per_val_step=3)
@@ -345,8 +365,8 @@ def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed,
 def test_early_stopping_counts_validations_without_improvement(config, packed, tmp_path, monkeypatch):
     losses = iter([3.0, 2.0, 2.5, 2.2, 1.0])
 
-    def measure(validator, forward):
-        return {"val_per": 0.5, "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}
+    def measure(validator, forward, processes):
+        return {"val_per": 0.5, "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}, []
 
     monkeypatch.setattr(Validator, "measure", measure)
     config = replace(config, batches_per_val_step=2, early_stopping=True, early_stopping_val_steps=2)

@@ -55,7 +55,7 @@ def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
             stacked.grad[day] = per_day[day].grad
         reference.param_groups[0]["lr"] = lr
         reference.step()
-        ours.step(np.array(days), lr)
+        ours.step(torch.tensor(days), lr, torch.tensor(0.0))
         torch.testing.assert_close(stacked.detach(), torch.stack([day.detach() for day in per_day]))
     assert torch.equal(stacked[3], start[3])
 
@@ -123,7 +123,7 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         nn.utils.clip_grad_norm_(release.parameters(), 0.05)
         reference.step()
         schedule.step()
-        optimizer.step(step, np.unique(batch))
+        optimizer.step(step, torch.from_numpy(np.unique(batch)))
     for name, parameter in ours.named_parameters():
         if name.startswith("day_"):
             expected = torch.stack(list(release.day_weights if "weight" in name else release.day_biases))
@@ -138,7 +138,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing():
     optimizer = Optimizer(model, TrainConfig())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.out.bias.grad = torch.full_like(model.out.bias, math.nan)
-    assert math.isnan(optimizer.step(5, np.array([0])))
+    assert math.isnan(optimizer.step(5, torch.tensor([0])))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -154,6 +154,6 @@ def test_state_survives_saving_and_loading():
                 optimizer = Optimizer(model, TrainConfig(epsilon=1e-8))
                 optimizer.load(state)
             model(torch.randn(1, 20, 2), torch.tensor([step % 2]))[0].square().mean().backward()
-            optimizer.step(step + 500, np.array([step % 2]))
+            optimizer.step(step + 500, torch.tensor([step % 2]))
         results.append(model.state_dict())
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])

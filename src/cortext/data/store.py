@@ -135,7 +135,7 @@ class PackedSplit:
     def batch(self, indices: Sequence[int] | np.ndarray, pad_to: int | None = None) -> Batch:
         """The trials of `indices` [B] side by side; `pad_to` bins long where given (no trial may be longer)."""
         chosen = np.asarray(indices, dtype=np.int64)
-        n_bins_B, n_labels_B = self.n_bins_N[chosen], self.n_labels_N[chosen]
+        n_bins_B = self.n_bins_N[chosen]
         longest = int(n_bins_B.max(initial=0))
         n_bins = longest if pad_to is None else pad_to
         if n_bins < longest:
@@ -146,15 +146,17 @@ class PackedSplit:
         for features_TC, first, length in zip(features_BTC, firsts, lengths, strict=True):
             features_TC[:length] = bins[first : first + length, columns]
             features_TC[length:] = 0
-        return Batch(features_BTC, n_bins_B, self._padded_labels(chosen), n_labels_B, self.day_N[chosen])
+        return Batch(features_BTC, n_bins_B, *self.labels_batch(chosen), self.day_N[chosen])
 
-    def _padded_labels(self, chosen: np.ndarray) -> np.ndarray:
+    def labels_batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of `indices` [B] side by side, int64 [B, U] (0-padded), and their lengths, int64 [B]."""
+        chosen = np.asarray(indices, dtype=np.int64)
         n_labels_B = self.n_labels_N[chosen]
         labels_BU = np.zeros((len(chosen), int(n_labels_B.max(initial=0))), dtype=np.int64)
         firsts = self.first_label_N[chosen].tolist()
         for labels_U, first, length in zip(labels_BU, firsts, n_labels_B.tolist(), strict=True):
             labels_U[:length] = self.label_tokens[first : first + length]
-        return labels_BU
+        return labels_BU, n_labels_B
 
     def select(
         self,
@@ -182,6 +184,10 @@ class PackedSplit:
             for block, trials in blocks.items():
                 keep &= ~((self.day_N == day) & (self.block_N == int(block)) & np.isin(self.trial_N, list(trials)))
         return self._showing(np.flatnonzero(keep), feature_columns(self, feature_subset))
+
+    def take(self, indices: np.ndarray) -> PackedSplit:
+        """This split with only the trials of `indices`, in that order."""
+        return self._showing(np.asarray(indices, dtype=np.int64), self.columns)
 
     def _showing(self, chosen: np.ndarray, columns: np.ndarray | None) -> PackedSplit:
         per_trial = ("n_bins_N", "day_N", "block_N", "trial_N", "n_labels_N", "first_bin_N", "first_label_N")

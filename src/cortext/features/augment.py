@@ -1,14 +1,45 @@
-"""Augmentation of training batches, as the public release of the T15 baseline does it."""
+"""Augmentation of training batches, as the public release of the T15 baseline does it, and by others by name."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from cortext.errors import ConfigError
 from cortext.features.smooth import gaussian_kernel, smooth
+from cortext.registry import Registry
+
+
+class Augmenter(Protocol):
+    """An augmentation beyond the release's, which is built as `cls(config)` with its dataclass `Config`."""
+
+    Config: ClassVar[type]
+
+    def __call__(self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """The augmented batch, of the same shape and dtype; the input is not changed.
+
+        x_BTC:    [B, T, C], on the generator's device, which alone decides what is drawn
+        n_bins_B: int64 [B] on any device, bins in each trial; what lies beyond them is padding
+        """
+        ...
+
+
+AUGMENTATIONS = Registry("augmentation")
+register_augmentation = AUGMENTATIONS.register
+
+
+def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
+    """The config dataclasses of `dataset.augmentations`: mappings with `kind`, or dataclasses. Raises ConfigError."""
+    return [AUGMENTATIONS.config(mapping, f"dataset.augmentations[{i}]") for i, mapping in enumerate(mappings)]
+
+
+def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
+    """The augmentations of their configurations, in that order."""
+    return [AUGMENTATIONS[config.kind](config) for config in configs]
 
 
 @dataclass
@@ -84,11 +115,23 @@ def augment(
 
 
 def prepare(
-    x_BTC: torch.Tensor, n_bins_B: torch.Tensor, settings: Augmentation, generator: torch.Generator | None = None
+    x_BTC: torch.Tensor,
+    n_bins_B: torch.Tensor,
+    settings: Augmentation,
+    generator: torch.Generator | None = None,
+    rows: slice = slice(None),
+    extra: Sequence[Augmenter] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch as the model takes it in training (with a generator: augmented) and validation (without), smoothed."""
+    """A batch as the model takes it in training (with a generator: augmented) and validation (without), smoothed.
+
+    rows:  trials of the batch that are wanted; they are what they would be in the whole batch
+    extra: augmentations that follow the release's
+    """
     if generator is not None:
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)
+        for augmentation in extra:
+            x_BTC = augmentation(x_BTC, n_bins_B, generator)
+    x_BTC, n_bins_B = x_BTC[rows], n_bins_B[rows]
     if settings.smooth_data:
         return smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size), n_bins_B
     return x_BTC.float(), n_bins_B

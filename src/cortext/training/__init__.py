@@ -1,7 +1,23 @@
 """Training of acoustic models."""
 
+from cortext.training.adversarial import AdversarialConfig
+from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
 from cortext.training.loop import train
+from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.summary import RunSummary
+from cortext.training.trainer import Trainer
 
-__all__ = ["DatasetConfig", "RunSummary", "TrainConfig", "read_train_config", "train"]
+__all__ = [
+    "LOSSES",
+    "AdversarialConfig",
+    "Callback",
+    "DatasetConfig",
+    "Loss",
+    "RunSummary",
+    "TrainConfig",
+    "Trainer",
+    "read_train_config",
+    "register_loss",
+    "train",
+]

@@ -1,13 +1,16 @@
 """Training batches: drawn, read, augmented and smoothed, each a function of the seeds and its number alone.
 
-Nothing remembers what was drawn before, so that a resumed run needs only the number of the next batch.
+Nothing remembers what was drawn before, so that a resumed run needs only the number of the next batch. Where several
+processes share a batch, each draws the noise of the whole batch and keeps its own trials: the same as in one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ import torch
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, prepare
+from cortext.training.resident import ResidentTrials
 
 DROPOUT, AUGMENTATION = 1, 2  # independent streams of random numbers
 
@@ -26,54 +30,122 @@ def derived_seed(seed: int, stream: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """A batch on the model's device, ready for it.
+    """A batch, ready for the model.
 
-    x_BTC float32, day_B int64 (day layers), n_bins_B int64, labels_BU int64 (0-padded), n_labels_B int64;
-    indices [B] int64: the trials' numbers in the split; days int64: the different day layers in it
+    On the model's device: x_BTC float32, day_B int64 (day layers), labels_BU int64 (0-padded), and days int64, the
+    different day layers in the whole batch. On the host, where CUDA's CTC wants lengths: n_bins_B, n_patches_B (frames
+    of logits) and n_labels_B, int64. indices: int64 [B], the trials' numbers in the split
     """
 
     x_BTC: torch.Tensor
     day_B: torch.Tensor
     n_bins_B: torch.Tensor
+    n_patches_B: torch.Tensor
     labels_BU: torch.Tensor
     n_labels_B: torch.Tensor
     indices: np.ndarray
-    days: np.ndarray
+    days: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.x_BTC)
+
+    def part(self, first: int, count: int) -> TrainBatch:
+        """Every `count`-th trial from number `first` on, with the days of the whole batch."""
+        rows = slice(first, None, count)
+        names = ("x_BTC", "day_B", "n_bins_B", "n_patches_B", "labels_BU", "n_labels_B", "indices")
+        return TrainBatch(**{name: getattr(self, name)[rows] for name in names}, days=self.days)
 
 
 class Batches:
     """The batches of a split on a device.
 
     layer_of_day: int64, the day layer of each session of the split (-1: none)
+    n_patches:    frames of logits for so many bins
+    resident:     the trials of the split on the device; without it they are read batch by batch
     """
 
     def __init__(
-        self, split: PackedSplit, layer_of_day: np.ndarray, transforms: Augmentation, device: torch.device
+        self,
+        split: PackedSplit,
+        layer_of_day: np.ndarray,
+        transforms: Augmentation,
+        device: torch.device,
+        n_patches: Callable[[Any], Any],
+        resident: ResidentTrials | None = None,
     ) -> None:
         self.split, self.layer_of_day, self.transforms, self.device = split, layer_of_day, transforms, device
+        self.n_patches, self.resident = n_patches, resident
 
-    def batch(self, indices: np.ndarray, generator: torch.Generator | None = None) -> TrainBatch:
-        """The trials of `indices`, smoothed, and augmented where there is a generator (on the same device)."""
-        raw = self.split.batch(indices)
-        layers = self.layer_of_day[raw.day_B]
-        x_BTC = torch.from_numpy(raw.features_BTC).to(self.device)
-        n_bins_B, labels_BU, n_labels_B, day_B = (
-            torch.from_numpy(array).to(self.device) for array in (raw.n_bins_B, raw.labels_BU, raw.n_labels_B, layers)
+    def batch(
+        self, indices: np.ndarray, generator: torch.Generator | None = None, part: tuple[int, int] = (0, 1)
+    ) -> TrainBatch:
+        """The trials of `indices`, smoothed, and augmented where there is a generator (on the same device).
+
+        part: which trials of them are wanted: every `part[1]`-th from `part[0]` on
+        """
+        rows = slice(part[0], None, part[1])
+        layers = self.layer_of_day[self.split.day_N[indices]]
+        own = np.asarray(indices)[rows]
+        labels_BU, n_labels_B = self.split.labels_batch(own)
+        n_bins_B = torch.from_numpy(self.split.n_bins_N[indices])
+        x_BTC, n_bins_B = prepare(self._features(indices, rows), n_bins_B, self.transforms, generator, rows)
+        return TrainBatch(
+            x_BTC,
+            self._put(layers[rows]),
+            n_bins_B,
+            self.n_patches(n_bins_B),
+            self._put(labels_BU),
+            torch.from_numpy(n_labels_B),
+            own,
+            self._put(np.unique(layers)),
         )
-        x_BTC, n_bins_B = prepare(x_BTC, n_bins_B, self.transforms, generator)
-        return TrainBatch(x_BTC, day_B, n_bins_B, labels_BU, n_labels_B, np.asarray(indices), np.unique(layers))
 
-    def training(self, sampler: DayBalancedSampler, seed: int, first: int, end: int) -> Generator[TrainBatch]:
+    def _features(self, indices: np.ndarray, rows: slice) -> torch.Tensor:
+        """float16 [B, T, C] on the device, T bins long for all of `indices`; other rows than `rows` are arbitrary."""
+        n_bins = int(self.split.n_bins_N[indices].max())
+        if self.resident is not None:
+            own_BTC = self.resident.features(indices[rows], n_bins)
+        else:
+            own_BTC = self._put(self.split.batch(indices[rows], n_bins).features_BTC)
+        if len(own_BTC) == len(indices):
+            return own_BTC
+        x_BTC = own_BTC.new_zeros(len(indices), *own_BTC.shape[1:])
+        x_BTC[rows] = own_BTC
+        return x_BTC
+
+    def _put(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def training(
+        self, sampler: DayBalancedSampler, seed: int, first: int, end: int, part: tuple[int, int] = (0, 1)
+    ) -> Generator[TrainBatch]:
         """Augmented batches number `first` to `end - 1`; a thread prepares each while the one before is in use."""
+        on_gpu = self.device.type == "cuda"
+        stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
 
-        def load(step: int) -> TrainBatch:
+        def load(step: int) -> tuple[TrainBatch, torch.cuda.Event | None]:
             generator = torch.Generator(self.device).manual_seed(derived_seed(seed, AUGMENTATION, step))
-            return self.batch(sampler.indices(step), generator)
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                batch = self.batch(sampler.indices(step), generator, part)
+                return batch, None if stream is None else stream.record_event()
 
         with ThreadPoolExecutor(1) as thread:
             ahead = thread.submit(load, first) if first < end else None
             for step in range(first, end):
                 assert ahead is not None
-                batch = ahead.result()
+                batch, prepared = ahead.result()
                 ahead = thread.submit(load, step + 1) if step + 1 < end else None
+                if prepared is not None:
+                    _hand_over(batch, prepared, self.device)
                 yield batch
+
+
+def _hand_over(batch: TrainBatch, prepared: torch.cuda.Event, device: torch.device) -> None:
+    """Let the model's stream wait for the batch, and keep its memory until that stream is done with it."""
+    current = torch.cuda.current_stream(device)
+    current.wait_event(prepared)
+    for tensor in (batch.x_BTC, batch.day_B, batch.labels_BU, batch.days):
+        tensor.record_stream(current)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cortext.config import load_config, with_overrides
+from cortext.config import from_mapping, read_mapping, with_overrides
 from cortext.errors import ConfigError, nearest
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, model_config
+from cortext.training.loss import loss_config
+from cortext.training.published import translate
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""
@@ -50,7 +53,13 @@ class DatasetConfig:
     """Where the training trials lie: all on the model's device, or read batch by batch; `auto` decides by free memory."""
 
     def __post_init__(self) -> None:
-        for name, bound in {"batch_size": 1, "days_per_batch": 1, "length_buckets": 1, "seed": 0, "test_percentage": 0}.items():
+        for name, bound in {
+            "batch_size": 1,
+            "days_per_batch": 1,
+            "length_buckets": 1,
+            "seed": 0,
+            "test_percentage": 0,
+        }.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"dataset.{name} is {getattr(self, name)}; it must be at least {bound}")
 
@@ -133,6 +142,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         self.model = model_config(self.model)
+        self.loss = None if self.loss is None else loss_config(self.loss)
         lower = {"num_training_batches": 1, "lr_decay_steps": 1, "lr_decay_steps_day": 1, "lr_warmup_steps": 0}
         lower |= {"lr_warmup_steps_day": 0, "lr_min": 0, "lr_min_day": 0, "beta0": 0, "beta1": 0, "weight_decay": 0}
         lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
@@ -152,7 +162,8 @@ class TrainConfig:
 def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
     """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `demo`, `tiny`).
 
-    `overrides` are `key=value` texts. Raises ConfigError.
+    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it has no effect here
+    is logged in one line. `overrides` are `key=value` texts. Raises ConfigError.
     """
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)
@@ -162,4 +173,8 @@ def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str]
         if path.name not in recipes:
             raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
         path = recipes[path.name]
-    return load_config(path, TrainConfig, overrides)
+    mapping, notes = translate(read_mapping(path), path)
+    settings = with_overrides(from_mapping(TrainConfig, mapping, where=path), overrides)
+    if notes:
+        logging.getLogger(__name__).warning("%s: %s", path, "; ".join(notes))
+    return settings

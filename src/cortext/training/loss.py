@@ -1,15 +1,93 @@
-"""The loss: connectionist temporal classification (Graves et al., ICML 2006), as the release computes it."""
+"""Losses by name, and the one of the release: connectionist temporal classification (Graves et al., ICML 2006)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 
+from cortext.config import from_mapping
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
-from cortext.errors import DataError
+from cortext.errors import ConfigError, DataError, nearest
+from cortext.models import MODELS
+from cortext.training.batches import TrainBatch
+
+
+class Loss(Protocol):
+    """What training asks of a loss, which is built as `cls(config)` with its dataclass `Config`."""
+
+    Config: ClassVar[type]
+
+    def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
+        """Losses by name, float32 [B]: `loss` is what is minimised (its mean), the others are only reported.
+
+        network:  the model, perhaps wrapped for several processes: call it, but read no attributes
+        fraction: of the training that is done, in [0, 1)
+        """
+        ...
+
+
+LOSSES: dict[str, type] = {}
+L = TypeVar("L", bound=type)
+
+
+def register_loss(name: str) -> Callable[[L], L]:
+    """Class decorator: makes a loss known by name to configurations."""
+
+    def keep(cls: L) -> L:
+        LOSSES[name] = cls
+        return cls
+
+    return keep
+
+
+def loss_config(mapping: Any) -> Any:
+    """The config dataclass of the loss that `kind` names, from a mapping or unchanged. Raises ConfigError."""
+    if dataclasses.is_dataclass(mapping):
+        return mapping
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"loss is a {type(mapping).__name__}; a section of keys is needed")
+    kind = str(mapping.get("kind"))
+    if kind not in LOSSES:
+        raise ConfigError(f"unknown loss {kind!r}; {nearest(kind, LOSSES)}")
+    return from_mapping(cast(Any, LOSSES[kind]).Config, mapping, prefix="loss.")
+
+
+def build_loss(config: Any, model_kind: str) -> Loss:
+    """The loss of a configuration (a config dataclass), or the model's own where that is None."""
+    if config is None:
+        kind = getattr(MODELS[model_kind], "default_loss", "ctc")
+        config = loss_config({"kind": kind})
+    loss: Loss = LOSSES[config.kind](config)
+    return loss
+
+
+@dataclass
+class CTCConfig:
+    """Section `loss` for `kind: ctc`."""
+
+    kind: Literal["ctc"] = "ctc"
+    """Which loss this is."""
+
+
+@register_loss("ctc")
+class CTC:
+    """The likelihood of each trial's label under the model's logits."""
+
+    Config: ClassVar[type] = CTCConfig
+
+    def __init__(self, config: CTCConfig) -> None:
+        self.config = config
+
+    def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
+        """The negative log-likelihood of each trial's label; see `Loss`."""
+        logits_BPV = network(batch.x_BTC, batch.day_B)[0]
+        return {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
 
 
 def ctc_loss(
@@ -21,7 +99,8 @@ def ctc_loss(
 ) -> torch.Tensor:
     """Negative log-likelihood (natural) of each trial's label, float32 [B]; training minimises the mean.
 
-    Computed in float32 whatever the logits are. A label that does not fit into its frames gives inf.
+    Computed in float32 whatever the logits are. A label that does not fit into its frames gives inf. The lengths may
+    lie on the host, where CUDA's CTC wants them.
     """
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -43,30 +42,36 @@ class DayAdamW:
         self.parameters, self.betas, self.eps, self.weight_decay = parameters, betas, eps, weight_decay
         self.mean = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         self.square = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-        n_days = max((len(parameter) for parameter in parameters.values()), default=0)
-        self.steps = torch.zeros(n_days, dtype=torch.int64)
+        shapes = {(len(parameter), parameter.device) for parameter in parameters.values()}
+        n_days, device = max(shapes, default=(0, None))
+        self.steps = torch.zeros(n_days, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def step(self, days: np.ndarray, lr: float) -> None:
-        """Move the given days (distinct, int64) along their gradients."""
-        rows = torch.from_numpy(days)
-        self.steps[rows] += 1
-        steps = self.steps[rows].double()
+    def step(self, days: torch.Tensor, lr: float, skipped: torch.Tensor) -> None:
+        """Move the given days (distinct, int64) along their gradients; none where the scalar `skipped` is 1.
+
+        Everything stays on the parameters' device, so that nothing waits for it.
+        """
+        if not self.parameters:
+            return
+        self.steps[days] += (1 - skipped).long()
+        steps = self.steps[days].double()
+        step_sizes, roots = lr / (1 - self.betas[0] ** steps), (1 - self.betas[1] ** steps).sqrt()
+        moves = skipped == 0
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
-            at = rows.to(parameter.device)
             per_day = (-1, *[1] * (parameter.dim() - 1))
-            step_size, root = (
-                correction.float().to(parameter.device).view(per_day)
-                for correction in (lr / (1 - self.betas[0] ** steps), (1 - self.betas[1] ** steps).sqrt())
-            )
-            gradient = parameter.grad[at]
-            mean = torch.lerp(self.mean[name][at], gradient, 1 - self.betas[0])
-            square = (self.square[name][at] * self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
-            decayed = parameter[at] * (1 - lr * self.weight_decay)
-            parameter[at] = decayed - step_size * mean / (square.sqrt() / root + self.eps)
-            self.mean[name][at], self.square[name][at] = mean, square
+            step_size, root = step_sizes.float().view(per_day), roots.float().view(per_day)
+            gradient, before = parameter.grad[days], parameter[days]
+            mean_before, square_before = self.mean[name][days], self.square[name][days]
+            mean = torch.lerp(mean_before, gradient, 1 - self.betas[0])
+            square = (square_before * self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+            decayed = before * (1 - lr * self.weight_decay)
+            after = decayed - step_size * mean / (square.sqrt() / root + self.eps)
+            parameter[days] = torch.where(moves, after, before)
+            self.mean[name][days] = torch.where(moves, mean, mean_before)
+            self.square[name][days] = torch.where(moves, square, square_before)
 
 
 class Optimizer:
@@ -108,18 +113,20 @@ class Optimizer:
         floor = c.lr_min_day / c.lr_max_day
         return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
 
-    def step(self, step: int, days: np.ndarray) -> float:
-        """Clip the gradients, move the parameters, clear the gradients; returns the norm before clipping.
+    def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
+        """Clip the gradients, move the parameters, clear the gradients; returns the norm before clipping, a scalar.
 
-        A norm that is not finite moves nothing. days: int64, the different recording days in the batch
+        A norm that is not finite moves nothing. Nothing waits for the device.
+        days: int64 on the parameters' device, the different recording days in the batch
         """
         limit = self.config.grad_norm_clip_value or math.inf
-        norm = float(nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True))
-        if math.isfinite(norm):
-            for group in self.adam.param_groups:
-                group["lr"] = self.lr(step)
-            self.adam.step()
-            self.day_adam.step(days, self.lr_day(step))
+        norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
+        skipped = (~norm.isfinite()).float()
+        for group in self.adam.param_groups:
+            group["lr"] = self.lr(step)
+        self.adam.found_inf = skipped  # type: ignore[attr-defined] # what gradient scalers set: 1 moves nothing
+        self.adam.step()
+        self.day_adam.step(days, self.lr_day(step), skipped)
         self.adam.zero_grad(set_to_none=True)
         for parameter in self.day_adam.parameters.values():
             parameter.grad = None

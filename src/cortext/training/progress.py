@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +45,32 @@ def reading_bar(shown: bool) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         number = bar.add_task("reading", total=None, visible=False)
         yield lambda done, total: bar.update(number, completed=done, total=total, visible=True)
+
+
+def say(line: str, shown: bool) -> None:
+    """A line for the user on stderr, where progress is shown."""
+    if shown:
+        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """While inside, the first Ctrl-C only sets the event, so that no step is cut in two; a second one is obeyed."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class TensorBoard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,30 @@ from cortext.text.normalize import normalize
 from cortext.text.phonemes import Inventory
 from cortext.training.batches import Batches
 from cortext.training.config import TrainConfig
+from cortext.training.distributed import ALONE, Processes
 from cortext.training.loss import ctc_loss
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Logits [B, P, V] of features [B, T, C] and day layers [B], in the run's precision."""
 
 
+@dataclass(frozen=True)
+class TrialResult:
+    """One trial of a validation: CTC loss, phoneme errors, word errors (where decoded), logits float16 (where kept)."""
+
+    loss: float
+    phonemes: EditCounts
+    words: EditCounts | None
+    logits_PV: np.ndarray | None
+
+
 class Validator:
     """Measures a model on the validation split, smoothed with padding 'same' as the release validates in training."""
 
     def __init__(
-        self,
-        batches: Batches,
-        inventory: Inventory,
-        n_patches: Callable[[torch.Tensor], torch.Tensor],
-        config: TrainConfig,
-        lm: str | Path | None = None,
+        self, batches: Batches, inventory: Inventory, config: TrainConfig, lm: str | Path | None = None
     ) -> None:
-        self.batches, self.inventory, self.n_patches = batches, inventory, n_patches
+        self.batches, self.inventory, self.keep_logits = batches, inventory, config.save_val_logits
         n_bins_N = batches.split.n_bins_N
         order = np.argsort(n_bins_N, kind="stable")  # little padding; the result is the same in any order
         size = config.dataset.batch_size
@@ -42,41 +49,53 @@ class Validator:
         self.decoder = _narrow_decoder(lm, config) if lm is not None and n_wer else None
 
     @torch.no_grad()
-    def measure(self, forward: Forward) -> dict[str, Any]:
-        """`val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None without a decoder)."""
-        split = self.batches.split
-        losses_N = np.zeros(len(split))
-        per_day: dict[int, EditCounts] = {}
-        for_words: dict[int, np.ndarray] = {}
-        for indices in self.chunks:
-            batch = self.batches.batch(indices)
-            logits_BPV = forward(batch.x_BTC, batch.day_B)
-            n_patches_B = self.n_patches(batch.n_bins_B)
-            losses_N[indices] = ctc_loss(logits_BPV, n_patches_B, batch.labels_BU, batch.n_labels_B).cpu().numpy()
-            log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
-            for i, log_probs_PV, n_patches in zip(indices.tolist(), log_probs_BPV, n_patches_B.tolist(), strict=True):
-                decoded = greedy(log_probs_PV[:n_patches], self.inventory)
-                day, labels_U = int(split.day_N[i]), split.labels(i)
-                assert labels_U is not None  # check_labels_fit has seen to it
-                per_day[day] = per_day.get(day, EditCounts()) + edit_counts(labels_U.tolist(), decoded)
-                if self.decoder and i in self.wer_trials:
-                    for_words[i] = log_probs_PV[:n_patches].copy()
+    def measure(self, forward: Forward, processes: Processes = ALONE) -> tuple[dict[str, Any], list[TrialResult]]:
+        """`val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None without a decoder), and what
+        they are made of, trial by trial. Several processes share the trials; each gets the whole result.
+        """
+        own: dict[int, TrialResult] = {}
+        for indices in self.chunks[processes.rank :: processes.world]:
+            own |= self._chunk(forward, indices)
+        found: dict[int, TrialResult] = {}
+        for part in processes.gather(own):
+            found |= part
+        results = [found[i] for i in range(len(self.batches.split))]
+        return self._metrics(results), results
+
+    def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, TrialResult]:
+        batch, split = self.batches.batch(indices), self.batches.split
+        logits_BPV = forward(batch.x_BTC, batch.day_B)
+        losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B).tolist()
+        log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
+        results = {}
+        for row, i in enumerate(indices.tolist()):
+            n_patches = int(batch.n_patches_B[row])
+            log_probs_PV = log_probs_BPV[row, :n_patches]
+            labels_U = split.labels(i)
+            assert labels_U is not None  # check_labels_fit has seen to it
+            phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_PV, self.inventory))
+            words = self._word_errors(i, log_probs_PV) if self.decoder and i in self.wer_trials else None
+            kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
+            results[i] = TrialResult(losses_B[row], phonemes, words, kept)
+        return results
+
+    def _word_errors(self, i: int, log_probs_PV: np.ndarray) -> EditCounts:
+        assert self.decoder is not None
+        text = self.decoder.decode(np.ascontiguousarray(log_probs_PV), self.inventory)[0].text
+        reference = normalize(self.batches.split.sentence(i) or "").split()
+        return edit_counts(reference, normalize(text).split())
+
+    def _metrics(self, results: list[TrialResult]) -> dict[str, Any]:
+        split, per_day = self.batches.split, dict[int, EditCounts]()
+        for day, result in zip(split.day_N.tolist(), results, strict=True):
+            per_day[day] = per_day.get(day, EditCounts()) + result.phonemes
+        words = [result.words for result in results if result.words is not None]
         return {
-            "val_loss": float(losses_N.mean()),
+            "val_loss": float(np.mean([result.loss for result in results])),
             "val_per": _rate(sum(per_day.values(), EditCounts())),
             "val_per_by_session": {split.sessions[day]: _rate(per_day[day]) for day in sorted(per_day)},
-            "val_wer": self._wer(for_words),
+            "val_wer": _rate(sum(words, EditCounts())) if self.decoder else None,
         }
-
-    def _wer(self, log_probs: dict[int, np.ndarray]) -> float | None:
-        if self.decoder is None:
-            return None
-        counts = EditCounts()
-        for i in sorted(log_probs):
-            text = self.decoder.decode(log_probs[i], self.inventory)[0].text
-            reference = normalize(self.batches.split.sentence(i) or "").split()
-            counts += edit_counts(reference, normalize(text).split())
-        return _rate(counts)
 
 
 def _rate(counts: EditCounts) -> float:

@@ -1,0 +1,87 @@
+"""Training in several processes, as `torchrun` starts them: each works on its share of every batch.
+
+Every process holds the same weights and draws the same batches; gradients are averaged by DistributedDataParallel
+(Li et al., VLDB 2020). Only the first process writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cortext.errors import RunError
+
+PATIENCE = timedelta(hours=6)
+"""How long a process waits for another, which may be packing a whole data set."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process, number `rank` of `world`; one process alone needs no `torch.distributed`."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """The network, whose gradients are averaged over the processes."""
+        if self.world == 1:
+            return network
+        return nn.parallel.DistributedDataParallel(network, find_unused_parameters=False)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value (anything that pickles) of every process, in each of them; all must call."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[Processes]:
+    """A context in which the processes that `torchrun` started can talk: over NCCL on CUDA, over gloo elsewhere."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or dist.is_initialized():
+        yield Processes(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Processes(dist.get_rank(), world)
+    finally:
+        dist.destroy_process_group()
+
+
+def own_device(name: str) -> torch.device:
+    """The device of that name; `cuda` in one of several processes is the GPU of its local rank. Raises RunError."""
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"device {name!r} cannot be used: {reason}", fix="use cpu, cuda or cuda:N") from None
+    return device

@@ -1,0 +1,39 @@
+"""In which precision matrix products run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether matrix products run in bfloat16: as told, or (`auto`) where the hardware multiplies it natively."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """A context in which float32 is float32: by default cuDNN rounds it to TF32, and a process may have asked for more.
+
+    The settings are the process's own and are put back.
+    """
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def autocast(device: torch.device, bf16: bool) -> Any:
+    """A context for a forward pass in bfloat16 or not."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)

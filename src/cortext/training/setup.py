@@ -1,0 +1,128 @@
+"""What a run starts from: its recording days, its trials, its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from cortext.data.packed import PackedDataset, PackedSplit
+from cortext.errors import ConfigError, DataError, RunError, nearest
+from cortext.models import AcousticModel, build_model, load_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+from cortext.training.config import DatasetConfig, TrainConfig
+
+
+def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:
+    """The recording days in the order of the day layers. Raises ConfigError for one that the data lack."""
+    sessions = tuple(config.sessions or data.sessions)
+    for name in sessions:
+        if name not in data.sessions:
+            raise ConfigError(f"dataset.sessions names {name!r}, which the data lack; {nearest(name, data.sessions)}")
+    if len(set(sessions)) != len(sessions):
+        raise ConfigError("dataset.sessions names a session twice; name each once")
+    return sessions
+
+
+def training_splits(
+    config: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...]
+) -> tuple[PackedSplit, PackedSplit]:
+    """The trials to train and to validate on. Raises ConfigError and DataError where one of them is empty."""
+    validated = sessions
+    if (chances := config.dataset_probability_val) is not None:
+        if len(chances) != len(sessions) or not set(chances) <= {0, 1}:
+            what = f"dataset.dataset_probability_val has {len(chances)} values for {len(sessions)} sessions"
+            raise ConfigError(f"{what}; one each is needed, 0 or 1")
+        validated = tuple(name for name, chance in zip(sessions, chances, strict=True) if chance)
+    if "val" in data.splits:
+        return _select(config, data, sessions, "train"), _select(config, data, validated, "val")
+    whole = _select(config, data, sessions, "train")
+    held_out = _held_out(whole, config.test_percentage, config.seed)
+    validates = held_out & np.isin(whole.day_N, [data.sessions.index(name) for name in validated])
+    if not validates.any() or held_out.all():
+        what = f"there is no validation split, and dataset.test_percentage is {config.test_percentage}"
+        raise DataError(what, where=data.path, fix="give more trials, or a share between 0 and 1")
+    return whole.take(np.flatnonzero(~held_out)), whole.take(np.flatnonzero(validates))
+
+
+def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
+    """bool [N]: of each day's trials that share (rounded up, but never all of them), drawn at random."""
+    held_out = np.zeros(len(split), dtype=bool)
+    for day in np.unique(split.day_N).tolist():
+        trials = np.flatnonzero(split.day_N == day)
+        count = min(int(np.ceil(share * len(trials))), len(trials) - 1)
+        held_out[np.random.default_rng((seed, day)).permutation(trials)[:count]] = True
+    return held_out
+
+
+def _select(settings: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...], name: str) -> PackedSplit:
+    known = [session for session in sessions if session in data.sessions]
+    split = data.split(name).select(
+        sessions=known, bad_trials=settings.bad_trials_dict, feature_subset=settings.feature_subset
+    )
+    if not len(split):
+        what = f"the {name} split has no trials after dataset.sessions and bad_trials_dict"
+        raise DataError(what, where=data.path, fix="name fewer bad trials or more sessions")
+    return split
+
+
+def new_model(
+    config: TrainConfig, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+) -> AcousticModel:
+    """A model with fresh weights, or those of run `init_from` (day layers by session name; new days start afresh).
+
+    Raises ConfigError for a number of features that the data do not have, RunError for weights that do not fit.
+    """
+    subset, wanted = config.dataset.feature_subset, config.model.n_input_features
+    n_features = len(subset) if subset is not None else data.n_features
+    if wanted not in (None, n_features):
+        what = f"model.n_input_features is {wanted}; the data have {n_features} features"
+        raise ConfigError(what, fix="leave it out, or use the matching data")
+    torch.manual_seed(config.seed)
+    network = build_model(config.model, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE))
+    if init_from is not None:
+        _start_from(network, sessions, load_model(init_from), Path(init_from))
+    transforms = config.dataset.data_transforms
+    return AcousticModel(
+        network,
+        sessions=sessions,
+        n_features=data.n_features,
+        inventory=RELEASE,
+        smoothing=Smoothing(transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size),
+        feature_subset=subset,
+    )
+
+
+def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticModel, where: Path) -> None:
+    """Copy the source's weights; day layers by session name."""
+    weights = source.network.state_dict()
+    for name, tensor in network.state_dict().items():
+        old = weights.get(name)
+        skip = 1 if name.startswith("day_") else 0  # the number of days may differ
+        if old is None or old.shape[skip:] != tensor.shape[skip:]:
+            found = "absent" if old is None else list(old.shape)
+            raise RunError(f"{name} is {found}; {list(tensor.shape)} is needed to start from it", where=where)
+        if not skip:
+            tensor.copy_(old)
+            continue
+        for day, session in enumerate(sessions):
+            if session in source.sessions:
+                tensor[day] = old[source.day(session)]
+
+
+def freeze(network: nn.Module, trainable: list[str] | None) -> None:
+    """Let only parameters learn whose names begin with one of `trainable`. Raises ConfigError if one begins none."""
+    if trainable is None:
+        return
+    names = [name for name, _ in network.named_parameters()]
+    for beginning in trainable:
+        if not any(name.startswith(beginning) for name in names):
+            first = sorted({name.partition(".")[0] for name in names})
+            raise ConfigError(
+                f"trainable names {beginning!r}, with which no parameter begins; {nearest(beginning, first)}"
+            )
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name.startswith(tuple(trainable)))

@@ -1,0 +1,404 @@
+"""The trainer: a run directory that is open, with everything that its next batch needs.
+
+Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches, augmentation and
+dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on a CPU with the same number of
+threads; some CUDA kernels add in an order of their own). On a GPU nothing waits for the device between two lines about
+training: losses are added up there, and a batch that is not finite moves nothing and is named at the next line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedDataset, open_data
+from cortext.data.sampler import DayBalancedSampler
+from cortext.errors import ConfigError, Interrupted, RunError
+from cortext.models import AcousticModel, save_model
+from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
+from cortext.training.callbacks import Callback
+from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
+from cortext.training.config import TrainConfig, read_train_config
+from cortext.training.distributed import own_device, processes
+from cortext.training.logits import write_logits
+from cortext.training.loss import build_loss, check_labels_fit
+from cortext.training.memory import bound_kernel_cache, keep_freed_memory
+from cortext.training.not_finite import Watch
+from cortext.training.optim import Optimizer
+from cortext.training.precision import autocast, full_float32, uses_bf16
+from cortext.training.progress import Advance, TensorBoard, interrupts, reading_bar, say, training_bar
+from cortext.training.resident import resident_trials
+from cortext.training.setup import freeze, new_model, training_sessions, training_splits
+from cortext.training.summary import RunSummary, summarise, write_summary
+from cortext.training.validate import Validator
+
+
+class Trainer:
+    """A run, from the first batch or from where its state says it was. Use it as a context manager.
+
+    config:    a TrainConfig, a YAML file, or the name of a shipped recipe; `overrides` are `key=value` texts
+    data:      a packed directory, or one of session files (packed into `out/packed` first; `skip_bad` as in `pack`)
+    out:       the run directory
+    lm:        language-model directory; without it no WER is reported
+    resume:    go on with an unfinished run, bit-exactly
+    init_from: a run whose weights to start from; day layers are taken by session name, new sessions start afresh
+    model:     a model to start from as it is, instead; its sessions may be more than the data's
+    callbacks: see `Callback`
+    progress:  draw a bar on stderr where it is a terminal
+    Raises ConfigError, DataError and RunError. In one of several processes that `torchrun` started it works on its
+    share of every batch.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig | str | Path,
+        data: PackedDataset | str | Path,
+        out: str | Path,
+        *,
+        lm: str | Path | None = None,
+        resume: bool = False,
+        device: str = "cpu",
+        init_from: str | Path | None = None,
+        model: AcousticModel | None = None,
+        callbacks: Iterable[Callback] = (),
+        overrides: Iterable[str] = (),
+        skip_bad: bool = False,
+        progress: bool = True,
+    ) -> None:
+        self.config = read_train_config(config, overrides)
+        if lm is None and self.config.best_metric == "val_wer":
+            what = "best_metric is 'val_wer', which needs a language model"
+            raise ConfigError(what, fix="give --lm or another metric")
+        self.callbacks, self.shown = list(callbacks), progress
+        keep_freed_memory()
+        bound_kernel_cache()
+        self.device = own_device(device)
+        self.run_directory = RunDirectory(out)
+        with ExitStack() as stack:
+            self.processes = stack.enter_context(processes(self.device))
+            if self.processes.first:
+                stack.enter_context(self.run_directory.held())
+                self.run_directory.begin(self.config, resume)
+            try:
+                dataset = self._open(data, skip_bad)
+                self._prepare(dataset, init_from, model, lm)
+            except BaseException:
+                if self.processes.first:
+                    self.run_directory.abandon()
+                raise
+            self._open_files = stack.pop_all()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the run directory."""
+        self._open_files.close()
+
+    def _open(self, data: PackedDataset | str | Path, skip_bad: bool) -> PackedDataset:
+        """The data, packed by the first process while the others wait."""
+        if isinstance(data, PackedDataset):
+            return data
+        if not self.processes.first:
+            self.processes.wait()
+        with reading_bar(self.shown) as reading:
+            dataset = open_data(data, self.run_directory.path / "packed", skip_bad=skip_bad, progress=reading)
+            if self.processes.first:
+                dataset.verify(reading)
+        if self.processes.first:
+            self.processes.wait()
+        return dataset
+
+    def _prepare(
+        self,
+        data: PackedDataset,
+        init_from: str | Path | None,
+        model: AcousticModel | None,
+        lm: str | Path | None,
+    ) -> None:
+        config, settings = self.config, self.config.dataset
+        sessions = training_sessions(settings, data) if model is None else model.sessions
+        self.skipped = data.bad_trials
+        self.train_split, val_split = training_splits(settings, data, sessions)
+        with torch.random.fork_rng():
+            self.model = model or new_model(config, data, sessions, init_from)
+        network = self.model.network.to(self.device)
+        freeze(network, config.trainable)
+        check_labels_fit(self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1))
+        check_labels_fit(val_split, network.n_patches)
+        layer_of_day = np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
+        resident = resident_trials(self.train_split, self.device, settings.resident)
+        if resident is not None:
+            say(f"the training trials lie on {self.device}", self.shown)
+        make = (layer_of_day, settings.data_transforms, self.device, network.n_patches)
+        self.batches = Batches(self.train_split, *make, resident)
+        self.validator = Validator(Batches(val_split, *make), self.model.inventory, config, lm)
+        self.sampler = DayBalancedSampler(
+            layer_of_day[self.train_split.day_N],
+            settings.batch_size,
+            settings.days_per_batch,
+            settings.seed,
+            settings.must_include_days,
+            self.train_split.n_bins_N,
+            settings.length_buckets,
+            n_days=len(sessions),
+        )
+        self.bf16 = uses_bf16(config.precision, self.device)
+        self.loss = build_loss(config.loss, config.model.kind)
+        self.optimizer = Optimizer(network, config)
+        self.watch = Watch(self.run_directory.path, self.train_split, self.processes)
+        self._log: MetricsLog | None = None
+        self._board: TensorBoard | None = None
+        identity = {"sessions": list(sessions), "n_features": data.n_features}
+        identity |= {"n_train": len(self.train_split), "n_val": len(val_split)}
+        identity |= {"crc32": dict(data.checksums), "language_model": lm is not None}
+        self.progress = Progress(data=identity)
+        self._restore_or_begin()
+        self.network = self.processes.wrap(network)
+
+    def _restore_or_begin(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        if not self.processes.first:
+            self.processes.wait()
+        saved = self.run_directory.load_state(lambda line: say(line, self.processes.first))
+        if saved is None:
+            self._save_state()
+        else:
+            self._take_over(*saved)
+        if self.processes.first:
+            self.processes.wait()
+
+    def _take_over(self, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
+        identity = self.progress.data
+        if progress.data and (changed := first_difference(progress.data, identity)):  # an imported one has none
+            key, before, now = changed
+            what = f"the run was begun with {key} = {before!r}, now it is {now!r}"
+            raise RunError(what, where=self.run_directory.path, fix="resume with the same data and language model")
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        self.model.network.load_state_dict(parts["model"])
+        self.optimizer.load(parts["optimizer"])
+        self.progress = progress
+        progress.data = identity
+        own = progress.loss_sums if self.processes.first else {}
+        self._sums = {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in own.items()}
+        if progress.finished and progress.best is None:  # the best weights are lost: the last ones are what there is
+            self._keep_best(progress.last)
+
+    def run(
+        self, n_batches: int | None = None, *, profile: AbstractContextManager[Callable[[], None]] | None = None
+    ) -> RunSummary | None:
+        """Train on `n_batches` more batches, by default to the end; returns the summary when that is reached.
+
+        profile: a context whose value is called after every batch
+        Raises RunError for a loss that is not finite (the trials' names are in `not_finite.json` beside the run), when
+        interrupted, and for a full disk; the last state stays.
+        """
+        progress, total = self.progress, self.config.num_training_batches
+        started, before = time.perf_counter(), progress.seconds
+        end = progress.step if progress.finished else min(total, progress.step + (n_batches or total))
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            enter(torch.random.fork_rng())
+            enter(nullcontext() if self.bf16 else full_float32())
+            self._start_logs(stack)
+            bar = enter(training_bar(total, progress.step, self.shown and self.processes.first))
+            interrupted = enter(interrupts())
+            stepped = enter(profile or nullcontext(lambda: None))
+            self._window = (started, progress.step)  # for trials per second: since the last line about training
+            part = (self.processes.rank, self.processes.world)
+            batches = self.batches.training(self.sampler, self.config.seed, progress.step, end, part)
+            for batch in enter(closing(batches)):
+                due = self._step(batch, bar)
+                progress.seconds = before + time.perf_counter() - started
+                stepped()
+                stop = self._agreed(interrupted, due) and not progress.finished
+                if due or stop or progress.step == end:
+                    self._save_state()
+                if stop:
+                    what = f"interrupted after {progress.step} of {total} batches; everything is saved"
+                    raise Interrupted(what, where=self.run_directory.path, fix="continue with --resume")
+                if progress.finished:
+                    break
+        return self._finish() if progress.finished else None
+
+    def validate(self) -> dict[str, Any]:
+        """Measure the model on the validation split, record it, and keep its weights if they are the best so far."""
+        with ExitStack() as stack:
+            self._start_logs(stack)
+            metrics = self._validate()
+            self._save_state()
+        return metrics
+
+    def save(self, name: str) -> None:
+        """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`."""
+        self._gather_sums()
+        if self.processes.first:
+            self.run_directory.save_named(name, self._state(), self.progress)
+        self.processes.wait()
+
+    def load(self, name: str) -> None:
+        """Go back to what `save(name)` kept, and go on from there; `metrics.jsonl` is cut back to it."""
+        self._take_over(*self.run_directory.load_named(name, lambda line: say(line, self.processes.first)))
+        self._save_state()
+
+    def _start_logs(self, stack: ExitStack) -> None:
+        if self.processes.first:
+            self._log = stack.enter_context(
+                closing(MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes))
+            )
+            board = TensorBoard(self.run_directory.path / "tensorboard", self.progress.step)
+            self._board = stack.enter_context(closing(board))
+
+    def _agreed(self, interrupted: threading.Event, due: bool) -> bool:
+        """Whether to stop; several processes agree on it where they meet anyway."""
+        if self.processes.world == 1:
+            return interrupted.is_set()
+        return due and any(self.processes.gather(interrupted.is_set()))
+
+    def _step(self, batch: TrainBatch, bar: Advance) -> bool:
+        """One batch, and what is due after it; returns whether the state must be saved."""
+        config, progress = self.config, self.progress
+        norm = self._update(batch)
+        progress.step += 1
+        progress.loss_count += 1
+        step, last = progress.step, progress.step == config.num_training_batches
+        logs = step % config.batches_per_train_log == 0 or last
+        validates = step % config.batches_per_val_step == 0 or last
+        saves = validates or bool(config.batches_per_save and step % config.batches_per_save == 0)
+        rate = config.dataset.batch_size * (step - self._window[1]) / (time.perf_counter() - self._window[0])
+        if logs or saves or (self.device.type == "cpu" and self.processes.world == 1):
+            self.watch.check()
+            per = progress.last["val_per"] if progress.last else None
+            bar(step, float(self._sums["loss"]) / progress.loss_count * self.processes.world, per, rate)
+        if logs:
+            self._log_training(norm, rate)
+        if validates:
+            self._validate()
+            progress.finished = last or self._no_longer_improves()
+        if logs or validates:
+            self._window = (time.perf_counter(), step)
+        return saves
+
+    def _update(self, batch: TrainBatch) -> torch.Tensor:
+        """Move the parameters along the gradient of the batch; returns the gradient's norm, a scalar on the device."""
+        network, step, world = self.network.train(), self.progress.step, self.processes.world
+        size = self.config.dataset.batch_size
+        pieces = min(self.config.gradient_accumulation_steps, len(batch))
+        seed = derived_seed(self.config.seed, DROPOUT, step) + self.processes.rank * pieces
+        finished = []
+        for piece in range(pieces):
+            part = batch.part(piece, pieces) if pieces > 1 else batch
+            torch.manual_seed(seed + piece)
+            # Processes exchange gradients once a batch: with its last piece.
+            with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
+                with autocast(self.device, self.bf16):
+                    losses = self.loss(network, part, step / self.config.num_training_batches)
+                (losses["loss"].sum() * (world / size)).backward()  # type: ignore[no-untyped-call]
+            for name, loss_B in losses.items():
+                mean = loss_B.detach().double().sum() / size
+                self._sums[name] = self._sums[name] + mean if name in self._sums else mean
+            finished.append((part.indices, losses["loss"].detach()))
+        norm = self.optimizer.step(step, batch.days)
+        indices, losses_B = zip(*finished, strict=True)
+        self.watch.note(step, np.concatenate(indices), torch.cat(losses_B), norm)
+        return norm
+
+    def _forward(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
+        with autocast(self.device, self.bf16), nullcontext() if self.bf16 else full_float32():
+            logits_BPV: torch.Tensor = self.model.network(x_BTC, day_B)[0]
+        return logits_BPV
+
+    def _gather_sums(self) -> None:
+        """Bring the sums of losses to the first process, where they are logged and saved."""
+        progress = self.progress
+        own = {name: float(total) for name, total in self._sums.items()}
+        parts = self.processes.gather(own)
+        progress.loss_sums = {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
+
+    def _log_training(self, norm: torch.Tensor, rate: float) -> None:
+        progress, step = self.progress, self.progress.step
+        self._gather_sums()
+        means = {name: total / progress.loss_count for name, total in progress.loss_sums.items()}
+        values = {"train_loss": means.pop("loss")} | {f"train_{name}": mean for name, mean in means.items()}
+        values |= {"grad_norm": float(norm), "lr": self.optimizer.lr(step - 1)}
+        values |= {"lr_day": self.optimizer.lr_day(step - 1), "trials_per_s": round(rate, 1)}
+        self._sums, progress.loss_sums, progress.loss_count = {}, {}, 0
+        self._record("train", values)
+        for callback in self.callbacks:
+            callback.on_train(self, step, values)
+
+    def _validate(self) -> dict[str, Any]:
+        started, progress, config = time.perf_counter(), self.progress, self.config
+        self.model.network.eval()
+        metrics, results = self.validator.measure(self._forward, self.processes)
+        self._record("val", metrics | {"val_seconds": round(time.perf_counter() - started, 3)})
+        progress.last = {"step": progress.step, **metrics}
+        progress.validations_since_best += 1
+        if self._is_best(metrics):
+            progress.validations_since_best = 0
+            self._keep_best(progress.last)
+            if config.save_val_logits and self.processes.first:
+                write_logits(self.run_directory.path / "val_logits", self.validator.batches.split, results)
+        if config.save_all_val_steps:
+            self.save(f"step_{progress.step}")
+        for callback in self.callbacks:
+            callback.on_validation(self, progress.step, metrics)
+        return metrics
+
+    def _keep_best(self, metrics: dict[str, Any] | None) -> None:
+        self.progress.best = metrics
+        if self.processes.first:
+            self.progress.best_crc32 = save_model(self.model, self.run_directory.path)
+
+    def _record(self, kind: str, values: dict[str, Any]) -> None:
+        if self._log is None or self._board is None:
+            return
+        step = self.progress.step
+        self._log.write({"kind": kind, "step": step, **values})
+        self._board.scalars({name: value for name, value in values.items() if not isinstance(value, dict)}, step)
+
+    def _is_best(self, metrics: dict[str, Any]) -> bool:
+        best, name = self.progress.best, self.config.best_metric
+        if best is None:
+            return True
+        return bool((metrics[name], metrics["val_loss"]) < (best[name], best["val_loss"]))
+
+    def _no_longer_improves(self) -> bool:
+        patience = self.config.early_stopping_val_steps
+        return self.config.early_stopping and self.progress.validations_since_best >= patience
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        tensors = {f"model/{name}": tensor for name, tensor in self.model.network.state_dict().items()}
+        return tensors | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
+
+    def _save_state(self) -> None:
+        self.watch.check()
+        self._gather_sums()
+        if self._log is not None:
+            self.progress.metrics_bytes = self._log.sync()
+        if self.processes.first:
+            self.run_directory.save_state(self._state(), self.progress)
+
+    def _finish(self) -> RunSummary:
+        if self.config.save_final_model:
+            self.save("final")
+        path = self.run_directory.path
+        summary = summarise(path, self.config, self.model, self.progress, self.skipped, str(self.device))
+        if self.processes.first:
+            write_summary(self.run_directory.summary, summary, self.config)
+        for callback in self.callbacks:
+            callback.on_end(self, summary)
+        return summary
