@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of tables.")
 OVERRIDES = typer.Option([], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times.")
 DEVICE = typer.Option("cpu", "--device", help="Where the model runs: cpu, cuda or cuda:N.")
+PLUGINS = typer.Option([], "--plugin", metavar="FILE", help="Python file that registers own models and the like.")
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
 
 

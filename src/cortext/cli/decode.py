@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
+from cortext.cli.console import DEVICE, JSON, PLUGINS, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
 from cortext.cli.model import Engine, Options, Threads
 from cortext.data.checks import Problem
 from cortext.errors import DecodingError
+from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
 
 SHARED = {"lm", "options", "engine", "as_json"}
 FORMS = {
-    "run": ({"run", "data", "out"}, {"split", "threads", "skip_bad", "device"}),
+    "run": ({"run", "data", "out"}, {"split", "threads", "skip_bad", "device", "plugin"}),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
@@ -56,6 +57,7 @@ def decode(
     threads: Threads = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
+    plugin: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
     """Decode a split, saved logits, or a made-up sentence into text.
@@ -70,6 +72,7 @@ def decode(
     Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
     """
     check_form(context)
+    load_plugins(plugin)
     if run is not None and data is not None and out is not None:
         _decode_split(run, data, split, lm, out, options, engine, threads, skip_bad, device, as_json)
     elif logits is not None and order is not None and out is not None:

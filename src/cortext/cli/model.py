@@ -12,12 +12,14 @@ from cortext.cli.console import (
     DEVICE,
     JSON,
     OVERRIDES,
+    PLUGINS,
     SKIP_BAD,
     print_json,
     print_left_out,
     print_metrics,
     progress_bar,
 )
+from cortext.plugins import load_plugins
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
@@ -41,6 +43,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
@@ -50,6 +53,7 @@ def train(
     """
     from cortext.training import train as train_model
 
+    load_plugins(plugins)
     summary = train_model(
         config,
         data,
@@ -80,6 +84,7 @@ def evaluate(
     threads: Threads = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
     """Decode a split, measure PER, WER and CER, and write predictions, n-best lists and a report.
@@ -88,6 +93,7 @@ def evaluate(
     """
     from cortext import evaluation
 
+    load_plugins(plugins)
     with progress_bar("evaluating") as progress:
         metrics = evaluation.evaluate(
             run,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from cortext.config import from_mapping
-from cortext.errors import ConfigError, nearest
+from cortext.registry import Registry
 
 
 @runtime_checkable
@@ -24,10 +21,11 @@ class Model(Protocol):
     Config: ClassVar[type]
     config: Any
 
-    def __call__(
-        self, x_BTC: torch.Tensor, day_B: torch.Tensor, state: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits float32 [B, P, V] of smoothed features [B, T, C], and the recurrent state after the last patch."""
+    def __call__(self, x_BTC: torch.Tensor, day_B: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+        """Logits float32 [B, P, V] of smoothed features [B, T, C], and the recurrent state after the last patch.
+
+        The state is a tensor or a tuple of them, [L, B, D] each; it is to be handed back with what follows.
+        """
         ...
 
     def n_patches(self, n_bins: Any) -> Any:
@@ -35,32 +33,16 @@ class Model(Protocol):
         ...
 
 
-MODELS: dict[str, type[nn.Module]] = {}
-M = TypeVar("M", bound=type[nn.Module])
-
-
-def register(name: str) -> Callable[[M], M]:
-    """Class decorator: makes a model known by name to configurations and checkpoints."""
-
-    def keep(cls: M) -> M:
-        MODELS[name] = cls
-        return cls
-
-    return keep
+MODELS = Registry("model", fields=("n_input_features", "patch_size", "patch_stride"))
+register = MODELS.register
 
 
 def model_config(mapping: Any, where: str | None = None) -> Any:
     """The config dataclass of the model that `kind` names (`gru` by default), from a mapping or unchanged."""
-    if dataclasses.is_dataclass(mapping):
-        return mapping
-    if not isinstance(mapping, Mapping):
-        raise ConfigError(f"model is a {type(mapping).__name__}; a section of keys is needed", where=where)
-    kind = mapping.get("kind", "gru")
-    if kind not in MODELS:
-        raise ConfigError(f"unknown model {kind!r}; {nearest(str(kind), MODELS)}", where=where)
-    return from_mapping(cast(Any, MODELS[kind]).Config, mapping, where=where, prefix="model.")
+    return MODELS.config(mapping, "model", default="gru", where=where)
 
 
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:
     """A freshly initialised model of the config's kind, on the CPU; the global torch generator decides its weights."""
-    return MODELS[config.kind](config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+    network: nn.Module = MODELS[config.kind](config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+    return network

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -91,7 +90,6 @@ def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) ->
     return len(text).to_bytes(8, "little") + text, order
 
 
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    """The numbers of a tensor as uint8, without a copy where it is on the CPU."""
-    content: np.ndarray = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return content
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    """The numbers of a tensor as bytes, without a copy where it is on the CPU."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
