@@ -1,7 +1,8 @@
 """A run directory: what it holds, and how it survives being killed at any moment.
 
-Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole. `metrics.jsonl` only grows;
-the state records how long it was, and resuming cuts off what was written later and will be written again.
+Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole; the state before it is kept as
+`state.previous.safetensors`, and a run goes on from it where the newest is damaged. `metrics.jsonl` only grows; the
+state records how long it was, and resuming cuts off what was written later and will be written again.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,13 +20,12 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from cortext.config import from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
-from cortext.errors import ConfigError, RunError
-from cortext.models.acoustic import write_whole
+from cortext.errors import ConfigError, RunError, nearest
+from cortext.files import write_whole
+from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
 STATE_VERSION = 1
@@ -40,11 +41,13 @@ class Progress:
     """Batches trained on."""
     best: dict[str, Any] | None = None
     """Metrics of the validation whose weights are kept."""
+    best_crc32: str | None = None
+    """Checksum of those weights in model.safetensors; None where it is not known."""
     last: dict[str, Any] | None = None
     """Metrics of the last validation."""
     validations_since_best: int = 0
-    loss_sum: float = 0.0
-    """Of the batches since the last line about training."""
+    loss_sums: dict[str, float] = field(default_factory=dict)
+    """By name, of the batches since the last line about training."""
     loss_count: int = 0
     metrics_bytes: int = 0
     """Length of metrics.jsonl."""
@@ -60,6 +63,8 @@ class RunDirectory:
         self.path = Path(path)
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.jsonl"
         self.state, self.summary = self.path / "train_state" / "state.safetensors", self.path / "summary.json"
+        self.previous = self.state.with_name("state.previous.safetensors")
+        self._newest_is_sound = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -95,8 +100,9 @@ class RunDirectory:
         if resume:
             self._check_resumable(config)
             self._remove_unfinished()
+            culprits_file(self.path).unlink(missing_ok=True)
             return
-        if self.state.is_file():
+        if self._has_state():
             fix = "continue it with --resume, or give another --out"
             raise RunError("there is an unfinished run", where=self.path, fix=fix)
         if not self._is_ours():
@@ -107,8 +113,11 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Take back a run that came to nothing before its first state was written."""
-        if not self.state.is_file():
+        if not self._has_state():
             self.config.unlink(missing_ok=True)
+
+    def _has_state(self) -> bool:
+        return self.state.is_file() or self.previous.is_file()
 
     def _is_ours(self) -> bool:
         """Empty, or what is left of a run that was killed before its first state was written."""
@@ -118,7 +127,7 @@ class RunDirectory:
 
     def _remove_unfinished(self) -> None:
         """Remove what a killed process was writing: nobody will rename it, and a state may take half a gigabyte."""
-        for folder in (self.path, self.state.parent):
+        for folder in (self.path, self.state.parent, self.path / "checkpoints"):
             for path in folder.glob(".*.tmp"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -132,36 +141,139 @@ class RunDirectory:
             raise RunError(f"the run was begun with {key} = {old!r}, now it is {new!r}", where=self.config, fix=fix)
 
     def save_state(self, tensors: Mapping[str, torch.Tensor], progress: Progress) -> None:
-        """Replace the state. Raises RunError where it cannot be written; the state before stays."""
-        metadata = {"version": str(STATE_VERSION), "progress": json.dumps(asdict(progress))}
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_whole(self.state, save(plain, metadata=metadata))
+        """Replace the state; the one before becomes the previous one.
 
-    def load_state(self) -> tuple[dict[str, torch.Tensor], Progress] | None:
-        """Tensors and progress of the last state, or None before the first. Raises RunError for a broken file."""
-        if not self.state.is_file():
+        Raises RunError where it cannot be written; both states stay as they were.
+        """
+        keep = self.previous if self._newest_is_sound else None  # a damaged one must not replace the last sound one
+        _write_state(self.state, tensors, progress, keep)
+        self._newest_is_sound = True
+
+    def load_state(
+        self, note: Callable[[str], None] = lambda line: None
+    ) -> tuple[dict[str, torch.Tensor], Progress] | None:
+        """Tensors and progress of the newest state that is whole, or None before the first.
+
+        `note` is called with a line for the user where that is not the newest one, and where model.safetensors does not
+        hold the best weights that the state tells of; `progress.best` is then None, so that the weights of the next
+        validation are kept. Raises RunError where no state is whole.
+        """
+        failures = []
+        for path in (self.state, self.previous):
+            if not path.is_file():
+                continue
+            try:
+                found = _read_state(path)
+            except RunError as error:
+                failures.append(error)
+                continue
+            if failures:
+                self._newest_is_sound = False
+                line = " ".join(str(f"{failures[0].where}: {failures[0].what}").split())
+                note(f"{line}; the run goes on from the state before it, batch {found[1].step}")
+            self._forget_lost_best(found[1], note)
+            return found
+        if not failures:
             return None
+        also = " (nor can the one before it)" if len(failures) > 1 else ""
+        fix = f"start another run, from its best weights with --init-from {self.path}"
+        raise RunError(f"{failures[0].what}{also}", where=self.state, fix=fix)
+
+    def save_named(self, name: str, tensors: Mapping[str, torch.Tensor], progress: Progress) -> Path:
+        """Write a state that stays until it is written again: `checkpoints/<name>.safetensors`. Raises RunError."""
+        path = self._named(name)
+        _write_state(path, tensors, progress)
+        return path
+
+    def load_named(
+        self, name: str, note: Callable[[str], None] = lambda line: None
+    ) -> tuple[dict[str, torch.Tensor], Progress]:
+        """Tensors and progress that `save_named` wrote; `note` as in `load_state`. Raises RunError."""
+        path = self._named(name)
+        if not path.is_file():
+            names = [found.stem for found in path.parent.glob("[!.]*.safetensors")]
+            hint = nearest(name, names) if names else "none was saved"
+            raise RunError(f"there is no saved state {name!r}; {hint}", where=self.path)
+        tensors, progress = _read_state(path)
+        self._forget_lost_best(progress, note)
+        return tensors, progress
+
+    def _named(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
+            what = f"{name!r} cannot name a state"
+            raise RunError(what, fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start")
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def _forget_lost_best(self, progress: Progress, note: Callable[[str], None]) -> None:
+        """Take `best` out of the progress if model.safetensors does not hold it: damaged, or of a later validation."""
+        if progress.best is None or progress.best_crc32 is None:
+            return
+        weights = self.path / "model.safetensors"
         try:
-            with safe_open(self.state, framework="pt") as file:
-                metadata = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            if metadata["version"] != str(STATE_VERSION):
-                raise RunError(f"state version {metadata['version']} is not {STATE_VERSION}", where=self.state)
-            return tensors, from_mapping(Progress, json.loads(metadata["progress"]))
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, ConfigError) as error:
-            fix = "the run cannot be resumed; start another"
-            raise RunError(f"the saved state cannot be read: {error}", where=self.state, fix=fix) from None
+            checksum = read_tensors(weights)[2]
+            reason = f"is of another validation than that of batch {progress.best['step']}, the best until then"
+        except (RunError, FileNotFoundError) as error:
+            checksum, reason = None, "is missing" if isinstance(error, FileNotFoundError) else error.what
+        if checksum != progress.best_crc32:
+            note(f"{weights}: {reason}; the next validation's weights are kept, whatever they measure")
+            progress.best = progress.best_crc32 = None
+
+
+def _write_state(path: Path, tensors: Mapping[str, torch.Tensor], progress: Progress, keep: Path | None = None) -> None:
+    metadata = {"version": str(STATE_VERSION), "progress": json.dumps(asdict(progress))}
+    write_tensors(path, tensors, metadata, keep)
+
+
+def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
+    what = "the saved state"
+    try:
+        tensors, metadata, _ = read_tensors(path, what)
+        version, text = metadata["version"], metadata["progress"]
+        if version == str(STATE_VERSION):
+            return tensors, from_mapping(Progress, json.loads(text))
+    except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:
+        raise RunError(f"{what} cannot be read: {error}", where=path) from None
+    raise RunError(f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path)
+
+
+def culprits_file(run_dir: Path) -> Path:
+    """Where the trials are named that stopped a run."""
+    return run_dir / "not_finite.json"
+
+
+def write_culprits(run_dir: str | Path, step: int, trials: Iterable[tuple[str, int, int]], what: str) -> Path:
+    """Write `not_finite.json`: the batch that stopped a run, its trials, and the settings that leave them out.
+
+    trials: session, block and trial number of each; `what`: what was not finite, in words. Returns the path.
+    Raises RunError where it cannot be written.
+    """
+    named = sorted({(str(session), int(block), int(trial)) for session, block, trial in trials})
+    bad: dict[str, dict[str, list[int]]] = {}
+    for session, block, trial in named:
+        bad.setdefault(session, {}).setdefault(str(block), []).append(trial)
+    content = {
+        "step": step,
+        "reason": what,
+        "trials": [{"session": session, "block": block, "trial": trial} for session, block, trial in named],
+        "settings_to_leave_them_out": {"dataset": {"bad_trials_dict": bad}},
+    }
+    path = culprits_file(Path(run_dir))
+    write_whole(path, json.dumps(content, indent=2).encode())
+    return path
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line. Fields about time end in `seconds` or `_per_s`."""
+    """`metrics.jsonl`: one JSON object a line. Fields about time end in `seconds` or `_per_s`.
+
+    length: bytes of it that are kept; fewer where somebody has cut it off
+    """
 
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
         with self._errors():
             self._file = path.open("ab")
-            self._file.truncate(length)
-            self._file.seek(length)
+            self._file.truncate(min(length, _whole_lines(path)))
+            self._file.seek(0, os.SEEK_END)
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Append a line."""
@@ -188,6 +300,11 @@ class MetricsLog:
         except OSError as error:
             fix = "free some space and continue with --resume"
             raise RunError(f"cannot be written: {error.strerror}", where=self.path, fix=fix) from None
+
+
+def _whole_lines(path: Path) -> int:
+    """Bytes up to the end of the file's last whole line."""
+    return path.read_bytes().rfind(b"\n") + 1
 
 
 def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
