@@ -6,7 +6,7 @@ processes share a batch, each draws the noise of the whole batch and keeps its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import torch
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.features import Augmentation, prepare
+from cortext.features import Augmentation, Augmenter, prepare
 from cortext.training.resident import ResidentTrials
 
 DROPOUT, AUGMENTATION = 1, 2  # independent streams of random numbers
@@ -62,6 +62,7 @@ class Batches:
     layer_of_day: int64, the day layer of each session of the split (-1: none)
     n_patches:    frames of logits for so many bins
     resident:     the trials of the split on the device; without it they are read batch by batch
+    extra:        augmentations beyond the release's
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Batches:
         device: torch.device,
         n_patches: Callable[[Any], Any],
         resident: ResidentTrials | None = None,
+        extra: Sequence[Augmenter] = (),
     ) -> None:
         self.split, self.layer_of_day, self.transforms, self.device = split, layer_of_day, transforms, device
-        self.n_patches, self.resident = n_patches, resident
+        self.n_patches, self.resident, self.extra = n_patches, resident, extra
 
     def batch(
         self, indices: np.ndarray, generator: torch.Generator | None = None, part: tuple[int, int] = (0, 1)
@@ -88,7 +90,8 @@ class Batches:
         own = np.asarray(indices)[rows]
         labels_BU, n_labels_B = self.split.labels_batch(own)
         n_bins_B = torch.from_numpy(self.split.n_bins_N[indices])
-        x_BTC, n_bins_B = prepare(self._features(indices, rows), n_bins_B, self.transforms, generator, rows)
+        x_BTC = self._features(indices, rows)
+        x_BTC, n_bins_B = prepare(x_BTC, n_bins_B, self.transforms, generator, rows, self.extra)
         return TrainBatch(
             x_BTC,
             self._put(layers[rows]),

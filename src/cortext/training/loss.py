@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 
-from cortext.config import from_mapping
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
-from cortext.errors import ConfigError, DataError, nearest
+from cortext.errors import DataError
 from cortext.models import MODELS
+from cortext.registry import Registry
 from cortext.training.batches import TrainBatch
 
 
@@ -32,30 +31,13 @@ class Loss(Protocol):
         ...
 
 
-LOSSES: dict[str, type] = {}
-L = TypeVar("L", bound=type)
-
-
-def register_loss(name: str) -> Callable[[L], L]:
-    """Class decorator: makes a loss known by name to configurations."""
-
-    def keep(cls: L) -> L:
-        LOSSES[name] = cls
-        return cls
-
-    return keep
+LOSSES = Registry("loss")
+register_loss = LOSSES.register
 
 
 def loss_config(mapping: Any) -> Any:
     """The config dataclass of the loss that `kind` names, from a mapping or unchanged. Raises ConfigError."""
-    if dataclasses.is_dataclass(mapping):
-        return mapping
-    if not isinstance(mapping, Mapping):
-        raise ConfigError(f"loss is a {type(mapping).__name__}; a section of keys is needed")
-    kind = str(mapping.get("kind"))
-    if kind not in LOSSES:
-        raise ConfigError(f"unknown loss {kind!r}; {nearest(kind, LOSSES)}")
-    return from_mapping(cast(Any, LOSSES[kind]).Config, mapping, prefix="loss.")
+    return LOSSES.config(mapping, "loss")
 
 
 def build_loss(config: Any, model_kind: str) -> Loss:

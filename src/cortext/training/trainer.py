@@ -21,6 +21,7 @@ import torch
 from cortext.data.packed import PackedDataset, open_data
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, Interrupted, RunError
+from cortext.features import build_augmentations
 from cortext.models import AcousticModel, save_model
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.callbacks import Callback
@@ -141,7 +142,7 @@ class Trainer:
         if resident is not None:
             say(f"the training trials lie on {self.device}", self.shown)
         make = (layer_of_day, settings.data_transforms, self.device, network.n_patches)
-        self.batches = Batches(self.train_split, *make, resident)
+        self.batches = Batches(self.train_split, *make, resident, build_augmentations(settings.augmentations))
         self.validator = Validator(Batches(val_split, *make), self.model.inventory, config, lm)
         self.sampler = DayBalancedSampler(
             layer_of_day[self.train_split.day_N],
