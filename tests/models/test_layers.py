@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models.layers import dropout, gru, patches
+from cortext.models.layers import dropout, gru, patches, reverse_gradient
 
 
 def gradients(function, *inputs):
@@ -73,3 +73,15 @@ def test_dropout_does_nothing_outside_training_or_at_zero():
     x = torch.randn(3, 4)
     assert torch.equal(dropout(x, 0.5, training=False), x)
     assert torch.equal(dropout(x, 0.0, training=True), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("strength", [0.0, 0.3, torch.tensor(2.0)])
+def test_reversal_changes_no_bit_forwards_and_the_gradients_sign_and_scale_backwards(dtype, strength):
+    torch.manual_seed(0)
+    x = torch.randn(50, 20).to(dtype).requires_grad_()
+    y = reverse_gradient(x, strength)
+    weight = torch.randn(50, 20).to(dtype)
+    y.backward(weight)
+    assert torch.equal(y, x)
+    torch.testing.assert_close(x.grad, -float(strength) * weight)

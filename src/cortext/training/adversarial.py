@@ -52,6 +52,7 @@ class Adversarial:
     """CTC(clean) + 0.2 CTC(noisy, through gradient reversal) + 0.001 energy of the noise; the weights are settings."""
 
     Config: ClassVar[type] = AdversarialConfig
+    models: ClassVar[tuple[str, ...]] = ("triple_gru",)  # the kinds it can train
 
     def __init__(self, config: AdversarialConfig) -> None:
         self.config = config
@@ -71,9 +72,9 @@ class Adversarial:
 def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Tensor:
     """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B]; padding does not count.
 
-    A sum over the patch's values and a mean over time, which 0.001 suits: taking everything out of a patch of the
-    published shape then costs about as much as one wrong phoneme, however long the trial. A mean over the values would
-    cost 7,168 times less than that and be without effect; a sum over time would outweigh the CTC loss.
+    A sum over the patch's values and a mean over time, which a weight of 0.001 suits: to take out everything of the
+    published shape (7,168 values whose mean square is about 0.13) then costs one nat a trial, where a CTC loss is tens
+    of them. A mean over the values would be without effect, and a sum over time would outweigh the CTC loss.
     """
     energy_BP = noise_BPI.square().sum(-1, dtype=torch.promote_types(noise_BPI.dtype, torch.float32))
     inside_BP = torch.arange(energy_BP.shape[1], device=energy_BP.device) < n_patches_B.to(energy_BP.device)[:, None]

@@ -11,7 +11,7 @@ import torch
 
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
-from cortext.errors import DataError
+from cortext.errors import ConfigError, DataError
 from cortext.models import MODELS
 from cortext.registry import Registry
 from cortext.training.batches import TrainBatch
@@ -21,6 +21,8 @@ class Loss(Protocol):
     """What training asks of a loss, which is built as `cls(config)` with its dataclass `Config`."""
 
     Config: ClassVar[type]
+
+    # `models: ClassVar[tuple[str, ...]]` names the models that it can train; a loss without it trains any.
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """Losses by name, float32 [B]: `loss` is what is minimised (its mean), the others are only reported.
@@ -41,10 +43,17 @@ def loss_config(mapping: Any) -> Any:
 
 
 def build_loss(config: Any, model_kind: str) -> Loss:
-    """The loss of a configuration (a config dataclass), or the model's own where that is None."""
+    """The loss of a configuration (a config dataclass), or the model's own where that is None.
+
+    Raises ConfigError for a loss that cannot train the model.
+    """
     if config is None:
         kind = getattr(MODELS[model_kind], "default_loss", "ctc")
         config = loss_config({"kind": kind})
+    models = getattr(LOSSES[config.kind], "models", (model_kind,))
+    if model_kind not in models:
+        what = f"loss {config.kind!r} cannot train model {model_kind!r}"
+        raise ConfigError(what, fix=f"use it with {' or '.join(models)}, or leave loss out")
     loss: Loss = LOSSES[config.kind](config)
     return loss
 
