@@ -38,6 +38,11 @@ def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -
 
     Raises ConfigError for a missing file, broken YAML, an unknown key (with the nearest one) or a wrong type.
     """
+    return with_overrides(from_mapping(cls, read_mapping(path), where=path), overrides)
+
+
+def read_mapping(path: str | Path) -> Any:
+    """What a YAML file holds, an empty mapping where it is empty. Raises ConfigError naming the file and line."""
     path = Path(path)
     try:
         text = path.read_text()
@@ -51,7 +56,7 @@ def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=path) from None
-    return with_overrides(from_mapping(cls, mapping or {}, where=path), overrides)
+    return mapping or {}
 
 
 def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, prefix: str = "") -> C:

@@ -1,0 +1,281 @@
+"""Checkpoints of the public release as run directories, and back.
+
+The release (Neuroprosthetics-Lab/nejm-brain-to-text) keeps `checkpoint/best_checkpoint`, a file of torch.save, and
+`checkpoint/args.yaml`. What a run of ours has no place for is kept beside its state, in
+`train_state/release.safetensors`, so that a checkpoint that came in goes out again as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from cortext.config import load_config, read_mapping, to_mapping
+from cortext.data.disk import disk_errors, replace_directory, temporary_name
+from cortext.errors import RunError
+from cortext.files import written_whole
+from cortext.models import AcousticModel, load_model, save_model
+from cortext.models.storage import read_tensors, write_tensors
+from cortext.text.phonemes import RELEASE
+from cortext.training import release
+from cortext.training.checkpoint import Progress, RunDirectory
+from cortext.training.config import TrainConfig
+from cortext.training.optim import Optimizer
+from cortext.training.published import ELSEWHERE, SAME, assign, has, lookup
+from cortext.training.release_reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
+from cortext.training.untrusted import read_torch_file
+
+WEIGHTS = "best_checkpoint"
+_IDENTITY_STD = 0.1
+"""A smoothing this narrow changes nothing: its kernel is a single 1."""
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What was read or written. val_per and val_loss are None where the checkpoint has none."""
+
+    path: str
+    files: tuple[str, ...]
+    n_sessions: int
+    n_parameters: int
+    step: int
+    val_per: float | None
+    val_loss: float | None
+    notes: tuple[str, ...] = ()
+
+
+def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
+    """Write a run directory from a directory of the release (or its folder `checkpoint`).
+
+    The run can be evaluated, decoded with, started from (`init_from`) and gone on with (`resume`). Nothing in the
+    checkpoint is run. Raises RunError and ConfigError, and then leaves nothing behind.
+    """
+    folder, out = Path(directory), Path(out)
+    if (folder / "checkpoint").is_dir():
+        folder = folder / "checkpoint"
+    for name in (WEIGHTS, ARGUMENTS):
+        if not (folder / name).is_file():
+            fix = f"give the directory that has checkpoint/{WEIGHTS} and checkpoint/{ARGUMENTS}"
+            raise RunError(f"has no file {name}", where=folder, fix=fix)
+    arguments = read_mapping(folder / ARGUMENTS)
+    config, n_features, notes = configuration(arguments, folder / ARGUMENTS)
+    path = folder / WEIGHTS
+    with _naming(path):
+        checkpoint = sections(read_torch_file(path))
+        model = model_of(config, n_features, checkpoint["model_state_dict"])
+        tensors, kept = optimizer_of(checkpoint, config, model)
+    kept.arguments = {key: lookup(arguments, key, None) for key in ELSEWHERE if has(arguments, key)}
+    metrics = {"step": kept.step, "val_per": kept.metrics["val_PER"], "val_wer": None}
+    metrics["val_loss"] = kept.metrics.get("val_loss", math.inf)
+    tensors |= {f"model/{name}": tensor for name, tensor in model.network.state_dict().items()}
+    with _new_directory(out) as made:
+        _write_yaml(made / "config.yaml", to_mapping(config))
+        finished = kept.step >= config.num_training_batches
+        progress = Progress(step=kept.step, best=metrics, last=metrics, finished=finished)
+        progress.best_crc32 = save_model(model, made)
+        RunDirectory(made).save_state(tensors, progress)
+        _write_kept(made, kept)
+    names = ("config.yaml", "model.json", "model.safetensors", "train_state")
+    return _exchanged(out, names, model, kept.step, kept.metrics, notes)
+
+
+def export_release(run: str | Path, out: str | Path) -> Exchanged:
+    """Write a GRU run in the release's layout: `out/checkpoint/best_checkpoint` and `args.yaml`.
+
+    Names begin with `_orig_mod.`, which the release's trainer needs and its evaluation script takes off. Where the last
+    weights are not the best ones, they are in `final_checkpoint_batch_<number>`, and only they have the optimiser's
+    moments.
+    Raises RunError for a run that the release's model cannot hold.
+    """
+    run, out = Path(run), Path(out)
+    model = load_model(run)
+    if (kind := model.network.config.kind) != "gru":
+        raise RunError(f"is a model of kind {kind!r}; the release has only the GRU", where=run, fix="export a GRU run")
+    if model.inventory != RELEASE:
+        raise RunError(f"has the tokens {model.inventory.name!r}; the release has its own", where=run)
+    config = load_config(run / "config.yaml", TrainConfig)
+    kept, saved = _read_kept(run), RunDirectory(run).load_state()
+    arguments, notes = _arguments(config, model, kept, run)
+    tensors, progress = saved if saved is not None else ({}, Progress())
+    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = tensor
+    best_step = progress.best["step"] if progress.best else progress.step
+    is_last = progress.best is not None and best_step == progress.step  # the moments are those of the last weights
+    metrics = _metrics(progress.best, kept, best_step)
+    state = parts["optimizer"] if is_last else {}
+    files = {WEIGHTS: _checkpoint(config, model, model.network.state_dict(), state, kept, best_step, metrics)}
+    if saved is not None and not is_last:
+        last, step = _metrics(progress.last, kept, progress.step), progress.step
+        final = _checkpoint(config, model, parts["model"], parts["optimizer"], kept, step, last)
+        files[f"final_checkpoint_batch_{step - 1}"] = final
+    with _new_directory(out) as made:
+        for name, content in files.items():
+            with _torch_errors(out), written_whole(made / "checkpoint" / name) as file:
+                torch.save(content, file)
+        _write_yaml(made / "checkpoint" / ARGUMENTS, arguments)
+    names = tuple(f"checkpoint/{name}" for name in (*files, ARGUMENTS))
+    return _exchanged(out, names, model, best_step, metrics, notes)
+
+
+def _metrics(validation: dict[str, Any] | None, kept: Kept | None, step: int) -> dict[str, float]:
+    """`val_PER` and `val_loss` of a validation; as they came in where it is the one of the imported checkpoint."""
+    if kept is not None and kept.step == step:
+        return kept.metrics
+    if validation is None:
+        return {"val_PER": math.inf}  # as the release's trainer begins
+    metrics = {"val_PER": validation["val_per"], "val_loss": validation["val_loss"]}
+    return {key: value for key, value in metrics.items() if math.isfinite(value)}
+
+
+def _checkpoint(
+    config: TrainConfig,
+    model: AcousticModel,
+    weights: dict[str, torch.Tensor],
+    state: dict[str, torch.Tensor],
+    kept: Kept | None,
+    step: int,
+    metrics: dict[str, float],
+) -> dict[str, Any]:
+    """What the release's trainer saves after `step` batches. state: of our optimiser; empty leaves out the moments."""
+    expected = release.shapes(model.network.config, _n_used(model), len(model.sessions), len(RELEASE))
+    theirs = release.split_days(weights)
+    names = release.by_group(list(expected))
+    if kept is None:
+        groups, schedule = release.fresh_optimizer(config, names)
+    else:
+        groups, schedule = [group | {"betas": tuple(group["betas"])} for group in kept.groups], kept.schedule
+    if kept is None or kept.step != step:
+        groups, schedule = release.at_step(groups, schedule, Optimizer(model.network, config), step)
+    moments = release.moments_to_theirs(state) if state else {}
+    for key, tensor in kept.moments.items() if kept and state else ():
+        name, _, field = key.partition("/")
+        moments.setdefault(name, {})[field] = tensor
+    number = {name: i for i, name in enumerate(name for group in names.values() for name in group)}
+    for group in groups:
+        group["params"] = [number[name] for name in names[group["group_type"]]]
+    return {
+        "model_state_dict": OrderedDict((f"_orig_mod.{name}", theirs[name]) for name in expected),
+        "optimizer_state_dict": {
+            "state": {number[name]: moments[name] for name in sorted(moments, key=lambda name: number[name])},
+            "param_groups": groups,
+        },
+        "scheduler_state_dict": schedule,
+    } | metrics
+
+
+def _arguments(
+    config: TrainConfig, model: AcousticModel, kept: Kept | None, run: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """The mapping of args.yaml, and notes on what the release does otherwise."""
+    ours, n_used = to_mapping(config), _n_used(model)
+    sessions, chances = list(model.sessions), config.dataset.dataset_probability_val
+    if chances is None or config.dataset.sessions != sessions:
+        chances = [1] * len(sessions)
+    values = {key: setting.published for key, setting in ELSEWHERE.items()}
+    values |= {"output_dir": f"trained_models/{run.name}", "checkpoint_dir": f"trained_models/{run.name}/checkpoint"}
+    values |= {"dataset.neural_dim": model.n_features, "model.input_network.input_layer_sizes": [n_used]}
+    values |= kept.arguments if kept else {}
+    values |= {key: lookup(ours, key, None) for key in SAME}
+    values |= {"use_amp": config.precision != "fp32", "model.n_input_features": n_used, "dataset.sessions": sessions}
+    values["dataset.dataset_probability_val"] = [int(chance) for chance in chances]
+    notes = []
+    if model.feature_subset is not None:
+        notes.append("the release's evaluation script gives the model all features, of which this one takes a subset")
+    if not config.dataset.data_transforms.smooth_data:  # its evaluation script smooths whatever smooth_data says
+        values["dataset.data_transforms.smooth_kernel_std"] = _IDENTITY_STD
+    ignored = [key for key in ("must_include_days", "bad_trials_dict") if getattr(config.dataset, key)]
+    notes += [f"the release's trainer ignores dataset.{key}" for key in ignored]
+    if lacking := _without_place(ours, to_mapping(TrainConfig())):
+        notes.append(f"the release has no {', '.join(lacking)}")
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        assign(arguments, key, value)
+    return arguments, notes
+
+
+def _n_used(model: AcousticModel) -> int:
+    return model.n_features if model.feature_subset is None else len(model.feature_subset)
+
+
+def _without_place(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
+    """Dotted keys of training settings that the release lacks, where they are not at their defaults."""
+    if not isinstance(ours, dict) or not isinstance(defaults, dict):
+        known = (*SAME, "precision", "model.kind")
+        return [] if ours == defaults or prefix in known else [prefix]
+    parts = (_without_place(ours[k], defaults.get(k), f"{prefix}.{k}" if prefix else k) for k in ours)
+    return [key for part in parts for key in part]
+
+
+def _kept_file(run: Path) -> Path:
+    return run / "train_state" / "release.safetensors"
+
+
+def _write_kept(run: Path, kept: Kept) -> None:
+    content = {field: getattr(kept, field) for field in ("arguments", "groups", "schedule", "metrics", "step")}
+    write_tensors(_kept_file(run), kept.moments, {"release": json.dumps(content)})
+
+
+def _read_kept(run: Path) -> Kept | None:
+    try:
+        moments, metadata, _ = read_tensors(_kept_file(run), "what the release's checkpoint held")
+    except FileNotFoundError:
+        return None
+    return Kept(**json.loads(metadata["release"]), moments=moments)
+
+
+def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
+    with written_whole(path) as file:
+        file.write(yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True).encode())
+
+
+@contextmanager
+def _new_directory(out: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `out` when the context ends without an error. Raises RunError."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError("there is something already", where=out, fix="give another --out")
+    made = temporary_name(out)
+    try:
+        with disk_errors(out):
+            made.mkdir(parents=True)
+            yield made
+            replace_directory(made, out)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A context whose errors without a place are about this file."""
+    try:
+        yield
+    except RunError as error:
+        raise RunError(error.what, where=error.where or path, fix=error.fix) from None
+
+
+@contextmanager
+def _torch_errors(out: Path) -> Iterator[None]:
+    """A context in which torch.save on a full disk is a RunError."""
+    try:
+        yield
+    except RuntimeError as error:
+        what = f"cannot be written: {str(error).splitlines()[0]}"
+        raise RunError(what, where=out, fix="free some space or write elsewhere") from None
+
+
+def _exchanged(
+    path: Path, files: tuple[str, ...], model: AcousticModel, step: int, metrics: dict[str, float], notes: list[str]
+) -> Exchanged:
+    val_per, val_loss = metrics.get("val_PER"), metrics.get("val_loss")
+    return Exchanged(str(path), files, len(model.sessions), model.n_parameters, step, val_per, val_loss, tuple(notes))

@@ -1,0 +1,160 @@
+"""The settings of the published `rnn_args.yaml`, and what becomes of those that have no place of the same name here.
+
+The file is that of the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text, in its present form
+and in the one from which the published weights were trained (with `bidirectional` and `distributed_training`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext.errors import ConfigError
+from cortext.text.phonemes import RELEASE
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A published setting that is not one of ours by the same name.
+
+    published: its value in the published file
+    place:     where the same thing is said or done here
+    other:     what another value than the published one is: `refused`, worth a `note`, or `free` (it has its place)
+    """
+
+    published: Any
+    place: str
+    other: Literal["refused", "note", "free"]
+
+
+ELSEWHERE: dict[str, Setting] = {
+    "model.bidirectional": Setting(False, "the GRU reads forwards only", "refused"),
+    "model.input_network.n_input_layers": Setting(1, "there is one day layer; the release reads no other", "refused"),
+    "model.input_network.input_layer_sizes": Setting([512], "the number of features; the release ignores it", "free"),
+    "gpu_number": Setting("1", "--device cuda:N", "free"),
+    "distributed_training": Setting(False, "start with torchrun", "note"),
+    "mode": Setting("train", "the verb", "refused"),
+    "use_amp": Setting(True, "precision: bf16 for true, fp32 for false", "free"),
+    "output_dir": Setting("trained_models/baseline_rnn", "--out", "free"),
+    "checkpoint_dir": Setting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
+    "init_from_checkpoint": Setting(False, "`cortext import-checkpoint`, then --init-from", "refused"),
+    "init_checkpoint_path": Setting("None", "`cortext import-checkpoint`, then --init-from", "free"),
+    "save_best_checkpoint": Setting(True, "the best weights are always kept", "note"),
+    "save_val_metrics": Setting(True, "metrics.jsonl is always written", "note"),
+    "log_individual_day_val_PER": Setting(True, "val_per_by_session is always in metrics.jsonl", "note"),
+    "log_val_skip_logs": Setting(False, "sessions left out of the validation are not logged one by one", "note"),
+    "save_val_data": Setting(False, "the validation features are not copied; the data have them", "note"),
+    "dataset.neural_dim": Setting(512, "the number of features is that of the data; the release ignores it", "free"),
+    "dataset.n_classes": Setting(len(RELEASE), "the tokens are the data release's 41", "refused"),
+    "dataset.max_seq_elements": Setting(500, "labels may have any length; the release ignores it", "free"),
+    "dataset.num_dataloader_workers": Setting(4, "one thread reads ahead", "free"),
+    "dataset.loader_shuffle": Setting(False, "batches are drawn at random anyway", "free"),
+    "dataset.dataset_dir": Setting("../data/hdf5_data_final", "--data", "free"),
+}
+"""By dotted key."""
+
+COMMAND_LINE = ("gpu_number", "output_dir", "checkpoint_dir", "dataset.dataset_dir")
+"""What the command line says here: in a published file these never count."""
+
+SAME = (
+    *(f"model.{name}" for name in ("n_input_features", "n_units", "n_layers", "rnn_dropout", "rnn_trainable")),
+    *("model.patch_size", "model.patch_stride"),
+    *("model.input_network.input_trainable", "model.input_network.input_layer_dropout"),
+    *("num_training_batches", "lr_scheduler_type", "lr_max", "lr_min", "lr_decay_steps", "lr_warmup_steps"),
+    *("lr_max_day", "lr_min_day", "lr_decay_steps_day", "lr_warmup_steps_day"),
+    *("beta0", "beta1", "epsilon", "weight_decay", "weight_decay_day", "seed", "grad_norm_clip_value"),
+    *("batches_per_train_log", "batches_per_val_step", "batches_per_save"),
+    *("early_stopping", "early_stopping_val_steps", "save_all_val_steps", "save_final_model", "save_val_logits"),
+    *(f"dataset.{name}" for name in ("batch_size", "days_per_batch", "seed", "sessions", "dataset_probability_val")),
+    *(f"dataset.{name}" for name in ("must_include_days", "test_percentage", "feature_subset", "bad_trials_dict")),
+    *(f"dataset.data_transforms.{name}_std" for name in ("white_noise", "constant_offset", "random_walk")),
+    *("dataset.data_transforms.static_gain_std", "dataset.data_transforms.random_walk_axis"),
+    *("dataset.data_transforms.random_cut", "dataset.data_transforms.smooth_data"),
+    *("dataset.data_transforms.smooth_kernel_std", "dataset.data_transforms.smooth_kernel_size"),
+)
+"""Dotted keys that mean here what they mean in the release."""
+
+
+def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
+    """A configuration file's mapping in our settings, and notes on what has no effect here.
+
+    Keys of `ELSEWHERE` are taken out and all others left as they are, so that an unknown key is still found as one, and
+    our settings may stand in a published file. OmegaConf's `${key}` takes the value of that key.
+    Raises ConfigError for a value that cannot be followed.
+    """
+    if not isinstance(mapping, Mapping):
+        return mapping, []
+    mapping = _resolve(mapping, mapping, where, ())
+    found = {key: lookup(mapping, key, None) for key in ELSEWHERE if has(mapping, key)}
+    notes = []
+    for key, value in found.items():
+        setting = ELSEWHERE[key]
+        if value != setting.published and setting.other == "refused":
+            raise ConfigError(f"{key} is {value!r}; only {setting.published!r} works: {setting.place}", where=where)
+        if value != setting.published and setting.other == "note":
+            notes.append(f"{key} is not followed: {setting.place}")
+        section, _, last = key.rpartition(".")
+        del (lookup(mapping, section, None) if section else mapping)[last]
+    if ignored := [key for key in COMMAND_LINE if key in found]:
+        notes.insert(0, f"{', '.join(ignored)} give way to the command line")
+    if "use_amp" in found:
+        _set_precision(mapping, found["use_amp"], where)
+    return mapping, notes
+
+
+def lookup(mapping: Any, key: str, default: Any) -> Any:
+    """The value of a dotted key, or `default` where a part of it is absent."""
+    for part in key.split("."):
+        if not isinstance(mapping, Mapping) or part not in mapping:
+            return default
+        mapping = mapping[part]
+    return mapping
+
+
+def has(mapping: Any, key: str) -> bool:
+    """Whether a dotted key is there."""
+    return lookup(mapping, key, _ABSENT) is not _ABSENT
+
+
+def assign(mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value of a dotted key, making the sections on the way."""
+    *sections, last = key.split(".")
+    for section in sections:
+        mapping = mapping.setdefault(section, {})
+    mapping[last] = value
+
+
+_ABSENT = object()
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+
+
+def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> None:
+    if not isinstance(use_amp, bool):
+        raise ConfigError(f"use_amp is {use_amp!r}; true or false is needed", where=where)
+    precision = "bf16" if use_amp else "fp32"
+    if mapping.setdefault("precision", precision) != precision:
+        what = f"use_amp is {use_amp} and precision {mapping['precision']!r}"
+        raise ConfigError(what, where=where, fix="give only one of the two")
+
+
+def _resolve(value: Any, root: Any, where: str | Path, path: tuple[str, ...]) -> Any:
+    """The value with its references resolved, all sections copied. path: the references that led here."""
+    if isinstance(value, Mapping):
+        return {key: _resolve(item, root, where, path) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, root, where, path) for item in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def referred(match: re.Match[str]) -> Any:
+        key = match[1]
+        if key in path or (target := lookup(root, key, _ABSENT)) is _ABSENT:
+            reason = "it refers to itself" if key in path else "there is no such key"
+            raise ConfigError(f"${{{key}}} cannot be resolved: {reason}", where=where, fix="write the value itself")
+        return _resolve(target, root, where, (*path, key))
+
+    whole = _REFERENCE.fullmatch(value)
+    return referred(whole) if whole else _REFERENCE.sub(lambda match: str(referred(match)), value)
