@@ -41,6 +41,13 @@ def test_bring_your_own_data_works_as_written(tmp_path):
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
+@pytest.mark.slow
+def test_the_three_networks_are_trained_and_used_as_written(tmp_path):
+    substitutions = [*TINY, (r"^python benchmarks/.*$", "true")]
+    run_blocks(ROOT / "docs" / "adversarial.md", tmp_path, substitutions)
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def test_saved_logits_are_decoded_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "decode.md", tmp_path, [])
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
