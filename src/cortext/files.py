@@ -21,6 +21,16 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
+def failed_writes(path: Path) -> Iterator[None]:
+    """A context in which a failed write to `path`, which only grows, is a RunError."""
+    try:
+        yield
+    except OSError as error:
+        fix = "free some space and continue with --resume"
+        raise RunError(f"cannot be written: {error.strerror}", where=path, fix=fix) from None
+
+
+@contextmanager
 def written_whole(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     """A file to fill, which is flushed to the disk and becomes `path` when the context ends without an error.
 

@@ -24,7 +24,7 @@ import yaml
 from cortext.config import from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import write_whole
+from cortext.files import failed_writes, write_whole
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -227,7 +227,9 @@ def _write_state(path: Path, tensors: Mapping[str, torch.Tensor], progress: Prog
 def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
     what = "the saved state"
     try:
-        tensors, metadata, _ = read_tensors(path, what)
+        tensors, metadata, checksum = read_tensors(path, what)
+        if checksum is None:
+            raise ValueError("it has no checksum")
         version, text = metadata["version"], metadata["progress"]
         if version == str(STATE_VERSION):
             return tensors, from_mapping(Progress, json.loads(text))
@@ -270,36 +272,27 @@ class MetricsLog:
 
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
-        with self._errors():
+        with failed_writes(self.path):
             self._file = path.open("ab")
             self._file.truncate(min(length, _whole_lines(path)))
             self._file.seek(0, os.SEEK_END)
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Append a line."""
-        with self._errors():
+        with failed_writes(self.path):
             self._file.write(json.dumps(entry).encode() + b"\n")
             self._file.flush()
 
     def sync(self) -> int:
         """Flush to the disk; returns the length in bytes."""
-        with self._errors():
+        with failed_writes(self.path):
             os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
         """Close the file, which tries once more to write what a full disk has refused."""
-        with self._errors():
+        with failed_writes(self.path):
             self._file.close()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """A context in which a failed write is a RunError that names the file."""
-        try:
-            yield
-        except OSError as error:
-            fix = "free some space and continue with --resume"
-            raise RunError(f"cannot be written: {error.strerror}", where=self.path, fix=fix) from None
 
 
 def _whole_lines(path: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from cortext.config import from_mapping, read_mapping, with_overrides
 from cortext.errors import ConfigError, nearest
-from cortext.features import Augmentation
+from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.training.loss import loss_config
 from cortext.training.published import translate
@@ -50,9 +50,10 @@ class DatasetConfig:
     augmentations: list[Any] = field(default_factory=list)
     """Registered augmentations (`kind` and its settings), applied in this order before smoothing."""
     resident: Literal["auto", "device", "host"] = "auto"
-    """Where the training trials lie: all on the model's device, or read batch by batch; `auto` decides by free memory."""
+    """Where the training trials lie: all on the model's device, or read batch by batch; `auto` goes by free memory."""
 
     def __post_init__(self) -> None:
+        self.augmentations = augmentation_configs(self.augmentations)
         for name, bound in {
             "batch_size": 1,
             "days_per_batch": 1,

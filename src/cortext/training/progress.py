@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +14,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
+
+from cortext.files import failed_writes
 
 Advance = Callable[[int, float, float | None, float], None]
 """Called with batches done, loss, PER (None before the first validation) and trials per second."""
@@ -81,21 +84,28 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
+        self.folder = folder
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        with failed_writes(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter(str(folder / name))
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         start = SessionLog(status=SessionLog.START)
         self._write(Event(step=first_step, wall_time=time.time(), session_log=start))
 
     def scalars(self, values: Mapping[str, float | None], step: int) -> None:
-        """Write numbers; None is left out."""
+        """Write numbers; None is left out. Raises RunError on a full disk, as `close` does."""
         for name, value in values.items():
             if value is not None:
                 self._write(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
-        self._writer.flush()
+        with failed_writes(self.folder):
+            self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
+        """Close the file, which tries once more to write what a full disk has refused."""
+        with failed_writes(self.folder):
+            self._writer.close()
 
     def _write(self, event: Any) -> None:
-        self._writer.write_event(event)
+        with failed_writes(self.folder):
+            self._writer.write(event.SerializeToString())

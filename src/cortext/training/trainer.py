@@ -173,7 +173,7 @@ class Trainer:
             self.processes.wait()
         saved = self.run_directory.load_state(lambda line: say(line, self.processes.first))
         if saved is None:
-            self._save_state()
+            self._write_state()
         else:
             self._take_over(*saved)
         if self.processes.first:
@@ -246,6 +246,8 @@ class Trainer:
     def save(self, name: str) -> None:
         """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`."""
         self._gather_sums()
+        if self._log is not None:
+            self.progress.metrics_bytes = self._log.sync()
         if self.processes.first:
             self.run_directory.save_named(name, self._state(), self.progress)
         self.processes.wait()
@@ -257,11 +259,15 @@ class Trainer:
 
     def _start_logs(self, stack: ExitStack) -> None:
         if self.processes.first:
+            stack.callback(self._forget_logs)
             self._log = stack.enter_context(
                 closing(MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes))
             )
             board = TensorBoard(self.run_directory.path / "tensorboard", self.progress.step)
             self._board = stack.enter_context(closing(board))
+
+    def _forget_logs(self) -> None:
+        self._log = self._board = None
 
     def _agreed(self, interrupted: threading.Event, due: bool) -> bool:
         """Whether to stop; several processes agree on it where they meet anyway."""
@@ -386,12 +392,16 @@ class Trainer:
         return tensors | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
 
     def _save_state(self) -> None:
+        """Save where the run is; all processes must."""
         self.watch.check()
         self._gather_sums()
         if self._log is not None:
             self.progress.metrics_bytes = self._log.sync()
         if self.processes.first:
-            self.run_directory.save_state(self._state(), self.progress)
+            self._write_state()
+
+    def _write_state(self) -> None:
+        self.run_directory.save_state(self._state(), self.progress)
 
     def _finish(self) -> RunSummary:
         if self.config.save_final_model:
