@@ -60,6 +60,12 @@ def test_language_models_are_built_as_written(tmp_path):
         assert (tmp_path / name / "lm.bin").is_file()
 
 
+@pytest.mark.slow
+def test_checkpoints_go_out_and_come_in_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "checkpoints.md", tmp_path, [])
+    assert (tmp_path / "eval" / "report.html").is_file()
+
+
 def test_the_word_search_works_as_written(tmp_path):
     blocks = [
         code for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text()) if language == "python"

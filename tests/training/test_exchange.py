@@ -15,7 +15,9 @@ import yaml
 from cortext.cli import run as cli
 from cortext.config import load_config
 from cortext.errors import ConfigError, CortextError, RunError
-from cortext.models import load_model
+from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.exchange import export_release, import_checkpoint
@@ -325,7 +327,18 @@ def test_arguments_that_are_not_the_checkpoints_are_refused(tmp_path, published,
         import_checkpoint(published[0], tmp_path / "run")
 
 
-def test_only_a_gru_is_exported(tmp_path, published):
+def test_a_model_of_another_kind_is_not_exported(tmp_path):
+    config = model_config({"kind": "triple_gru", "patch_size": 2, "patch_stride": 1})
+    with torch.device("meta"):
+        network = build_model(config, n_features=2, n_days=1, n_classes=41)
+    network = network.to_empty(device="cpu")
+    parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
+    save_model(AcousticModel(network, **parts), tmp_path / "run")
+    with pytest.raises(RunError, match="is a model of kind 'triple_gru'; the release has only the GRU"):
+        export_release(tmp_path / "run", tmp_path / "out")
+
+
+def test_other_tokens_are_not_exported(tmp_path, published):
     import_checkpoint(published[0], tmp_path / "run")
     card = json.loads((tmp_path / "run/model.json").read_text())
     card["inventory"]["symbols"][1:3] = card["inventory"]["symbols"][2:0:-1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_table
+from cortext.cli.console import JSON, percent, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from cortext.training.exchange import Exchanged
@@ -38,7 +38,9 @@ def import_checkpoint(
     """
     from cortext.training.exchange import import_checkpoint as import_directory
 
-    _print(import_directory(directory, out), as_json)
+    with progress_bar("importing"):
+        imported = import_directory(directory, out)
+    _print(imported, as_json)
 
 
 def export(
@@ -53,7 +55,9 @@ def export(
     """
     from cortext.training.exchange import export_release
 
-    _print({Format.release: export_release}[format](run, out), as_json)
+    with progress_bar("exporting"):
+        exported = {Format.release: export_release}[format](run, out)
+    _print(exported, as_json)
 
 
 def _print(exchanged: Exchanged, as_json: bool) -> None:

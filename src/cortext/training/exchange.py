@@ -68,7 +68,7 @@ def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
             fix = f"give the directory that has checkpoint/{WEIGHTS} and checkpoint/{ARGUMENTS}"
             raise RunError(f"has no file {name}", where=folder, fix=fix)
     arguments = read_mapping(folder / ARGUMENTS)
-    config, n_features, notes = configuration(arguments, folder / ARGUMENTS)
+    config, n_features = configuration(arguments, folder / ARGUMENTS)
     path = folder / WEIGHTS
     with _naming(path):
         checkpoint = sections(read_torch_file(path))
@@ -86,7 +86,7 @@ def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
         RunDirectory(made).save_state(tensors, progress)
         _write_kept(made, kept)
     names = ("config.yaml", "model.json", "model.safetensors", "train_state")
-    return _exchanged(out, names, model, kept.step, kept.metrics, notes)
+    return _exchanged(out, names, model, kept.step, kept.metrics, [])
 
 
 def export_release(run: str | Path, out: str | Path) -> Exchanged:
@@ -104,8 +104,9 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     if model.inventory != RELEASE:
         raise RunError(f"has the tokens {model.inventory.name!r}; the release has its own", where=run)
     config = load_config(run / "config.yaml", TrainConfig)
-    kept, saved = _read_kept(run), RunDirectory(run).load_state()
+    kept = _read_kept(run)
     arguments, notes = _arguments(config, model, kept, run)
+    saved = RunDirectory(run).load_state(notes.append)
     tensors, progress = saved if saved is not None else ({}, Progress())
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
     for name, tensor in tensors.items():

@@ -46,12 +46,11 @@ class Kept:
 _SECTIONS = ("model_state_dict", "optimizer_state_dict", "scheduler_state_dict")
 
 
-def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int, list[str]]:
-    """The settings, the features of a recording, and notes. Raises ConfigError."""
+def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
+    """The settings, and the features of a recording. Raises ConfigError."""
     if isinstance(arguments, dict):  # where a checkpoint's own training began does not matter any more
         arguments = {key: value for key, value in arguments.items() if not str(key).startswith("init_")}
-    mapping, notes = translate(arguments, path)
-    config = from_mapping(TrainConfig, mapping, where=path)
+    config = from_mapping(TrainConfig, translate(arguments, path)[0], where=path)
     if config.model.kind != "gru" or config.model.n_input_features is None or not config.dataset.sessions:
         what = "model.n_input_features and dataset.sessions of a GRU are needed"
         raise ConfigError(what, where=path, fix="give the args.yaml that lies beside the checkpoint")
@@ -60,11 +59,11 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int, list[st
     used, subset = config.model.n_input_features, config.dataset.feature_subset
     n_features = used if subset is None else lookup(arguments, "dataset.neural_dim", None)
     if subset is None:
-        return config, n_features, notes
+        return config, n_features
     if not isinstance(n_features, int) or len(subset) != used or not all(0 <= f < n_features for f in subset):
         what = f"dataset.feature_subset has {len(subset)} of {n_features} features, model.n_input_features is {used}"
         raise ConfigError(f"{what}; as many are needed, from 0 to dataset.neural_dim - 1", where=path)
-    return config, n_features, notes
+    return config, n_features
 
 
 def sections(content: Any) -> dict[str, Any]:
