@@ -19,6 +19,7 @@ from cortext.cli.console import (
     print_metrics,
     progress_bar,
 )
+from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
@@ -43,17 +44,25 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, bf16 or fp32 matrix products; as the configuration says without it.")
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="Directory for a trace that TensorBoard shows.")] = None,
+    profile_steps: Annotated[str, typer.Option(metavar="FIRST:END", help="Batches that the trace covers.")] = "10:15",
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Train a phoneme decoder.
+    """Train a phoneme decoder, on several GPUs where torchrun starts it (`torchrun --no-python ... cortext train ...`).
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
     from cortext.training import train as train_model
+    from cortext.training.distributed import reports
 
     load_plugins(plugins)
+    if precision is not None:
+        overrides = [*overrides, f"precision={precision}"]
     summary = train_model(
         config,
         data,
@@ -64,12 +73,24 @@ def train(
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,
+        profile=profile,
+        profile_steps=_span(profile_steps),
     )
+    if not reports():
+        return
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
     typer.echo(summary)
     print_left_out(summary.skipped)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """First and end of `first:end`."""
+    first, _, end = text.partition(":")
+    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise ConfigError(f"--profile-steps is {text!r}; two numbers are needed, the smaller first", fix="write 10:15")
+    return int(first), int(end)
 
 
 def evaluate(

@@ -74,6 +74,11 @@ def processes(device: torch.device) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
+def reports() -> bool:
+    """Whether this process is the one that tells the user what came of it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def own_device(name: str) -> torch.device:
     """The device of that name; `cuda` in one of several processes is the GPU of its local rank. Raises RunError."""
     if name == "cuda" and "LOCAL_RANK" in os.environ:

@@ -255,6 +255,8 @@ class Trainer:
     def load(self, name: str) -> None:
         """Go back to what `save(name)` kept, and go on from there; `metrics.jsonl` is cut back to it."""
         self._take_over(*self.run_directory.load_named(name, lambda line: say(line, self.processes.first)))
+        if self.processes.first:
+            MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes).close()
         self._save_state()
 
     def _start_logs(self, stack: ExitStack) -> None:

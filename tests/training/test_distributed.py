@@ -1,0 +1,106 @@
+"""Two processes that talk over gloo train what one process trains."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cortext.config import save_config
+from cortext.features import Augmentation
+from cortext.models.gru import GRUConfig, InputNetworkConfig
+from cortext.training import TrainConfig, Trainer, train
+
+PROGRAM = """
+import sys, torch
+torch.set_num_threads(1)
+from cortext.training import Trainer
+config, data, out, batches, resume = sys.argv[1:6]
+with Trainer(config, data, out, resume=bool(resume), progress=False) as trainer:
+    trainer.run(int(batches) or None)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def train_in_two(config: TrainConfig, data: Path, out: Path, batches: int = 0, resume: bool = False) -> list[str]:
+    """What torchrun does, without its watching: two processes of one world. Returns what each says on stderr."""
+    file = out.with_suffix(".yaml")
+    save_config(config, file)
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    arguments = [file, data, out, str(batches), "resume" if resume else ""]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [process.communicate(timeout=120)[1] for process in running]
+
+
+def lines(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_alike(run: Path, other: Path) -> None:
+    for mine, theirs in zip(lines(run), lines(other), strict=True):
+        for key in mine.keys() - {"kind", "val_wer", "val_seconds", "trials_per_s"}:
+            assert mine[key] == pytest.approx(theirs[key], rel=1e-4), key
+    mine, theirs = (load_file(path / "train_state" / "state.safetensors") for path in (run, other))
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.fixture
+def config(config) -> TrainConfig:
+    """Without dropout, whose masks each process draws for its own trials; with all the noise that there is."""
+    noise = Augmentation(white_noise_std=0.5, constant_offset_std=0.2, random_walk_std=0.01, static_gain_std=0.01)
+    model = GRUConfig(n_units=16, n_layers=2, rnn_dropout=0, input_network=InputNetworkConfig(input_layer_dropout=0))
+    dataset = replace(config.dataset, batch_size=7, data_transforms=noise)  # an odd batch: 4 trials and 3
+    return replace(config, model=model, dataset=dataset, precision="fp32")
+
+
+def test_two_processes_train_what_one_does_and_go_on_from_each_other(config, packed, tmp_path):
+    train(config, packed, tmp_path / "one", progress=False)
+    assert train_in_two(config, packed, tmp_path / "two", batches=6) == ["", ""]
+    train(config, packed, tmp_path / "two", resume=True, progress=False)
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_is_finished_by_two(config, packed, tmp_path):
+    config = replace(config, gradient_accumulation_steps=2)
+    train(config, packed, tmp_path / "one", progress=False)
+    with Trainer(config, packed, tmp_path / "two", progress=False) as trainer:
+        trainer.run(5)
+    assert train_in_two(config, packed, tmp_path / "two", resume=True) == ["", ""]
+    assert_alike(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two" / "summary.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_in_one_process_stops_both_and_is_named(config, packed, tmp_path):
+    config = replace(config, lr_max=1e30, lr_max_day=1e30, lr_warmup_steps=0, lr_warmup_steps_day=0)
+    for message in train_in_two(config, packed, tmp_path / "run"):
+        assert "is not finite, in trials t15." in message
+    assert json.loads((tmp_path / "run" / "not_finite.json").read_text())["trials"]
+
+
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_path):
+    train(config, packed, tmp_path / "whole", progress=False)
+    train(replace(config, gradient_accumulation_steps=3), packed, tmp_path / "pieces", progress=False)
+    assert_alike(tmp_path / "whole", tmp_path / "pieces")
