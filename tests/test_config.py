@@ -20,3 +20,23 @@ def test_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
         load_config(path, Settings)
     path.write_text("rate: 0.5\nsize: 2\n")
     assert load_config(path, Settings) == Settings(0.5, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "size: 2023-13-45\n",  # a date that cannot be
+        "size: " + "1" * 5000 + "\n",
+        "[" * 5_000,
+        "a: &a [*a]\n",
+        "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"{y}: &{y} [{', '.join([f'*{x}'] * 8)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)),
+    ],
+    ids=["date", "number", "nested", "in itself", "repeated"],
+)
+def test_yaml_that_cannot_be_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "settings.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"settings\.yaml: ") as error:
+        load_config(tmp_path / "settings.yaml", Settings)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400

@@ -17,6 +17,7 @@ import yaml
 from cortext.errors import ConfigError, CortextError, nearest
 
 C = TypeVar("C")
+_MOST_VALUES = 1_000_000
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -56,7 +57,25 @@ def read_mapping(path: str | Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=path) from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a date or number that cannot be, sections within sections without end
+        raise ConfigError(f"cannot be read as YAML: {error}", where=path) from None
+    _check_size(mapping, path)
     return mapping or {}
+
+
+def _check_size(mapping: Any, path: Path) -> None:
+    """Raise ConfigError where aliases make a section repeat without end: everything after this copies sections."""
+    left, n_values = [mapping], 0
+    while left:
+        item = left.pop()
+        n_values += 1
+        if isinstance(item, Mapping | list):
+            left += item.values() if isinstance(item, Mapping) else item
+        if n_values + len(left) > _MOST_VALUES:
+            raise ConfigError(f"has more than {_MOST_VALUES:,} values", where=path, fix="repeat less with aliases")
 
 
 def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, prefix: str = "") -> C:

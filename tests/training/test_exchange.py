@@ -17,6 +17,7 @@ from cortext.config import load_config
 from cortext.errors import ConfigError, CortextError, RunError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.acoustic import Smoothing
+from cortext.models.storage import write_tensors
 from cortext.text.phonemes import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
@@ -169,6 +170,9 @@ def test_last_weights_that_are_not_the_best_are_exported_beside_them_with_the_mo
     weights = load_model(tmp_path / "run").network.state_dict()
     assert torch.equal(best["model_state_dict"]["_orig_mod.h0"], weights["h0"])
     assert not torch.equal(last["model_state_dict"]["_orig_mod.h0"], weights["h0"])
+    import_checkpoint(tmp_path / "out", tmp_path / "again", "final_checkpoint_batch_11")
+    export_release(tmp_path / "again", tmp_path / "out again")
+    assert_same(read(tmp_path / "out again"), last)
 
 
 def test_an_imported_run_is_gone_on_with_as_the_release_would(tmp_path, packed, published):
@@ -386,6 +390,25 @@ def test_the_settings_of_an_imported_run_are_those_of_its_arguments(tmp_path, pu
     found = load_config(tmp_path / "run/config.yaml", TrainConfig)
     assert found == read_train_config(published[0] / "checkpoint/args.yaml")
     assert found.precision == "fp32"
+
+
+def test_a_published_file_works_on_other_sessions_where_it_is_told_so(tmp_path, packed):
+    changes = {"dataset__sessions": ["t15.2099.01.01", *oracle.SESSIONS], "dataset__dataset_probability_val": [1] * 4}
+    changes |= {"num_training_batches": 1, "model__n_input_features": 512}
+    (tmp_path / "rnn_args.yaml").write_text(yaml.safe_dump(oracle.tiny_arguments(**changes)))
+    overrides = ["model.n_input_features=null"]
+    with pytest.raises(ConfigError, match=r"dataset\.sessions names 't15\.2099\.01\.01', which the data lack"):
+        train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run", overrides=overrides)
+    overrides += ["dataset.sessions=null", "dataset.dataset_probability_val=null"]
+    assert train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run", overrides=overrides).n_sessions == 3
+
+
+@pytest.mark.parametrize("metadata", [{}, {"release": "no"}, {"release": '{"step": 1}'}])
+def test_a_foreign_file_beside_the_state_is_named(tmp_path, published, metadata):
+    import_checkpoint(published[0], tmp_path / "run")
+    write_tensors(tmp_path / "run/train_state/release.safetensors", {}, metadata)
+    with pytest.raises(RunError, match=r"release.safetensors: does not say .*; import the checkpoint again"):
+        export_release(tmp_path / "run", tmp_path / "out")
 
 
 def test_the_published_file_wants_the_published_data(tmp_path, packed):

@@ -30,6 +30,7 @@ def add_verbs(app: typer.Typer) -> None:
 def import_checkpoint(
     directory: Annotated[Path, typer.Argument(help="The release's directory, with checkpoint/best_checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    name: Annotated[str, typer.Option(help="Which file in the folder.")] = "best_checkpoint",
     as_json: bool = JSON,
 ) -> None:
     """Make a run of a checkpoint of the public release. Nothing that the file may hold is run.
@@ -39,7 +40,7 @@ def import_checkpoint(
     from cortext.training.exchange import import_checkpoint as import_directory
 
     with progress_bar("importing"):
-        imported = import_directory(directory, out)
+        imported = import_directory(directory, out, name)
     _print(imported, as_json)
 
 

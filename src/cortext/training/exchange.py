@@ -54,8 +54,8 @@ class Exchanged:
     notes: tuple[str, ...] = ()
 
 
-def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
-    """Write a run directory from a directory of the release (or its folder `checkpoint`).
+def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHTS) -> Exchanged:
+    """Write a run directory from a directory of the release (or its folder `checkpoint`); `name` is the file's in it.
 
     The run can be evaluated, decoded with, started from (`init_from`) and gone on with (`resume`). Nothing in the
     checkpoint is run. Raises RunError and ConfigError, and then leaves nothing behind.
@@ -63,13 +63,13 @@ def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
     folder, out = Path(directory), Path(out)
     if (folder / "checkpoint").is_dir():
         folder = folder / "checkpoint"
-    for name in (WEIGHTS, ARGUMENTS):
-        if not (folder / name).is_file():
-            fix = f"give the directory that has checkpoint/{WEIGHTS} and checkpoint/{ARGUMENTS}"
-            raise RunError(f"has no file {name}", where=folder, fix=fix)
+    for needed in (name, ARGUMENTS):
+        if not (folder / needed).is_file():
+            fix = f"give the directory that has checkpoint/{name} and checkpoint/{ARGUMENTS}"
+            raise RunError(f"has no file {needed}", where=folder, fix=fix)
     arguments = read_mapping(folder / ARGUMENTS)
     config, n_features = configuration(arguments, folder / ARGUMENTS)
-    path = folder / WEIGHTS
+    path = folder / name
     with _naming(path):
         checkpoint = sections(read_torch_file(path))
         model = model_of(config, n_features, checkpoint["model_state_dict"])
@@ -85,8 +85,8 @@ def import_checkpoint(directory: str | Path, out: str | Path) -> Exchanged:
         progress.best_crc32 = save_model(model, made)
         RunDirectory(made).save_state(tensors, progress)
         _write_kept(made, kept)
-    names = ("config.yaml", "model.json", "model.safetensors", "train_state")
-    return _exchanged(out, names, model, kept.step, kept.metrics, [])
+    files = ("config.yaml", "model.json", "model.safetensors", "train_state")
+    return _exchanged(out, files, model, kept.step, kept.metrics, [])
 
 
 def export_release(run: str | Path, out: str | Path) -> Exchanged:
@@ -233,7 +233,11 @@ def _read_kept(run: Path) -> Kept | None:
         moments, metadata, _ = read_tensors(_kept_file(run), "what the release's checkpoint held")
     except FileNotFoundError:
         return None
-    return Kept(**json.loads(metadata["release"]), moments=moments)
+    try:
+        return Kept(**json.loads(metadata["release"]), moments=moments)
+    except (KeyError, TypeError, ValueError):
+        what = "does not say what the release's checkpoint held"
+        raise RunError(what, where=_kept_file(run), fix="import the checkpoint again") from None
 
 
 def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
