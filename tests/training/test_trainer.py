@@ -169,7 +169,7 @@ def test_sessions_with_probability_zero_are_not_validated_on(config, packed, tmp
     for wrong in ([1, 0], [1, 0, 0.5]):
         config.dataset.dataset_probability_val = wrong
         with pytest.raises(
-            ConfigError, match="dataset_probability_val has . values for 3 sessions; one each is needed, 0"
+            ConfigError, match=r"dataset_probability_val has . values for 3 sessions; one each is needed, 0"
         ):
             train(config, packed, tmp_path / "wrong", progress=False)
 
