@@ -64,7 +64,12 @@ class Linear(GRU):
         nn.init.zeros_(self.h0)
 
     def forward(
-        self, x_BTC: torch.Tensor, day_B: torch.Tensor, state_LBD: torch.Tensor | None = None
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state_LBD: torch.Tensor | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [B, P, V]; there is no state."""
         x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])

@@ -8,5 +8,6 @@ namespace cortext {
 void bind_ngram(nanobind::module_& module);
 void bind_sentences(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_recurrence(nanobind::module_& module);
 
 }  // namespace cortext

@@ -39,4 +39,5 @@ NB_MODULE(_native, module) {
     cortext::bind_ngram(module);
     cortext::bind_sentences(module);
     cortext::bind_engine(module);
+    cortext::bind_recurrence(module);
 }

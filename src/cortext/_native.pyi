@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -195,3 +196,32 @@ def score_sentences(
     sentences: of each the words, of each of these the pronunciations: token numbers and the log of the weight
     scores_PV: float64 [P, V] of `cortext.decoding.reference.scaled`
     """
+
+# The recurrence of a GRU layer in training; bfloat16 as its bits. What is written to comes after what is read.
+# Any argument that is not of the shape and type that its name says, or not contiguous, is a TypeError or a ValueError.
+recurrence_unit_multiple: int
+
+def can_run_recurrence() -> bool: ...
+def recurrence_forward(
+    starts: Any,
+    input_NG: Any,
+    h0_BD: Any,
+    w_hh_GD: Any,
+    b_hh_G: Any,
+    h_ND: Any,
+    h_before_ND: Any,
+    gates_N4D: Any,
+    n_threads: int,
+) -> None: ...
+def recurrence_backward(
+    starts: Any,
+    d_h_ND: Any,
+    h0_BD: Any,
+    w_hh_GD: Any,
+    h_ND: Any,
+    gates_N4D: Any,
+    d_input_NG: Any,
+    d_recurrent_NG: Any,
+    d_h0_BD: Any,
+    n_threads: int,
+) -> None: ...

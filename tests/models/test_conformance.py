@@ -22,8 +22,8 @@ from cortext.training.batches import TrainBatch
 from cortext.training.loss import build_loss
 
 CASES = {
-    "gru": GRUConfig(n_units=12, n_layers=2),
-    "triple_gru": TripleGRUConfig(noise_units=10, clean_units=12, noisy_units=8),
+    "gru": GRUConfig(n_units=16, n_layers=2),
+    "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
 }
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 5
@@ -73,6 +73,27 @@ def test_logits_have_one_row_per_patch_and_one_column_per_token(network):
     assert torch.isfinite(logits_BPV).all()
     assert all(torch.isfinite(part).all() for part in tree_leaves(state))
     assert network.n_patches(n_bins_B).tolist() == [network.n_patches(int(n)) for n in n_bins_B]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_nothing_that_counts_depends_on_padding(network, bf16):
+    x_BTC, n_bins_B = batch()
+    x_BTC, n_patches_B = torch.from_numpy(x_BTC), torch.from_numpy(network.n_patches(n_bins_B))
+    outputs = []
+    for seed in (1, 2):  # of what is in the padding
+        torch.manual_seed(seed)
+        inside_BT1 = (torch.arange(x_BTC.shape[1]) < torch.from_numpy(n_bins_B)[:, None]).unsqueeze(2)
+        network.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            padded_BTC = torch.where(inside_BT1, x_BTC, torch.randn(x_BTC.shape))
+            logits_BPV, _ = network.eval()(padded_BTC, torch.tensor([0, 1, 2]), n_patches_B=n_patches_B)
+        assert logits_BPV.isfinite().all()
+        real_NV = torch.cat([logits_PV[:n].float() for logits_PV, n in zip(logits_BPV, n_patches_B, strict=True)])
+        real_NV.square().sum().backward()
+        gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+        outputs.append([real_NV.detach(), *gradients])
+    for a, b in zip(*outputs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
 def test_every_parameter_gets_a_finite_gradient_and_absent_days_get_zero(network):

@@ -24,10 +24,11 @@ def test_gru_and_its_gradients_are_those_of_the_module(n_layers):
         torch.testing.assert_close(b, a, atol=1e-6, rtol=1e-5)
 
 
-def test_gru_in_bfloat16_is_close_to_float32():
+@pytest.mark.parametrize("n_units", [64, 60])  # 60 is not for the compiled recurrence
+def test_gru_in_bfloat16_is_close_to_float32(n_units):
     torch.manual_seed(0)
-    module = nn.GRU(32, 64, 2, batch_first=True)
-    x, state = torch.randn(4, 40, 32, requires_grad=True), torch.zeros(2, 4, 64)
+    module = nn.GRU(32, n_units, 2, batch_first=True)
+    x, state = torch.randn(4, 40, 32, requires_grad=True), torch.zeros(2, 4, n_units)
 
     def in_bfloat16():
         with torch.autocast("cpu", torch.bfloat16):
@@ -38,6 +39,25 @@ def test_gru_in_bfloat16_is_close_to_float32():
     torch.testing.assert_close(found[0][0], expected[0][0], atol=0.02, rtol=0)
     for a, b in zip(expected[1], found[1], strict=True):
         assert float((a - b).norm() / a.norm()) < 0.02
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_padding_has_no_part_in_what_a_gru_makes_of_the_rest(bf16):
+    torch.manual_seed(0)
+    lengths = [9, 4, 1, 7]
+    inside_BP = torch.arange(10) < torch.tensor(lengths)[:, None]
+    module = nn.GRU(24, 32, 2, batch_first=True)
+    x, state = torch.randn(4, 10, 24, requires_grad=True), torch.randn(2, 4, 32, requires_grad=True)
+
+    def real_patches(*n_patches):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            return (gru(module, x, state, *n_patches)[0][inside_BP],)
+
+    inputs = (x, state, *module.parameters())
+    expected, found = (gradients(f, *inputs) for f in (real_patches, lambda: real_patches(torch.tensor(lengths))))
+    for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
+        torch.testing.assert_close(b, a, atol=1e-6, rtol=0.01 if bf16 else 1e-5)
+    assert gru(module, x, state, torch.tensor(lengths))[0].isfinite().all()
 
 
 @pytest.mark.parametrize(("n_bins", "size", "stride"), [(30, 14, 4), (31, 14, 4), (14, 14, 4), (20, 6, 2), (20, 3, 5)])

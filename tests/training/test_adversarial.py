@@ -125,6 +125,7 @@ def test_loss_and_its_parts_by_hand():
     torch.testing.assert_close(losses["noise"], noise_B)
     torch.testing.assert_close(losses["loss"], 1.2 * ctc_B + 0.001 * noise_B)
     assert all(value.dtype == torch.float32 for value in losses.values())
+    assert torch.equal(network.options.pop("n_patches_B"), trials.n_patches_B)
     assert network.options == {"mode": "full", "reversal": 0.25}
 
 

@@ -73,18 +73,24 @@ class GRU(DayLayers):
         self.gru.requires_grad_(config.rnn_trainable)
 
     def forward(
-        self, x_BTC: torch.Tensor, day_B: torch.Tensor, state_LBD: torch.Tensor | None = None
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state_LBD: torch.Tensor | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of a batch of trials.
 
         x_BTC: float [B, T, C], smoothed features, T at least one patch
         day_B: int64 [B], the recording day of each trial
         state_LBD: float [L, B, D], the GRU state to go on from; None starts from the learnt one
+        n_patches_B: int64 [B], the patches of each trial, what follows being padding; None: there is no padding
         Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial in pieces, each
         beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the whole trial.
         """
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
             state_LBD = self.h0.expand(self.config.n_layers, len(x_BPI), -1).contiguous()
-        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD)
+        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
         return self.out(hidden_BPD), state_LBD

@@ -1,6 +1,6 @@
 """Layers that models share, written to train fast on a CPU.
 
-B trials, T bins, C features, P patches or steps, D hidden units, I inputs, L layers, G the three gates side by side.
+B trials, T bins, C features, P patches or steps, N rows (all trials' patches), D hidden units, I inputs, L layers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from cortext.models.recurrence import recurrence, takes_ragged
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
@@ -58,28 +60,51 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     return x * keep.to(x.dtype).mul_(65536 / (65536 - below))
 
 
-def gru(module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def gru(
+    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """`module(x_BPI, state_LBD)` of a one-directional, batch-first `nn.GRU`: hidden [B, P, D], last state [L, B, D].
 
-    The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU: autograd follows `nn.GRU` through a
-    dozen small operations per step and adds up the gradient of the recurrent weights step by step. The pass here keeps
-    the gates, needs one matrix product per step backwards, and does for all steps at once what is the same for each.
-    It is in float32; a float64 module is run as it is.
+    The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU, see `recurrence.py`. That is in
+    float32 and bfloat16; a float64 module is run as it is.
+
+    n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None: nowhere. Padding may be left
+    out of the computation, and its hidden states be zeros; then a trial's last state is that of its own last patch.
     """
     if x_BPI.device.type != "cpu" or not torch.is_grad_enabled() or state_LBD.dtype == torch.float64:
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD
-    last = []
+    n_trials, n_patches, _ = x_BPI.shape
+    lengths = [n_patches] * n_trials
+    if n_patches_B is not None and takes_ragged(module.hidden_size):
+        lengths = n_patches_B.clamp(1, n_patches).tolist()
+    x_NI, last = without_padding(x_BPI, lengths), []
+    ends_B = torch.tensor(lengths).cumsum(0)
     for layer in range(module.num_layers):
         w_ih, w_hh, b_ih, b_hh = (
             getattr(module, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
         if layer:
-            x_BPI = dropout(x_BPI, module.dropout, module.training)
-        input_BPG = F.linear(x_BPI, w_ih, b_ih).float()
-        x_BPI = _Scan.apply(input_BPG, state_LBD[layer], w_hh, b_hh)  # type: ignore[no-untyped-call]
-        last.append(x_BPI[:, -1])
-    return x_BPI, torch.stack(last)
+            x_NI = dropout(x_NI, module.dropout, module.training)
+        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), ends_B, state_LBD[layer], w_hh, b_hh)
+        last.append(x_NI[ends_B - 1])
+    return with_padding(x_NI, lengths, n_patches), torch.stack(last)
+
+
+def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    """[N, I]: the first `lengths[b]` rows of each trial b, one trial after the other."""
+    n_patches = x_BPI.shape[1]
+    if all(length == n_patches for length in lengths):
+        return x_BPI.flatten(0, 1)
+    pieces = torch.split(x_BPI.flatten(0, 1), [n for length in lengths for n in (length, n_patches - length)])
+    return torch.cat(pieces[::2])
+
+
+def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torch.Tensor:
+    """[B, n_patches, I]: what `without_padding` took apart, with zeros for padding."""
+    if all(length == n_patches for length in lengths):
+        return x_NI.view(len(lengths), n_patches, -1)
+    return torch.stack([F.pad(rows_PI, (0, 0, 0, n_patches - len(rows_PI))) for rows_PI in torch.split(x_NI, lengths)])
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
@@ -103,65 +128,3 @@ def reverse_gradient(x: torch.Tensor, strength: float | torch.Tensor) -> torch.T
     a new number means compiling again (XLA), give a tensor.
     """
     return x.detach() - strength * (x - x.detach())
-
-
-class _Scan(torch.autograd.Function):
-    """The recurrence of one layer: r, z = sigmoid(.), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before.
-
-    States and gates are float32; under autocast the products with the recurrent weights are bfloat16.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, input_BPG: torch.Tensor, h0_BD: torch.Tensor, w_hh: torch.Tensor, b_hh: torch.Tensor
-    ) -> torch.Tensor:
-        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        (n_trials, n_steps, _), n_units = input_BPG.shape, h0_BD.shape[1]
-        h = input_BPG.new_empty(n_steps + 1, n_trials, n_units)
-        gates = input_BPG.new_empty(n_steps, n_trials, 3 * n_units)
-        recurrent = torch.empty_like(gates, dtype=dtype)
-        h[0] = h0_BD
-        weight, bias = w_hh.t().to(dtype), b_hh.to(dtype)
-        in_rz, in_n = (part.unbind(1) for part in torch.split(input_BPG, [2 * n_units, n_units], -1))
-        rec_rz, rec_n = (part.unbind(0) for part in torch.split(recurrent, [2 * n_units, n_units], -1))
-        rz, n = (part.unbind(0) for part in torch.split(gates, [2 * n_units, n_units], -1))
-        r, z = (part.unbind(0) for part in torch.split(gates[..., : 2 * n_units], n_units, -1))
-        steps, products = h.unbind(0), recurrent.unbind(0)
-        with torch.autocast("cpu", enabled=False):
-            for p in range(n_steps):
-                torch.addmm(bias, steps[p].to(dtype), weight, out=products[p])
-                torch.add(in_rz[p], rec_rz[p], out=rz[p]).sigmoid_()
-                torch.addcmul(in_n[p], r[p], rec_n[p], out=n[p]).tanh_()
-                torch.lerp(n[p], steps[p], z[p], out=steps[p + 1])
-        ctx.save_for_backward(h, gates, recurrent, w_hh)
-        return h[1:].transpose(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, d_hidden_BPD: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        h, gates, recurrent, w_hh = ctx.saved_tensors
-        n_steps, n_trials, n_units = h.shape[0] - 1, h.shape[1], h.shape[2]
-        dtype = recurrent.dtype
-        r, z, n = gates.split(n_units, -1)
-        # d(gate before its nonlinearity) / d(h), for all steps; what is left for the loop is d(loss) / d(h).
-        slope = gates.new_empty(n_steps, n_trials, 3, n_units)
-        slope_n = torch.mul(1 - z, 1 - n * n, out=slope[:, :, 2])
-        torch.mul(slope_n * recurrent[..., 2 * n_units :], r * (1 - r), out=slope[:, :, 0])
-        torch.mul(h[:-1] - n, z * (1 - z), out=slope[:, :, 1])
-        slope_recurrent = slope.clone()
-        slope_recurrent[:, :, 2] *= r
-        weight = w_hh.to(dtype)
-        d_h = gates.new_empty(n_steps, n_trials, 1, n_units)
-        d_recurrent = torch.empty_like(slope, dtype=dtype)
-        d_products, d_flat = d_recurrent.unbind(0), d_recurrent.view(n_steps, n_trials, -1).unbind(0)
-        slopes, d_steps, kept = slope_recurrent.unbind(0), d_h.unbind(0), z.unsqueeze(2).unbind(0)
-        d_outside = d_hidden_BPD.unsqueeze(2).unbind(1)
-        d_steps[-1].copy_(d_outside[-1])
-        for p in range(n_steps - 1, -1, -1):
-            torch.mul(d_steps[p], slopes[p], out=d_products[p])
-            d_before = torch.addcmul((d_flat[p] @ weight).unsqueeze(1), d_steps[p], kept[p])
-            if p:
-                torch.add(d_before, d_outside[p - 1], out=d_steps[p - 1])
-        d_all = d_recurrent.view(n_steps * n_trials, -1)
-        d_weight = d_all.t() @ h[:-1].reshape(n_steps * n_trials, n_units).to(dtype)
-        d_input = slope.mul_(d_h).view(n_steps, n_trials, -1).transpose(0, 1)
-        return d_input, d_before.squeeze(1), d_weight.float(), d_all.sum(0, dtype=torch.float32)

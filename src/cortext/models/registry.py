@@ -21,10 +21,14 @@ class Model(Protocol):
     Config: ClassVar[type]
     config: Any
 
-    def __call__(self, x_BTC: torch.Tensor, day_B: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+    def __call__(
+        self, x_BTC: torch.Tensor, day_B: torch.Tensor, state: Any = None, *, n_patches_B: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Any]:
         """Logits float32 [B, P, V] of smoothed features [B, T, C], and the recurrent state after the last patch.
 
         The state is a tensor or a tuple of them, [L, B, D] each; it is to be handed back with what follows.
+        n_patches_B, int64 [B], says from which patch on a trial is padding (None: from none). A model may pass over
+        padding: the logits there are whatever is finite, and nothing that counts may depend on them.
         """
         ...
 

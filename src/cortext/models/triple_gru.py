@@ -87,18 +87,23 @@ class _Recurrent(DayLayers):
         initialise(self.gru, self.out, self.h0)
 
     def forward(
-        self, x: torch.Tensor, day_B: torch.Tensor | None = None, state_LBD: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        day_B: torch.Tensor | None = None,
+        state_LBD: torch.Tensor | None = None,
+        n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output float [B, P, .] and the state after the last patch.
 
         x:         patches [B, P, I]; with day layers, smoothed features [B, T, C]
         day_B:     int64 [B], the recording day of each trial, where there are day layers
         state_LBD: the state to go on from; None starts from the learnt one
+        n_patches_B: int64 [B], the patches of each trial, what follows being padding; None: there is no padding
         """
         x_BPI = self.inputs(x, day_B)
         if state_LBD is None:
             state_LBD = self.h0.expand(self.gru.num_layers, len(x_BPI), -1).contiguous()
-        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD)
+        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
         return hidden_BPD if self.out is None else self.out(hidden_BPD), state_LBD
 
 
@@ -165,6 +170,8 @@ class TripleGRU(DayLayers):
         state: State | None = None,
         mode: Literal["inference", "full"] = "inference",
         reversal: float | torch.Tensor = 0.0,
+        *,
+        n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State] | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Logits of a batch of trials.
 
@@ -173,15 +180,18 @@ class TripleGRU(DayLayers):
         state:    hidden states to go on from; None starts from the learnt ones
         mode:     `inference` leaves the adversary out; `full` is for training
         reversal: how much of the adversary's gradient the noise model gets, with the sign reversed
+        n_patches_B: int64 [B], the patches of each trial, what follows being padding; None: there is no padding
         Returns, of `inference`, float [B, P, V] (not normalised) and the states after the last patch. Feeding a trial
         in pieces, each beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the
         whole trial. Of `full`: the same logits, those of the adversary [B, P, V], and the noise [B, P, I].
         """
         x_BPI = self.inputs(x_BTC, day_B)
         noise_state, clean_state = state or (None, None)
-        noise_BPI, noise_state = self.noise_model(x_BPI, state_LBD=noise_state)
-        clean_BPV, clean_state = self.clean_speech_model(x_BPI - noise_BPI, state_LBD=clean_state)
+        noise_BPI, noise_state = self.noise_model(x_BPI, state_LBD=noise_state, n_patches_B=n_patches_B)
+        clean_BPV, clean_state = self.clean_speech_model(
+            x_BPI - noise_BPI, state_LBD=clean_state, n_patches_B=n_patches_B
+        )
         if mode == "inference":
             return clean_BPV, (noise_state, clean_state)
-        noisy_BPV, _ = self.noisy_speech_model(reverse_gradient(noise_BPI, reversal))
+        noisy_BPV, _ = self.noisy_speech_model(reverse_gradient(noise_BPI, reversal), n_patches_B=n_patches_B)
         return clean_BPV, noisy_BPV, noise_BPI

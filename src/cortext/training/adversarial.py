@@ -60,7 +60,11 @@ class Adversarial:
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """Float32 [B] of each trial: `loss`, and its parts `clean`, `noisy` and `noise` without their weights."""
         clean_BPV, noisy_BPV, noise_BPI = network(
-            batch.x_BTC, batch.day_B, mode="full", reversal=self.config.reversal(fraction)
+            batch.x_BTC,
+            batch.day_B,
+            mode="full",
+            reversal=self.config.reversal(fraction),
+            n_patches_B=batch.n_patches_B,
         )
         labels = batch.n_patches_B, batch.labels_BU, batch.n_labels_B
         clean_B, noisy_B = ctc_loss(clean_BPV, *labels), ctc_loss(noisy_BPV, *labels)

@@ -77,7 +77,7 @@ class CTC:
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
         """The negative log-likelihood of each trial's label; see `Loss`."""
-        logits_BPV = network(batch.x_BTC, batch.day_B)[0]
+        logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
         return {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
 
 
