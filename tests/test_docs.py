@@ -1,5 +1,6 @@
 """The commands of the README and the guides are run as they stand, at the size of the `tiny` preset."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
+"""A block whose first line names the file that it is."""
 # The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
 TINY = [
     (r"^make demo.*$", "cortext demo --preset tiny --out runs/demo"),
@@ -39,6 +42,21 @@ def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]
 def test_bring_your_own_data_works_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [])
     assert (tmp_path / "eval" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_training_goes_as_written(tmp_path):
+    (tmp_path / "training.md").write_text(
+        "```bash\nmake demo\n```\n"
+        + (ROOT / "docs" / "training.md").read_text().replace('"data", "run"', '"runs/demo/data", "run"')
+    )
+    several = (
+        r"-node 4 (.*) --config gru --data packed --out run --device cuda",
+        r"-node 2 \1 --config tiny --data runs/demo/packed --out two",
+    )
+    run_blocks(tmp_path / "training.md", tmp_path, [*TINY, several])
+    for name in ("runs/mine", "two", "run"):
+        assert (tmp_path / name / "summary.json").is_file()
 
 
 @pytest.mark.slow
@@ -72,6 +90,35 @@ def test_the_word_search_works_as_written(tmp_path):
     ]
     (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
     run_blocks(tmp_path / "search.md", tmp_path, [])
+
+
+@pytest.mark.slow
+def test_own_models_losses_and_augmentations_work_as_written(tmp_path):
+    text = (ROOT / "docs" / "research.md").read_text()
+    files = FILE.findall(text)
+    assert [name for _, name in files] == ["my_lab.py", "my_lab.yaml"]
+    for content, name in files:
+        (tmp_path / name).write_text(content)
+    (tmp_path / "research.md").write_text(FILE.sub("", text))
+    run_blocks(tmp_path / "research.md", tmp_path, [])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if line["kind"] == "train"]
+    for line in trained:  # the three values of the loss in the file, and its weight in the configuration
+        assert line["train_loss"] == pytest.approx(line["train_ctc"] - 0.05 * line["train_entropy"])
+    assert trained[-1]["train_loss"] < trained[0]["train_loss"] / 2
+    assert json.loads((tmp_path / "run" / "model.json").read_text())["kind"] == "conv"
+    assert (tmp_path / "eval" / "report.html").is_file()
+    assert list((tmp_path / "run-from-python" / "checkpoints").glob("good_*.safetensors"))
+    without = subprocess.run(
+        [Path(sys.executable).parent / "cortext", "evaluate", "run", "--data", "data", "--out", "other"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert without.returncode == 2
+    assert "unknown model 'conv'; known: gru, triple_gru; or give the file that registers it with --plugin" in (
+        without.stderr
+    )
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A user's own file: loaded once, its mistakes named in one line, its registrations known."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +8,14 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from cortext.errors import ConfigError
+from cortext.cli import run
+from cortext.errors import ConfigError, RunError
 from cortext.features.augment import AUGMENTATIONS
+from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
+from cortext.models.acoustic import Smoothing
 from cortext.plugins import load_plugin, load_plugins
 from cortext.registry import Registry
+from cortext.text.phonemes import RELEASE
 
 
 def write(folder: Path, text: str, name: str = "mine.py") -> Path:
@@ -164,3 +169,34 @@ def test_settings_come_from_a_mapping_a_dataclass_or_a_default_kind():
     assert things.config(Fitting(size=4), "thing") == Fitting(size=4)
     with pytest.raises(ConfigError, match=r"unknown thing \['a'\]; known: a; or give the file"):
         things.config({"kind": ["a"]}, "thing")
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "decode"])
+def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
+    path = write(tmp_path, "value = 1 / 0\n")
+    arguments = {
+        "train": ["--config", "tiny"],
+        "evaluate": [str(tmp_path / "run")],
+        "decode": [str(tmp_path / "run"), "--lm", str(tmp_path)],
+    }[verb]
+    status = run([verb, *arguments, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--plugin", str(path)])
+    assert status == 2
+    assert capsys.readouterr().err.splitlines() == [f"cortext: {path}:1: ZeroDivisionError: division by zero"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_saved_logits_need_no_plugin(tmp_path, capsys):
+    arguments = ["decode", "--logits", "a.npz", "--order", "release", "--lm", "lm", "--out", "a.csv"]
+    assert run([*arguments, "--plugin", "mine.py"]) == 2
+    assert "--plugin does not go with --logits" in capsys.readouterr().err
+
+
+def test_a_run_whose_model_is_not_known_asks_for_the_file(tmp_path):
+    network = build_model(GRUConfig(n_units=4, n_layers=1), n_features=2, n_days=1, n_classes=41)
+    model = AcousticModel(network, sessions=["a"], n_features=2, inventory=RELEASE, smoothing=Smoothing())
+    save_model(model, tmp_path)
+    card = json.loads((tmp_path / "model.json").read_text())
+    card["config"]["kind"] = card["kind"] = "gru_of_ours"
+    (tmp_path / "model.json").write_text(json.dumps(card))
+    with pytest.raises(RunError, match=r"model\.json: unknown model 'gru_of_ours'; .*give the file.*with --plugin"):
+        load_model(tmp_path)
