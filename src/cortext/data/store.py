@@ -79,6 +79,8 @@ class PackedSplit:
     corpora: tuple[str | None, ...] = field(repr=False)
     columns: np.ndarray | None = None
     """Features shown, as columns of the file; all by default."""
+    in_memory: np.ndarray | None = field(default=None, repr=False)
+    """The bins themselves, float16 of `shape`, where they are not those of a file."""
 
     def __len__(self) -> int:
         return len(self.n_bins_N)
@@ -90,6 +92,8 @@ class PackedSplit:
 
     @cached_property
     def _bins(self) -> np.ndarray:
+        if self.in_memory is not None:
+            return self.in_memory
         return np.asarray(np.memmap(self.path, dtype=np.float16, mode="r", shape=self.shape))
 
     @cached_property
@@ -250,6 +254,10 @@ class PackedDataset:
             for name, split in self._splits.items()
         }
         return replace(self, _splits=splits, n_features=next(iter(splits.values())).n_features)
+
+    def showing(self, splits: Mapping[str, PackedSplit]) -> PackedDataset:
+        """The dataset with these splits, which show trials of its own."""
+        return replace(self, _splits=dict(splits))
 
     def stale(self) -> bool:
         """Whether a session file was added, removed or changed since; False where the source is gone altogether."""

@@ -1,5 +1,6 @@
 """Training of acoustic models."""
 
+from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
@@ -10,6 +11,7 @@ from cortext.training.trainer import Trainer
 
 __all__ = [
     "LOSSES",
+    "AdaptSummary",
     "AdversarialConfig",
     "Callback",
     "DatasetConfig",
@@ -17,6 +19,7 @@ __all__ = [
     "RunSummary",
     "TrainConfig",
     "Trainer",
+    "adapt",
     "read_train_config",
     "register_loss",
     "train",

@@ -41,12 +41,12 @@ def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
 
 
 @contextmanager
-def reading_bar(shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for packing session files and checking packed ones, before training."""
+def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, int], None]]:
+    """A bar for what comes before training, such as packing session files and checking packed ones."""
     console = Console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-        number = bar.add_task("reading", total=None, visible=False)
+        number = bar.add_task(task, total=None, visible=False)
         yield lambda done, total: bar.update(number, completed=done, total=total, visible=True)
 
 

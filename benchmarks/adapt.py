@@ -1,0 +1,199 @@
+"""How many trials of a new day does a model need? PER against trials on simulated drift.
+
+    python benchmarks/adapt.py [--out build/adapt] [--json FILE] [--plot FILE] [--seeds 1 2]
+
+A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a simulated participant. Two
+later days that it has never seen, 2 and 14 days after the last, are then given to it with their first N trials:
+
+- no adaptation: the layer of the nearest day, as it is
+- day layer, whole model, whole model with 200 old trials: `cortext.training.adapt` with its default settings
+- from scratch: a new model of the same size, trained on the N trials alone
+
+A tenth of the N trials (at least one) is held out of training to choose the weights that are kept, as a lab must do in
+the morning; PER is measured on the day's validation split, which nothing else has seen. `old` is the PER on the
+validation trials of the last known day, afterwards. The settings of the adaptation were chosen on the simulator's seed
+0, which is not among the seeds here. Results that `--out` already has are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from cortext.data.packed import PackedDataset, open_packed, pack
+from cortext.data.simulate import simulate
+from cortext.decoding.greedy import greedy
+from cortext.models import load_model
+from cortext.text.metrics import EditCounts, edit_counts
+from cortext.training import Trainer, adapt, read_train_config, train
+
+TRIALS = (5, 10, 20, 50, 100)
+N_KNOWN = 5
+NEW_DAYS = {"2 days later": 5, "14 days later": 10}
+"""Positions of the new days among the sessions."""
+RECIPE = ["model.n_units=128", "num_training_batches=400", "lr_decay_steps=400", "lr_decay_steps_day=400"]
+METHODS = ("day layer", "whole model", "whole model, old trials")
+COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": "tab:orange"} | {
+    "whole model, old trials": "tab:green",
+    "from scratch": "tab:red",
+}
+
+
+def participant(seed: int, out: Path) -> PackedDataset:
+    """Five days to learn from and six more, of a simulated participant; made once."""
+    if not (out / "packed").is_dir():
+        shutil.rmtree(out / "data", ignore_errors=True)
+        overrides = ["n_days=11", "val_per_day=40", "test_per_day=0"]
+        simulate(out / "data", "demo", seed=seed, overrides=overrides)
+        pack(out / "data", out / "packed")
+        shutil.rmtree(out / "data")
+    return open_packed(out / "packed")
+
+
+def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = None) -> float:
+    """Greedy PER on the session's validation split, read through its own day layer or another day's."""
+    model, split = load_model(run), data.split("val").select(sessions=[session])
+    counts = EditCounts()
+    for start in range(0, len(split), 16):
+        rows = np.arange(start, min(start + 16, len(split)))
+        batch = split.batch(rows)
+        logits_BPV, n_patches_B = model.logits_batch(
+            batch.features_BTC, [layer_of or session] * len(rows), batch.n_bins_B
+        )
+        for row, logits_PV, n_patches in zip(rows, logits_BPV, n_patches_B, strict=True):
+            labels_U = split.labels(row)
+            assert labels_U is not None
+            log_probs_PV = torch.from_numpy(logits_PV[:n_patches]).log_softmax(-1).numpy()
+            counts += edit_counts(labels_U.tolist(), greedy(log_probs_PV, model.inventory))
+    return counts.errors / counts.reference_length
+
+
+def first_trials(data: PackedDataset, session: str, count: int) -> PackedDataset:
+    """What a lab has in the morning: the day's first training trials, and no validation split."""
+    split = data.split("train").select(sessions=[session])
+    order = np.lexsort((split.trial_N, split.block_N))
+    return data.showing({"train": split.take(order[:count])})
+
+
+def from_scratch(data: PackedDataset, session: str, count: int, run: Path) -> None:
+    """Train a new model on the day's first trials."""
+    steps = [f"{name}=200" for name in ("num_training_batches", "lr_decay_steps", "lr_decay_steps_day")]
+    overrides = [*RECIPE, *steps, "dataset.batch_size=16", "dataset.days_per_batch=1", "dataset.length_buckets=1"]
+    config = read_train_config("demo", [*overrides, "best_metric=val_loss", f"dataset.sessions=[{session}]"])
+    with Trainer(config, first_trials(data, session, count), run, progress=False) as trainer:
+        trainer.run()
+
+
+def measure(data: PackedDataset, base: Path, day: str, method: str, count: int, run: Path) -> dict[str, float]:
+    """PER on the new day and on the last known one, and seconds, of one method with one number of trials."""
+    session, last = data.sessions[NEW_DAYS[day]], data.sessions[N_KNOWN - 1]
+    started = time.process_time()
+    if method == "from scratch":
+        from_scratch(data, session, count, run)
+        return {"per": per(run, data, session), "cpu_seconds": time.process_time() - started}
+    old, whole = (data if method.endswith("old trials") else None), method.startswith("whole model")
+    new = first_trials(data, session, count)
+    summary = adapt(base, new, run, old_data=old, whole_model=whole, progress=False)
+    seconds = time.process_time() - started
+    result = {"per": per(run, data, session), "old": per(run, data, last), "cpu_seconds": seconds}
+    return result | {"nearest": summary.nearest, "batches_kept": summary.best_step}
+
+
+def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
+    """All methods on all days with all numbers of trials."""
+    data, base = participant(seed, out), out / "base"
+    known = list(data.sessions[:N_KNOWN])
+    if not (base / "summary.json").is_file():
+        shutil.rmtree(base, ignore_errors=True)
+        train("demo", out / "packed", base, overrides=[*RECIPE, f"dataset.sessions={known}"], progress=False)
+    results = []
+    for day, number in NEW_DAYS.items():
+        unadapted = {"per": per(base, data, data.sessions[number], known[-1]), "old": per(base, data, known[-1])}
+        results.append({"seed": seed, "day": day, "method": "no adaptation", "trials": 0} | unadapted)
+        for count in TRIALS:
+            # From scratch, how long ago the known days were makes no difference.
+            for method in [*METHODS, *(["from scratch"] if day == next(iter(NEW_DAYS)) else [])]:
+                key = {"seed": seed, "day": day, "method": method, "trials": count}
+                cached = out / f"{number}-{method.replace(', ', '-').replace(' ', '-')}-{count}.json"
+                if not cached.is_file():
+                    run = out / "run"
+                    shutil.rmtree(run, ignore_errors=True)
+                    cached.write_text(json.dumps(measure(data, base, day, method, count, run)))
+                results.append(key | json.loads(cached.read_text()))
+                print(results[-1], flush=True)
+    return results
+
+
+def mean(results: list[dict[str, Any]], value: str, **wanted: Any) -> float | None:
+    """The mean over participants of a value where the other fields are as wanted."""
+    found = [r[value] for r in results if all(r[key] == item for key, item in wanted.items()) and value in r]
+    return statistics.mean(found) if found else None
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """PER against trials: a panel per new day, a line per method, a dot per participant."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(NEW_DAYS), sharey=True)
+    for axes, day in zip(panels, NEW_DAYS, strict=True):
+        for method, colour in COLOURS.items():
+            rows = [r for r in results if r["method"] == method and (r["day"] == day or method == "from scratch")]
+            counts = sorted({r["trials"] for r in rows})
+            means = [100 * (mean(rows, "per", trials=count) or 0) for count in counts]
+            if method == "no adaptation":
+                axes.axhline(means[0], color=colour, linestyle="--", label=method)
+                continue
+            axes.plot([r["trials"] for r in rows], [100 * r["per"] for r in rows], ".", color=colour, alpha=0.4)
+            axes.plot(counts, means, color=colour, label=method)
+        axes.set(title=f"a new day, {day}", xscale="log", ylim=(0, 100), xlabel="trials of the new day")
+        axes.set_xticks(TRIALS, [str(count) for count in TRIALS], minor=False)
+        axes.minorticks_off()
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("phoneme error rate, %")
+    panels[0].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def print_tables(results: list[dict[str, Any]]) -> None:
+    """The tables of the docs: PER on the new day, and on the last known day afterwards."""
+    for value, title in (("per", "PER on the new day"), ("old", "PER on the last known day, afterwards")):
+        for day in NEW_DAYS:
+            print(f"\n{title}, {day}\n\n| method | {' | '.join(map(str, TRIALS))} |\n|---|{'---|' * len(TRIALS)}")
+            for method in COLOURS:
+                cells = [
+                    mean(results, value, day=day, method=method, trials=0 if method == "no adaptation" else count)
+                    for count in TRIALS
+                ]
+                if any(cell is not None for cell in cells):
+                    print(f"| {method} | {' | '.join('-' if c is None else f'{100 * c:.1f} %' for c in cells)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/adapt-benchmark"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    for seed in arguments.seeds:
+        (arguments.out / str(seed)).mkdir(parents=True, exist_ok=True)
+        results += measure_participant(seed, arguments.out / str(seed))
+    print_tables(results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"recipe": RECIPE, "results": results}, indent=2) + "\n")
+    if arguments.plot:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

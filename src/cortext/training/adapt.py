@@ -1,0 +1,352 @@
+"""Adaptation: a day that the model has never seen gets a day layer, fitted to its first trials.
+
+The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss. Then either it alone
+learns, and everything about the known days stays as it is to the bit, or the whole model learns with small steps, best
+with old trials in every batch, without which it forgets the old days.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.config import load_config
+from cortext.data.checks import Problem
+from cortext.data.joined import joined
+from cortext.data.packed import PackedDataset, PackedSplit, open_data
+from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
+from cortext.files import write_whole
+from cortext.models import AcousticModel, build_model, load_model
+from cortext.provenance import provenance
+from cortext.training.config import TrainConfig
+from cortext.training.loss import ctc_loss
+from cortext.training.precision import autocast
+from cortext.training.progress import reading_bar
+from cortext.training.trainer import Trainer
+
+TRIALS_PER_DAY = 16
+"""Trials of a day in a batch."""
+COMPARED_TRIALS = 20
+"""Trials, evenly spread, that choose the nearest day."""
+
+
+@dataclass(frozen=True)
+class AdaptSummary:
+    """What an adaptation has made; `adaptation.json` holds it. Rates are fractions, losses CTC losses of a trial."""
+
+    run: str
+    source: str
+    """The run that was adapted."""
+    session: str
+    """The new day."""
+    nearest: str
+    """The known day whose layer the new one began as."""
+    loss_by_session: dict[str, float]
+    """Of the new day's training trials under each known day's layer."""
+    whole_model: bool
+    n_trials: int
+    """Trials of the new day that it learnt from."""
+    n_old_trials: int
+    n_val_trials: int
+    validated_on: str
+    val_per_before: float
+    """With the nearest day's layer as it is."""
+    val_per: float
+    val_loss_before: float
+    val_loss: float
+    batches: int
+    best_step: int
+    """Batches after which the kept weights were taken; 0 where learning made the validation loss no lower."""
+    skipped: tuple[Problem, ...]
+    """Trials and files that the data lack because they were left out as bad."""
+    seconds: float
+
+    def __str__(self) -> str:
+        learnt = "the whole model" if self.whole_model else "its day layer"
+        old = f" and {self.n_old_trials} old ones" if self.n_old_trials else ""
+        before, after = 100 * self.val_per_before, 100 * self.val_per
+        found = f"PER {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
+        what = f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in {self.seconds:.0f} s"
+        return f"{self.run}: {what}; {found} ({self.n_val_trials} trials {self.validated_on})"
+
+
+def adapt(
+    run: str | Path,
+    data: str | Path | PackedDataset,
+    out: str | Path,
+    *,
+    trials: int | None = None,
+    session: str | None = None,
+    whole_model: bool = False,
+    old_data: str | Path | PackedDataset | None = None,
+    old_trials: int = 200,
+    batches: int = 60,
+    device: str = "cpu",
+    overrides: Iterable[str] = (),
+    skip_bad: bool = False,
+    progress: bool = True,
+) -> AdaptSummary:
+    """Fit the model of `run` to a new day and write run directory `out`, which knows the old days and the new one.
+
+    data:        packed directory or session files with training trials of the new day; its validation split of that
+                 day is validated on, or else a share of the trials (`dataset.test_percentage`), which then do not train
+    trials:      how many of the day's training trials to use, in the order of recording; None for all
+    session:     the new day, where the data have several that the model does not know
+    whole_model: everything learns, not the new day's layer alone
+    old_data:    known days, which may be in the same directory; their trials are mixed in, an old day in every batch
+    old_trials:  how many, evenly spread over the known days
+    batches:     of 16 trials of the new day, and as many of an old day
+    overrides:   `key=value` changes to the training configuration
+    Nothing is left in `out` where it fails. Raises ConfigError, DataError and RunError.
+    """
+    started, out = time.perf_counter(), Path(out)
+    _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
+    source = load_model(run)
+    config = _run_config(Path(run), source)
+    with reading_bar(progress) as reading:
+        new = _checked(data, source, ("train", "val"), skip_bad, reading)
+        old = None if old_data is None else _checked(old_data, source, ("train",), skip_bad, reading)
+    name = _new_session(source, new, session)
+    chosen = _new_day(new, name, trials, config)
+    n_trials = len(chosen.split("train"))
+    if old is not None:
+        chosen = joined([chosen, _old_days(old, source, old_trials, config)])
+    model = _with_day(source, name)
+    settings = _settings(config, model, n_trials, old is not None, whole_model, batches)
+    with (
+        Trainer(settings, chosen, out, model=model, device=device, overrides=overrides, progress=progress) as trainer,
+        _emptied_on_failure(out),
+    ):
+        losses = _begin_as_nearest(trainer, progress)
+        before = trainer.validate()
+        result = trainer.run()
+        assert result is not None  # it has run to the end
+        n_trained = int((trainer.train_split.day_N == chosen.sessions.index(name)).sum())
+        summary = AdaptSummary(
+            run=str(out),
+            source=str(run),
+            session=name,
+            nearest=min(losses, key=losses.__getitem__),
+            loss_by_session=losses,
+            whole_model=whole_model,
+            n_trials=n_trained,
+            n_old_trials=result.n_train_trials - n_trained,
+            n_val_trials=result.n_val_trials,
+            validated_on="of the day's validation split" if "val" in chosen.splits else "held out of the day's",
+            val_per_before=before["val_per"],
+            val_per=result.val_per,
+            val_loss_before=before["val_loss"],
+            val_loss=result.val_loss,
+            batches=result.steps,
+            best_step=result.best_step,
+            skipped=result.skipped,
+            seconds=round(time.perf_counter() - started, 2),
+        )
+        content = asdict(summary) | {"provenance": provenance()}
+        write_whole(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
+    return summary
+
+
+@contextmanager
+def _emptied_on_failure(out: Path) -> Iterator[None]:
+    """A context that leaves nothing of a run that it cannot finish: an adaptation takes too little time to resume."""
+    try:
+        yield
+    except BaseException as error:
+        for path in out.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if isinstance(error, Interrupted):
+            raise RunError("interrupted; nothing is kept", where=out, fix="adapt again") from None
+        raise
+
+
+def _check_arguments(
+    out: Path, trials: int | None, whole_model: bool, old_data: Any, old_trials: int, batches: int
+) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError("exists already", where=out, fix="give another --out")
+    if (trials is not None and trials < 1) or old_trials < 1 or batches < 1:
+        found = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
+        raise ConfigError(f"{found}; each must be at least 1")
+    if old_data is not None and not whole_model:
+        what = "old trials change nothing where only the new day's layer learns"
+        raise ConfigError(what, fix="give --whole-model too, or leave out --old-data")
+
+
+def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
+    """The configuration that the run was trained with, as far as it is known; the model itself knows what it reads."""
+    path, architecture = run / "config.yaml", model.network.config
+    config = load_config(path, TrainConfig) if path.is_file() else TrainConfig()
+    dataset = replace(
+        config.dataset,
+        data_transforms=replace(config.dataset.data_transforms, **asdict(model.smoothing)),
+        feature_subset=model.feature_subset,
+    )
+    return replace(config, model=architecture, dataset=dataset)
+
+
+def _checked(
+    data: str | Path | PackedDataset, model: AcousticModel, splits: Sequence[str], skip_bad: bool, reading: Any
+) -> PackedDataset:
+    """The data, opened and verified. Raises DataError, also for another number of features than the model's."""
+    if not isinstance(data, PackedDataset):
+        data = open_data(data, skip_bad=skip_bad, progress=reading)
+        data.verify(reading, splits=[name for name in splits if name in data.splits])
+    if data.n_features != model.n_features:
+        found = f"{data.n_features} features found, the model needs {model.n_features}"
+        raise DataError(found, where=data.path, fix="give recordings like those the run was trained on")
+    return data
+
+
+def _new_session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
+    """The day to adapt to: as named, or the only one that the model does not know."""
+    split = data.split("train")
+    recorded = [data.sessions[day] for day in np.unique(split.day_N)]
+    if wanted is not None and wanted not in recorded:
+        what = f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+        raise DataError(what, where=data.path)
+    unknown = [name for name in recorded if name not in model.sessions]
+    if wanted in model.sessions or not unknown:
+        what = f"the model knows session {wanted!r}" if wanted else "the model knows every session here"
+        raise DataError(what, where=data.path, fix="give a new day, or adapt a run that does not know it")
+    if wanted is None and len(unknown) > 1:
+        what = f"{len(unknown)} sessions are new to the model: {', '.join(unknown)}"
+        raise DataError(what, where=data.path, fix="name one with --session")
+    return wanted or unknown[0]
+
+
+def _recorded(split: PackedSplit, session: str) -> np.ndarray:
+    """int64: numbers of the session's trials, in the order of recording."""
+    trials = np.flatnonzero(split.day_N == split.sessions.index(session))
+    return trials[np.lexsort((split.trial_N[trials], split.block_N[trials]))]
+
+
+def _new_day(data: PackedDataset, session: str, trials: int | None, config: TrainConfig) -> PackedDataset:
+    """The data with only the day's first training trials and, where there is one, its validation split."""
+    data = data.select(bad_trials=config.dataset.bad_trials_dict)
+    train = data.split("train")
+    recorded = _recorded(train, session)
+    validates = "val" in data.splits and len(_recorded(data.split("val"), session)) > 0
+    count = len(recorded) if trials is None else trials
+    if count > len(recorded):
+        what = f"session {session} has {len(recorded)} training trials, and {count} are asked for"
+        raise DataError(what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out")
+    if count < 2 and not validates:
+        what = f"one trial of session {session} cannot be both learnt from and validated on"
+        raise DataError(what, where=data.path, fix="give --trials 2 or more")
+    splits = {"train": train.take(recorded[:count])}
+    if validates:
+        splits["val"] = data.split("val").select(sessions=[session])
+    return data.showing(splits)
+
+
+def _old_days(data: PackedDataset, model: AcousticModel, most: int, config: TrainConfig) -> PackedDataset:
+    """The data with at most that many training trials, evenly spread over the known days; the latest get the rest."""
+    data = data.select(bad_trials=config.dataset.bad_trials_dict)
+    train = data.split("train")
+    days = [trials for name in model.sessions if name in data.sessions and len(trials := _recorded(train, name))]
+    if not days:
+        what = f"none of its sessions is known to the model; known: {', '.join(model.sessions)}"
+        raise DataError(what, where=data.path, fix="give data of the days it was trained on as old data")
+    each, rest = divmod(most, len(days))
+    chosen = []
+    for number, trials in enumerate(days):
+        count = min(len(trials), each + (number >= len(days) - rest))
+        chosen.append(trials[np.linspace(0, len(trials) - 1, count).astype(np.int64)])
+    return data.showing({"train": train.take(np.concatenate(chosen))})
+
+
+def _with_day(source: AcousticModel, session: str) -> AcousticModel:
+    """A copy of the model with one more day, whose layer is still arbitrary."""
+    weights = source.network.state_dict()
+    sessions = (*source.sessions, session)
+    n_used = source.n_features if source.feature_subset is None else len(source.feature_subset)
+    network = build_model(
+        source.network.config, n_features=n_used, n_days=len(sessions), n_classes=len(source.inventory)
+    )
+    for name, tensor in network.state_dict().items():
+        (tensor[:-1] if name.startswith("day_") else tensor).copy_(weights[name])
+    return AcousticModel(
+        network,
+        sessions=sessions,
+        n_features=source.n_features,
+        inventory=source.inventory,
+        smoothing=source.smoothing,
+        feature_subset=source.feature_subset,
+    )
+
+
+def _settings(
+    config: TrainConfig, model: AcousticModel, n_trials: int, mixed: bool, whole_model: bool, batches: int
+) -> TrainConfig:
+    """The run's configuration, made to adapt: few trials overfit, and the fewer, the smaller the steps must be.
+
+    The numbers were chosen on simulated drift over one to three weeks; see docs/adapt.md.
+    """
+    lr_day = min(4e-3, 1e-4 * n_trials)
+    lr, warmup = lr_day / 8, batches // 10
+    n_days = 2 if mixed else 1
+    dataset = replace(
+        config.dataset,
+        batch_size=TRIALS_PER_DAY * n_days,
+        days_per_batch=n_days,
+        length_buckets=1,
+        must_include_days=[-1] if mixed else None,
+        sessions=None,
+        dataset_probability_val=[0.0] * (len(model.sessions) - 1) + [1.0],
+    )
+    return replace(
+        config,
+        dataset=dataset,
+        trainable=None if whole_model else ["day_"],
+        num_training_batches=batches,
+        lr_scheduler_type="cosine",
+        lr_max=lr,
+        lr_min=lr / 20,
+        lr_decay_steps=batches,
+        lr_warmup_steps=warmup,
+        lr_max_day=lr_day,
+        lr_min_day=lr_day / 20,
+        lr_decay_steps_day=batches,
+        lr_warmup_steps_day=warmup,
+        epsilon=1e-8,  # the published 0.1 belongs to long trainings: within some dozens of batches little would move
+        batches_per_train_log=max(1, batches // 6),
+        batches_per_val_step=max(1, batches // 3),
+        batches_per_save=0,
+        best_metric="val_loss",  # finer than PER, which a few trials give in steps of percents
+        early_stopping=False,
+        save_all_val_steps=False,
+        save_final_model=False,
+        save_val_logits=False,
+    )
+
+
+@torch.no_grad()
+def _begin_as_nearest(trainer: Trainer, progress: bool) -> dict[str, float]:
+    """Make the new day's layer that of the known day with the lowest CTC loss; returns the losses by session."""
+    network, sessions = trainer.model.network.eval(), trainer.model.sessions
+    new = np.flatnonzero(trainer.batches.layer_of_day[trainer.train_split.day_N] == len(sessions) - 1)
+    compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
+    batch = trainer.batches.batch(compared)
+    losses = {}
+    with reading_bar(progress, "comparing days") as bar:
+        for day, session in enumerate(sessions[:-1]):
+            with autocast(trainer.device, trainer.bf16):
+                logits_BPV = network(batch.x_BTC, torch.full_like(batch.day_B, day))[0]
+            losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
+            losses[session] = float(losses_B.mean())
+            bar(day + 1, len(sessions) - 1)
+    best = min(range(len(sessions) - 1), key=list(losses.values()).__getitem__)
+    for name, parameter in network.named_parameters():
+        if name.startswith("day_"):
+            parameter[-1] = parameter[best]
+    return losses
