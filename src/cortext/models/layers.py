@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cortext.models.recurrence import recurrence, takes_ragged
+from cortext.models.recurrence import recurrence, with_padding, without_padding
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
@@ -69,15 +69,13 @@ def gru(
     float32 and bfloat16; a float64 module is run as it is.
 
     n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None: nowhere. Padding may be left
-    out of the computation, and its hidden states be zeros; then a trial's last state is that of its own last patch.
+    out of the computation, and its hidden states be zeros; a trial's last state then is that of its own last patch.
     """
     if x_BPI.device.type != "cpu" or not torch.is_grad_enabled() or state_LBD.dtype == torch.float64:
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD
     n_trials, n_patches, _ = x_BPI.shape
-    lengths = [n_patches] * n_trials
-    if n_patches_B is not None and takes_ragged(module.hidden_size):
-        lengths = n_patches_B.clamp(1, n_patches).tolist()
+    lengths = [n_patches] * n_trials if n_patches_B is None else n_patches_B.clamp(1, n_patches).tolist()
     x_NI, last = without_padding(x_BPI, lengths), []
     ends_B = torch.tensor(lengths).cumsum(0)
     for layer in range(module.num_layers):
@@ -86,25 +84,9 @@ def gru(
         )
         if layer:
             x_NI = dropout(x_NI, module.dropout, module.training)
-        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), ends_B, state_LBD[layer], w_hh, b_hh)
+        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_LBD[layer], w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
-
-
-def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """[N, I]: the first `lengths[b]` rows of each trial b, one trial after the other."""
-    n_patches = x_BPI.shape[1]
-    if all(length == n_patches for length in lengths):
-        return x_BPI.flatten(0, 1)
-    pieces = torch.split(x_BPI.flatten(0, 1), [n for length in lengths for n in (length, n_patches - length)])
-    return torch.cat(pieces[::2])
-
-
-def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torch.Tensor:
-    """[B, n_patches, I]: what `without_padding` took apart, with zeros for padding."""
-    if all(length == n_patches for length in lengths):
-        return x_NI.view(len(lengths), n_patches, -1)
-    return torch.stack([F.pad(rows_PI, (0, 0, 0, n_patches - len(rows_PI))) for rows_PI in torch.split(x_NI, lengths)])
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:

@@ -17,12 +17,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from cortext import _native
 
 
-def takes_ragged(n_units: int) -> bool:
-    """Whether `recurrence` takes trials of different lengths under the autocast of the moment."""
+def recurrence(
+    input_NG: torch.Tensor, lengths: list[int], h0_BD: torch.Tensor, w_hh: torch.Tensor, b_hh: torch.Tensor
+) -> torch.Tensor:
+    """The state after every step, float32 [N, D].
+
+    input_NG: what a step gets from its input, with the bias
+    lengths:  the steps of each trial, at least one
+    """
+    if _can_be_compiled(h0_BD.shape[1]):
+        ends_B = torch.tensor(lengths).cumsum(0)
+        h_ND: torch.Tensor = _Native.apply(input_NG, ends_B, h0_BD, w_hh, b_hh)  # type: ignore[no-untyped-call]
+        return h_ND
+    input_BPG = with_padding(input_NG.float(), lengths, max(lengths))
+    h_BPD: torch.Tensor = _Scan.apply(input_BPG, h0_BD, w_hh, b_hh)  # type: ignore[no-untyped-call]
+    return without_padding(h_BPD, lengths)
+
+
+def _can_be_compiled(n_units: int) -> bool:
     return bool(
         _native.can_run_recurrence()
         and n_units % _native.recurrence_unit_multiple == 0
@@ -31,21 +48,20 @@ def takes_ragged(n_units: int) -> bool:
     )
 
 
-def recurrence(
-    input_NG: torch.Tensor, ends_B: torch.Tensor, h0_BD: torch.Tensor, w_hh: torch.Tensor, b_hh: torch.Tensor
-) -> torch.Tensor:
-    """The state after every step, float32 [N, D].
+def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    """[N, I]: the first `lengths[b]` rows of each trial b, one trial after the other."""
+    n_patches = x_BPI.shape[1]
+    if all(length == n_patches for length in lengths):
+        return x_BPI.flatten(0, 1)
+    pieces = torch.split(x_BPI.flatten(0, 1), [n for length in lengths for n in (length, n_patches - length)])
+    return torch.cat(pieces[::2])
 
-    input_NG: what a step gets from its input, with the bias;  ends_B: int64, the row after each trial's last. They
-    have the same length where `takes_ragged` does not hold.
-    """
-    states: torch.Tensor
-    if takes_ragged(h0_BD.shape[1]):
-        states = _Native.apply(input_NG, ends_B, h0_BD, w_hh, b_hh)  # type: ignore[no-untyped-call]
-        return states
-    input_BPG = input_NG.float().view(len(h0_BD), -1, len(w_hh))
-    states = _Scan.apply(input_BPG, h0_BD, w_hh, b_hh)  # type: ignore[no-untyped-call]
-    return states.flatten(0, 1)
+
+def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torch.Tensor:
+    """[B, n_patches, I]: what `without_padding` took apart, with zeros for padding."""
+    if all(length == n_patches for length in lengths):
+        return x_NI.view(len(lengths), n_patches, -1)
+    return torch.stack([F.pad(rows_PI, (0, 0, 0, n_patches - len(rows_PI))) for rows_PI in torch.split(x_NI, lengths)])
 
 
 class _Native(torch.autograd.Function):
