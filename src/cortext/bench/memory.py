@@ -1,7 +1,8 @@
-"""Memory of this process as Linux counts it."""
+"""Memory of this process and its children as Linux counts it."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -15,13 +16,23 @@ def memory() -> dict[str, float]:
     rss_mb:      resident, mapped files included
     peak_rss_mb: the most that rss_mb has been
     """
-    found = {}
-    for name, (file, field) in FIELDS.items():
-        try:
-            text = Path("/proc/self", file).read_text()
-        except OSError:
-            continue
-        match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-        if match:
-            found[name] = int(match[1]) * 1024 / 1e6
-    return found
+    found = {name: _megabytes(os.getpid(), file, field) for name, (file, field) in FIELDS.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def children_pss_mb() -> float:
+    """Megabytes of this process's children, pages that they share counted in part."""
+    try:
+        children = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
+    except OSError:
+        return 0.0
+    return sum(_megabytes(int(child), *FIELDS["pss_mb"]) or 0.0 for child in children)
+
+
+def _megabytes(process: int, file: str, field: str) -> float | None:
+    try:
+        text = Path("/proc", str(process), file).read_text()
+    except OSError:
+        return None
+    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 / 1e6 if match else None

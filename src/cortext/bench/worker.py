@@ -40,10 +40,6 @@ class Worker:
             "version": metadata.version(kind.package),
         }
 
-    def load(self) -> dict[str, Any]:
-        """What loading took."""
-        return self.facts
-
     def decode(self, settings: Settings, chosen: Sequence[int], texts: bool = True) -> dict[str, Any]:
         """Decode utterances: seconds of each by the clock and by the processor, and the sentences found."""
         self.search.configure(settings)
@@ -87,9 +83,11 @@ class Worker:
         return {"seconds": taken}
 
 
-def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
-    """Serve requests until there are no more."""
-    name, paths, posteriors = arguments
+def serve(begin: Callable[[], tuple[Any, dict[str, Any]]], requests: TextIO, answers: TextIO) -> None:
+    """Answer requests until there are no more.
+
+    begin: makes the object whose methods requests name, and the first answer
+    """
 
     def answer(call: Callable[[], dict[str, Any]]) -> None:
         try:
@@ -98,21 +96,37 @@ def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
             result = {"missing": str(error)}
         print(json.dumps(result), file=answers, flush=True)
 
-    worker: list[Worker] = []
+    served: list[Any] = []
 
-    def begin() -> dict[str, Any]:
-        worker.append(
-            Worker(name, Paths(**{key: Path(path) for key, path in json.loads(paths).items()}), Path(posteriors))
-        )
-        return worker[0].load()
+    def first() -> dict[str, Any]:
+        worker, result = begin()
+        served.append(worker)
+        return result
 
-    answer(begin)
-    for line in requests if worker else ():
+    answer(first)
+    for line in requests if served else ():
         request = json.loads(line)
-        answer(lambda: getattr(worker[0], request.pop("do"))(**request))  # noqa: B023  (called at once)
+        answer(lambda: getattr(served[0], request.pop("do"))(**request))  # noqa: B023  (called at once)
+
+
+def own_stdout() -> TextIO:
+    """A copy of stdout for answers; from now on what is printed goes nowhere."""
+    mine = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return mine
+
+
+def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
+    """Serve one search."""
+    name, paths, posteriors = arguments
+
+    def begin() -> tuple[Worker, dict[str, Any]]:
+        places = Paths(**{key: Path(path) for key, path in json.loads(paths).items()})
+        worker = Worker(name, places, Path(posteriors))
+        return worker, worker.facts
+
+    serve(begin, requests, answers)
 
 
 if __name__ == "__main__":
-    mine = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    main(sys.argv[1:], sys.stdin, mine)
+    main(sys.argv[1:], sys.stdin, own_stdout())

@@ -1,4 +1,4 @@
-"""Verbs that measure: bench decoder."""
+"""Verbs that measure: bench decoder, bench training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_table
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_json, print_table
 
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
@@ -18,12 +18,8 @@ bench = typer.Typer(help="Compare cortext with the best alternatives, side by si
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     bench.command()(decoder)
+    bench.command()(training)
     app.add_typer(bench, name="bench")
-
-
-@bench.callback()
-def _group() -> None:
-    """Keep `decoder` a verb of its own while it is the only one."""
 
 
 def decoder(
@@ -76,6 +72,73 @@ def decoder(
         print_json(result)
     else:
         _print(result)
+
+
+def training(
+    model: Annotated[str, typer.Option(help="What is trained: gru or triple_gru (ours alone).")] = "gru",
+    shape: Annotated[list[str] | None, typer.Option(help="Only this shape; may be given several times.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=4, help="Trials in a batch of the published shape; 8 on a CPU, else 64.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Side to run; may be given several times.")] = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps in a turn.")] = 3,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each side; torch's choice by default.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read for the published loop.")] = 4,
+    yardstick: Annotated[Path | None, typer.Option(help="The restated published trainer, outside a checkout.")] = None,
+    claim: Annotated[list[str] | None, typer.Option(help="What others say of 120,000 batches, shown below.")] = None,
+    curves: Annotated[int | None, typer.Option(min=8, help="Instead: losses of so many steps of both sides.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the curves to this PNG.")] = None,
+    device: str = DEVICE,
+    overrides: list[str] = OVERRIDES,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Compare training with the published loop, restated: time of a step and of its parts, memory, ratio.
+
+    Example: cortext bench training --shape published --json
+    """
+    from cortext.bench.decoder import write_result
+    from cortext.bench.training import CLAIMS, VARIANTS, Plan, bench_training, default_sides, shapes
+    from cortext.bench.training_curves import training_curves
+    from cortext.bench.training_sides import YARDSTICK
+    from cortext.data.disk import disk_errors
+    from cortext.errors import ConfigError, nearest
+
+    def stage(name: str) -> None:
+        typer.echo(f"{name} ...", err=True)
+
+    if out is not None:
+        with disk_errors(out):  # before the work
+            out.parent.mkdir(parents=True, exist_ok=True)
+    known = shapes(model, batch_size or (8 if device == "cpu" else 64))
+    for wanted, names in ((shape, known), (only, VARIANTS)):
+        for name in wanted or []:
+            if name not in names:
+                raise ConfigError(f"unknown {name!r}; {nearest(name, names)}")
+    plan = Plan(
+        only or default_sides(model, device),
+        turns,
+        steps,
+        device=device,
+        threads=threads,
+        workers=workers,
+        yardstick=yardstick or YARDSTICK,
+    )
+    if curves is not None:
+        result = training_curves(curves, plan, picture, overrides=overrides, stage=stage)
+    else:
+        result = bench_training({name: known[name] for name in shape or known}, plan, overrides, stage)
+        result["claims"] = claim or CLAIMS[model]
+    if out is not None:
+        with disk_errors(out):
+            write_result(out, result)
+    if as_json:
+        print_json(result)
+    else:
+        from cortext.cli.bench_tables import print_curves, print_training
+
+        (print_training if curves is None else print_curves)(result)
 
 
 def _utterances(

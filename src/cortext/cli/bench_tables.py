@@ -1,0 +1,81 @@
+"""What `cortext bench training` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from cortext.cli.console import percent, print_table
+
+
+def print_training(result: dict[str, Any]) -> None:
+    """Print the sides of every shape: whole steps, and their parts."""
+    for name, shape in result["shapes"].items():
+        _print_shape(name, shape, result["machine"]["device"])
+    for name, why in result["missing"].items():
+        typer.echo(f"{name} left out: {why}")
+    typer.echo(f"120,000 batches of 64 elsewhere: {'; '.join(result['claims'])}")
+
+
+def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
+    batch, sides = shape["batch"], shape["sides"]
+    if sides:
+        millions = next(iter(sides.values()))["n_parameters"] / 1e6
+        title = (
+            f"{name}: batches of {batch['trials']} trials, {batch['padded_bins']:.0f} bins with padding, "
+            f"{batch['bins'] / batch['trials']:.0f} without; {millions:.1f} M parameters; {device}"
+        )
+        _print_steps(title, sides)
+        parts = next(iter(sides.values()))["parts_ms"]
+        rows = [(side, *(f"{values['parts_ms'][part]:.1f}" for part in parts)) for side, values in sides.items()]
+        print_table("", ["ms, each part alone", *parts], rows)
+    for side, why in shape["missing"].items():
+        typer.echo(f"{side} left out: {why}")
+    said = {
+        "ratio": "than the published loop",
+        "ratio_cpu": "by processor time",
+        "ratio_bf16": "both in bfloat16",
+        "ratio_fp32": "both in float32",
+    }
+    known = [f"{shape[field]:.2f} times faster {words}" for field, words in said.items() if shape[field] is not None]
+    if known:
+        typer.echo(f"ours is {', '.join(known)}")
+    elif sides:
+        typer.echo("ours alone: there is nothing to compare with")
+    if rate := shape["matrix_rate"]:
+        rates = ", ".join(f"{value / 1e9:,.0f} billion operations/s in {name}" for name, value in rate.items())
+        typer.echo(f"large matrix products: {rates}")
+
+
+def _print_steps(title: str, sides: dict[str, Any]) -> None:
+    rows = []
+    for side, values in sides.items():
+        low, high = values["ms_10_90"]
+        memory = values["memory"]
+        most = memory.get("peak_device_mb") or (memory["peak_rss_mb"] or 0) + memory["loaders_pss_mb"]
+        rows.append(
+            (
+                side,
+                values["precision"],
+                f"{values['ms']:.1f}",
+                f"{low:.1f} to {high:.1f}",
+                f"{values['trials_per_s']:.1f}",
+                percent(values["wait_share"]),
+                percent(values.get("matrix_share")),
+                f"{most:,.0f} MB",
+                f"{values['hours_of_120k_batches']:.1f}",
+            )
+        )
+    columns = ["side", "in", "ms/step", "10 to 90 %", "trials/s", "waits", "of matrix rate", "peak memory", "h/120k"]
+    print_table(title, columns, rows, right_from=2)
+
+
+def print_curves(result: dict[str, Any]) -> None:
+    """Print where the sides have got to."""
+    rows = [
+        (side, values["precision"], f"{values['final_loss']:.3f}", percent(values["final_per"]))
+        for side, values in result["curves"].items()
+    ]
+    title = f"after {result['steps']} steps from the same weights on the same batches"
+    print_table(title, ["side", "in", "loss, last tenth", "PER"], rows, right_from=2)
