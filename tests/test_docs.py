@@ -122,6 +122,13 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path):
 
 
 @pytest.mark.slow
+def test_settings_are_searched_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "tuning.md", tmp_path, [])
+    assert [len(list((tmp_path / out / "trials").iterdir())) for out in ("rates", "drawn", "python")] == [3, 2, 2]
+    assert (tmp_path / "rates" / "trials.png").is_file()
+
+
+@pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
     assert any("cortext demo --preset tiny" in block for block in ran)

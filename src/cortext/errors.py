@@ -45,6 +45,10 @@ class RunError(CortextError):
     """A run directory or checkpoint that cannot be used."""
 
 
+class Interrupted(RunError):
+    """Work that the user stopped, and that can be continued."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'gru'?` for the known name nearest to `name`, else the list of known names."""
     names = sorted(known)

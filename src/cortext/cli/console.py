@@ -34,7 +34,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         table.add_row(*(str(cell) for cell in row))
     console = Console()
     # A pipe has no width of its own: give the table what it needs instead of folding it to 80 columns.
-    width = console.width if console.is_terminal else max(console.measure(table).maximum, 80)
+    wide = console.options.update(max_width=10_000)
+    width = console.width if console.is_terminal else max(console.measure(table, options=wide).maximum, 80)
     Console(width=width).print(table)
 
 

@@ -1,0 +1,133 @@
+"""Verbs that search for good settings: tune training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from cortext.tuning import Search, Study
+
+tune = typer.Typer(help="Search for good settings.", rich_markup_mode=None)
+
+SHOWN = 30
+"""Trials in the table on the screen; trials.csv has them all."""
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the command line."""
+    tune.command()(training)
+    app.add_typer(tune, name="tune")
+
+
+@tune.callback()
+def _group() -> None:
+    """Keep `training` a verb of its own while it is the only one."""
+
+
+def training(
+    config: Annotated[str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, demo, tiny.")],
+    data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
+    out: Annotated[Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")],
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V,V,...", help="Try these values, with all others; repeatable.")
+    ] = None,
+    random: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LOW:HIGH[:log]", help="Draw from a range, or from KEY=V,V,...; repeatable."),
+    ] = None,
+    tpe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LOW:HIGH[:log]", help="The same, where earlier trials were good (needs Optuna)."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, 20 without it; not for a grid.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    metric: Annotated[
+        str | None, typer.Option(help="val_per, val_wer or val_loss; the configuration's without it.")
+    ] = None,
+    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a trial; shares the cores without it.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run trials on this Ray cluster, or `local`.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N; several with commas are shared by the jobs.")
+    ] = "cpu",
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train again what failed before.")] = False,
+    skip_bad: bool = SKIP_BAD,
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Train once for each setting of a search, and compare.
+
+    Stopped or killed, the same command goes on where it was; with more --trials it tries more.
+
+    Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid lr_max=0.001,0.005,0.01
+    """
+    search = _search(grid or [], random or [], tpe or [], trials, seed)
+    from cortext.tuning import tune_training
+
+    study = tune_training(
+        config,
+        data,
+        out,
+        search,
+        metric=metric,  # type: ignore[arg-type]  # an unknown one is an error of the configuration
+        lm=lm,
+        jobs=jobs,
+        ray=ray,
+        threads=threads,
+        device=device,
+        overrides=overrides,
+        plugins=plugins,
+        retry_failed=retry_failed,
+        skip_bad=skip_bad,
+        report=lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        print_json(study.to_json())
+    else:
+        _print(study)
+
+
+def _search(grid: list[str], random: list[str], tpe: list[str], trials: int | None, seed: int) -> Search:
+    given = {"grid": grid, "random": random, "tpe": tpe}
+    methods = [method for method, texts in given.items() if texts]
+    if len(methods) != 1:
+        raise typer.BadParameter("give one kind of search: --grid, --random or --tpe, each as often as needed")
+    from cortext.tuning import Search, parse_space
+
+    (method,) = methods
+    if method != "grid":
+        trials = trials or 20
+    return Search(method, parse_space(given[method], method != "grid"), trials, seed)  # type: ignore[arg-type]
+
+
+def _print(study: Study) -> None:
+    from cortext.tuning.space import short
+
+    ranked = study.ranked()
+    keys = list(ranked[0].settings)
+    rows = []
+    for trial in ranked[:SHOWN]:
+        metrics = trial.metrics
+        rates = [percent(metrics.get(name)) for name in ("val_per", "val_wer")]
+        if trial.state == "finished":
+            others = [f"{metrics['val_loss']:.3f}", metrics["best_step"], f"{metrics['seconds']:.0f}"]
+        else:
+            others = ["-", "-", trial.state]
+        rows.append([trial.number, *(short(trial.settings[key]) for key in keys), *rates, *others])
+    count = f"{len(ranked)} trials" if len(ranked) <= SHOWN else f"the best {SHOWN} of {len(ranked)} trials"
+    print_table(f"{count} by {study.metric}", ["trial", *keys, "PER", "WER", "loss", "best batch", "seconds"], rows, 0)
+    for trial in ranked:
+        if trial.state == "failed":
+            typer.echo(f"trial {trial.number} failed: {trial.reason}")
+    if study.best:
+        typer.echo(f"best run: {study.folder(study.best)}")
+    typer.echo(f"table: {study.out / 'trials.csv'}, picture: {study.out / 'trials.png'}")

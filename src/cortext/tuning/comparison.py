@@ -1,0 +1,138 @@
+"""What people look at after a search: `trials.csv`, best first, and `trials.png`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from cortext.files import write_whole
+from cortext.tuning.space import Choice, Range, Space, label, short
+from cortext.tuning.study import Study, Trial
+
+COLUMNS = ("val_per", "val_wer", "val_loss", "best_step", "steps", "seconds")
+NAMES = {"val_per": "validation PER (%)", "val_wer": "validation WER (%)", "val_loss": "validation loss"}
+COLOURS = ("#d1495b", "#2d80c4", "#3c9d6b", "#e8a02a", "#7d5ba6")  # of the best trials, in this order
+OTHERS = "#b5bac0"
+STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8ea",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def write_table(study: Study) -> Path:
+    """Write `trials.csv`: settings and metrics of every trial, best first."""
+    keys = list(study.trials[0].settings) if study.trials else []
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", *keys, *COLUMNS, "run", "reason"])
+    for trial in study.ranked():
+        settings = [_cell(trial.settings[key]) for key in keys]
+        metrics = [_cell(trial.metrics.get(name)) for name in COLUMNS]
+        run = study.folder(trial).relative_to(study.out)
+        writer.writerow([trial.number, trial.state, *settings, *metrics, run, trial.reason or ""])
+    path = study.out / "trials.csv"
+    write_whole(path, text.getvalue().encode())
+    return path
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value if isinstance(value, int | float | str) else json.dumps(value)
+
+
+def write_picture(study: Study, space: Space) -> Path | None:
+    """Write `trials.png`: the metric as training went, and of each setting; None where there is nothing to draw."""
+    curves = {trial.number: _curve(study.folder(trial) / "metrics.jsonl", study.metric) for trial in study.trials}
+    if not any(curves.values()):
+        return None
+    ranked = study.ranked()
+    colours = {trial.number: OTHERS for trial in ranked}
+    finished = [trial for trial in ranked if trial.state == "finished"]
+    colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
+    columns = min(len(space), 3)
+    rows = 1 + math.ceil(len(space) / columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.4 + 2.6 * (rows - 1)), layout="constrained")
+        grid = figure.add_gridspec(rows, columns, height_ratios=[3.4] + [2.6] * (rows - 1))
+        _draw_curves(figure.add_subplot(grid[0, :]), study, ranked, curves, colours)
+        for place, (key, values) in enumerate(space.items()):
+            axes = figure.add_subplot(grid[1 + place // columns, place % columns])
+            _draw_setting(axes, study, finished, key, values, colours)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=130)
+    path = study.out / "trials.png"
+    write_whole(path, picture.getvalue())
+    return path
+
+
+def _curve(path: Path, metric: str) -> list[tuple[int, float]]:
+    """Batch and metric of every validation so far."""
+    points = []
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the last line of a run that was killed
+            continue
+        if entry.get("kind") == "val" and entry.get(metric) is not None:
+            points.append((int(entry["step"]), _drawn(metric, entry[metric])))
+    return points
+
+
+def _drawn(metric: str, value: float) -> float:
+    return value if metric == "val_loss" else 100 * value
+
+
+def _draw_curves(
+    axes: Axes,
+    study: Study,
+    ranked: Sequence[Trial],
+    curves: Mapping[int, Sequence[tuple[int, float]]],
+    colours: Mapping[int, str],
+) -> None:
+    for trial in reversed(ranked):  # the best on top
+        if curve := curves[trial.number]:
+            marked = colours[trial.number] != OTHERS
+            name = f"{trial.number}: {label(trial.settings)}" if marked else None
+            steps, values = zip(*curve, strict=True)
+            width = 1.8 if marked else 0.9
+            axes.plot(steps, values, "o-", color=colours[trial.number], label=name, lw=width, ms=2 * width)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="batch", ylabel=NAMES[study.metric], title=f"{study.count('finished')} trials")
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(handles[::-1], names[::-1], title="best")
+
+
+def _draw_setting(
+    axes: Axes,
+    study: Study,
+    finished: Sequence[Trial],
+    key: str,
+    values: Choice | Range,
+    colours: Mapping[int, str],
+) -> None:
+    for trial in reversed(finished):
+        value = trial.settings[key]
+        x = value if isinstance(values, Range) else values.values.index(value)
+        axes.plot(x, _drawn(study.metric, study.value(trial)), "o", color=colours[trial.number], ms=5)
+    if isinstance(values, Choice):
+        axes.set_xticks(range(len(values.values)), [short(value)[:24] for value in values.values])
+        axes.set_xlim(-0.5, len(values.values) - 0.5)
+    elif values.log:
+        axes.set_xscale("log")
+    axes.set(xlabel=key, ylabel=NAMES[study.metric])

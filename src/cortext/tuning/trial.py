@@ -1,0 +1,85 @@
+"""One trial: an ordinary training, whose end is told in a form that travels between processes."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext.errors import CortextError, Interrupted
+
+METRICS = ("val_per", "val_wer", "val_loss")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to know of a trial. Paths are absolute where another machine may read them."""
+
+    number: int
+    config: Mapping[str, Any]
+    """As plain mappings: the classes of a plug-in exist only once it is loaded."""
+    data: Path
+    out: Path
+    lm: Path | None = None
+    device: str = "cpu"
+    plugins: tuple[Path, ...] = ()
+    threads: int | None = None
+    """Threads of a CPU operation; None leaves them as they are."""
+    progress: bool = False
+    """Draw the training's bar."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    state: Literal["finished", "failed", "interrupted"]
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def run_trial(job: Job) -> Outcome:
+    """Train, or go on where an earlier sitting was stopped. No error leaves it."""
+    try:
+        if not (job.out / "summary.json").is_file():
+            _train(job)
+        return Outcome("finished", _metrics(job.out / "summary.json"))
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome("interrupted")
+    except CortextError as error:
+        return Outcome("failed", reason=str(error))
+    except Exception as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
+        note = job.out.with_name(f"{job.out.name}.error.txt")
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(traceback.format_exc())
+        line = next(iter(str(error).splitlines()), "")
+        return Outcome("failed", reason=f"{type(error).__name__}: {line} (see {note})")
+
+
+def _train(job: Job) -> None:
+    import torch
+
+    from cortext.config import from_mapping
+    from cortext.plugins import load_plugins
+    from cortext.training import TrainConfig, train
+
+    load_plugins(job.plugins)
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    train(
+        from_mapping(TrainConfig, job.config),
+        job.data,
+        job.out,
+        lm=job.lm,
+        resume=(job.out / "config.yaml").is_file(),
+        device=job.device,
+        progress=job.progress,
+    )
+
+
+def _metrics(summary: Path) -> dict[str, float | None]:
+    content = json.loads(summary.read_text())
+    return {name: content[name] for name in (*METRICS, "best_step", "steps", "seconds")}

@@ -1,0 +1,174 @@
+"""Searches by the command line, in processes of their own, stopped and killed in every way; and on Ray."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cortext.errors import ConfigError, RunError
+from cortext.tuning import Search, parse_space
+from cortext.tuning.workers import RayTasks
+
+LONG = ("num_training_batches=40", "batches_per_val_step=10", "batches_per_train_log=10", "model.n_units=8")
+
+
+def command(data: Path, out: Path, *more: str) -> list[str]:
+    base = [
+        Path(sys.executable).parent / "cortext",
+        "tune",
+        "training",
+        "--config",
+        "tiny",
+        "--data",
+        data,
+        "--out",
+        out,
+    ]
+    settings = [part for override in LONG for part in ("--set", override)]
+    return [str(part) for part in [*base, *settings, "--grid", "lr_max=0.001,0.02,0.1", "--jobs", "2", *more]]
+
+
+def start(*arguments) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command(*arguments), env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def until(condition, process: subprocess.Popen, patience_s: float = 60) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def states(out: Path) -> list[str]:
+    return [trial["state"] for trial in json.loads((out / "study.json").read_text())["trials"]]
+
+
+def trained(out: Path, folder: str) -> bool:
+    """Whether this trial has come to its first validation."""
+    lines = out / "trials" / folder / "metrics.jsonl"
+    return lines.is_file() and '"val"' in lines.read_text()
+
+
+def processes_about(out: Path) -> list[int]:
+    """Processes that hold a file or folder below `out` open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            opened = [str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(path.startswith(str(out)) for path in opened):
+            found.append(int(process.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(packed, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "search"
+    process = start(packed, out, "--json")
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert [trial["state"] for trial in json.loads(printed)["trials"]] == ["finished"] * 3
+    return out
+
+
+def goes_on(packed: Path, out: Path, undisturbed: Path) -> None:
+    """The same command ends as one that was left alone."""
+    process = start(packed, out)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert states(out) == ["finished"] * 3
+    for run in (undisturbed / "trials").iterdir():
+        expected, found = (load_file(folder / "model.safetensors") for folder in (run, out / "trials" / run.name))
+        assert all(torch.equal(expected[name], found[name]) for name in expected), run.name
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(packed, undisturbed, tmp_path):
+    out = tmp_path / "search"
+    process = start(packed, out)
+    until(lambda: trained(out, "0001-lr_max=0.001") and trained(out, "0002-lr_max=0.02"), process)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 5
+    while processes_about(out) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_about(out)
+    assert "unfinished" in states(out)
+    goes_on(packed, out, undisturbed)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, undisturbed, tmp_path):
+    out = tmp_path / "search"
+    process = start(packed, out)
+    until(lambda: trained(out, "0001-lr_max=0.001"), process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    *_, last = errors.splitlines()
+    assert last.startswith(f"cortext: {out}: interrupted after ")
+    assert last.endswith("everything is saved; the same command goes on with it")
+    assert "Traceback" not in errors
+    assert not processes_about(out)
+    goes_on(packed, out, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
+    out = tmp_path / "search"
+    process = start(packed, out)
+    until(lambda: trained(out, "0001-lr_max=0.001"), process)
+    (victim,) = processes_about(out / "trials" / "0001-lr_max=0.001")
+    os.kill(victim, signal.SIGKILL)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert states(out) == ["failed", "finished", "finished"]
+    assert "trial 1 failed: its process was killed by signal 9 (out of memory?)" in printed
+
+
+@pytest.mark.slow
+def test_trials_run_as_ray_tasks(tune):
+    pytest.importorskip("ray")
+    search = Search("grid", parse_space(["lr_max=0.001,0.02"]))
+    expected = tune(search)
+    study = tune(search, "ray", jobs=2, ray="local")
+    assert [one.metrics["val_loss"] for one in study.trials] == [one.metrics["val_loss"] for one in expected.trials]
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_trials_on_ray(packed, undisturbed, tmp_path):
+    pytest.importorskip("ray")
+    out = tmp_path / "search"
+    process = start(packed, out, "--ray", "local")
+    until(lambda: trained(out, "0001-lr_max=0.001"), process)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "everything is saved" in errors.splitlines()[-1]
+    goes_on(packed, out, undisturbed)
+
+
+def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'cortext\[ray\]'"):
+        RayTasks("local")
+
+
+def test_a_ray_cluster_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    with pytest.raises(RunError, match=r"Ray at '127.0.0.1:1' cannot be reached: .*; check the address"):
+        RayTasks("127.0.0.1:1")
