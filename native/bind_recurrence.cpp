@@ -15,6 +15,7 @@ namespace {
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using VectorOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MatrixOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // bfloat16 arrives as its bits: numpy and other libraries have no such type.
 using Halves = nb::ndarray<const std::int16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -63,7 +64,7 @@ void forward(const Starts& starts, const Halves& input_NG, const Matrix& h0_BD, 
 
 void backward(const Starts& starts, const Matrix& d_h_ND, const Matrix& h0_BD, const Matrix& w_hh_GD,
               const Matrix& h_ND, const Matrix& gates_N4D, const HalvesOut& d_input_NG, const HalvesOut& d_recurrent_NG,
-              const MatrixOut& d_h0_BD, std::size_t n_threads) {
+              const MatrixOut& d_h0_BD, const VectorOut& d_b_hh_G, std::size_t n_threads) {
     const std::size_t N = h_ND.shape(0), B = h0_BD.shape(0), D = h0_BD.shape(1);
     const RecurrentLayer layer = to_layer(starts, h0_BD, w_hh_GD, N);
     check(d_h_ND, N, D, "d_h_ND");
@@ -72,8 +73,9 @@ void backward(const Starts& starts, const Matrix& d_h_ND, const Matrix& h0_BD, c
     check(d_input_NG, N, 3 * D, "d_input_NG");
     check(d_recurrent_NG, N, 3 * D, "d_recurrent_NG");
     check(d_h0_BD, B, D, "d_h0_BD");
-    const BackwardPass pass{d_h_ND.data(),    h_ND.data(),          gates_N4D.data(),
-                            bits(d_input_NG), bits(d_recurrent_NG), d_h0_BD.data()};
+    if (d_b_hh_G.shape(0) != 3 * D) throw std::invalid_argument("d_b_hh_G has a wrong shape");
+    const BackwardPass pass{d_h_ND.data(),        h_ND.data(),    gates_N4D.data(), bits(d_input_NG),
+                            bits(d_recurrent_NG), d_h0_BD.data(), d_b_hh_G.data()};
     nb::gil_scoped_release released;
     run_backward(layer, pass, n_threads);
 }
@@ -90,7 +92,8 @@ void bind_recurrence(nb::module_& module) {
     module.def("recurrence_backward", &backward, nb::arg("starts").noconvert(), nb::arg("d_h_ND").noconvert(),
                nb::arg("h0_BD").noconvert(), nb::arg("w_hh_GD").noconvert(), nb::arg("h_ND").noconvert(),
                nb::arg("gates_N4D").noconvert(), nb::arg("d_input_NG").noconvert(),
-               nb::arg("d_recurrent_NG").noconvert(), nb::arg("d_h0_BD").noconvert(), nb::arg("n_threads"));
+               nb::arg("d_recurrent_NG").noconvert(), nb::arg("d_h0_BD").noconvert(), nb::arg("d_b_hh_G").noconvert(),
+               nb::arg("n_threads"));
 }
 
 }  // namespace cortext

@@ -78,6 +78,8 @@ void run_backward(const RecurrentLayer& layer, const BackwardPass& pass, std::si
         std::vector<float> d_h(share.n_trials * (layer.n_units + avx512::panel_width));
         avx512::backward(layer, pass, packed.data(), share, d_h.data());
     });
+    const auto n_rows = static_cast<std::size_t>(layer.starts[layer.n_trials]);
+    avx512::sum_rows(pass.d_recurrent_NG, n_rows, 3 * layer.n_units, pass.d_b_hh_G);
 }
 
 #else

@@ -38,6 +38,7 @@ struct BackwardPass {
     bfloat16* d_input_NG;
     bfloat16* d_recurrent_NG;
     float* d_h0_BD;
+    float* d_b_hh_G;
 };
 
 constexpr std::size_t unit_multiple = 16;

@@ -250,4 +250,16 @@ void backward(const RecurrentLayer& layer, const BackwardPass& pass, const bfloa
     }
 }
 
+void sum_rows(const bfloat16* rows, std::size_t n_rows, std::size_t n_columns, float* sums) {
+    for (std::size_t column = 0; column < n_columns; column += lanes) {
+        _mm512_storeu_ps(sums + column, _mm512_setzero_ps());
+    }
+    for (std::size_t row = 0; row < n_rows; ++row, rows += n_columns) {
+        for (std::size_t column = 0; column < n_columns; column += lanes) {
+            const __m512 sum = _mm512_add_ps(_mm512_loadu_ps(sums + column), load_bfloat16(rows + column));
+            _mm512_storeu_ps(sums + column, sum);
+        }
+    }
+}
+
 }  // namespace cortext::avx512

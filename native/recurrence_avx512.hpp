@@ -27,4 +27,7 @@ void forward(const RecurrentLayer& layer, const ForwardPass& pass, const bfloat1
 void backward(const RecurrentLayer& layer, const BackwardPass& pass, const bfloat16* packed, const Share& share,
               float* d_h);
 
+// Sums of the columns of [n_rows, n_columns] (a multiple of 16), row after row.
+void sum_rows(const bfloat16* rows, std::size_t n_rows, std::size_t n_columns, float* sums);
+
 }  // namespace cortext::avx512

@@ -223,5 +223,6 @@ def recurrence_backward(
     d_input_NG: Any,
     d_recurrent_NG: Any,
     d_h0_BD: Any,
+    d_b_hh_G: Any,
     n_threads: int,
 ) -> None: ...

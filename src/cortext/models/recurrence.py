@@ -100,6 +100,7 @@ class _Native(torch.autograd.Function):
         starts, h0_BD, w_hh, h_ND, h_before_ND, gates_N4D = ctx.saved_tensors
         d_input_NG = torch.empty(len(h_ND), len(w_hh), dtype=torch.bfloat16)
         d_recurrent_NG, d_h0_BD = torch.empty_like(d_input_NG), torch.empty_like(h0_BD)
+        d_b_hh_G = h0_BD.new_empty(len(w_hh))
         _native.recurrence_backward(
             starts,
             d_h_ND.contiguous(),
@@ -110,10 +111,11 @@ class _Native(torch.autograd.Function):
             _bits(d_input_NG),
             _bits(d_recurrent_NG),
             d_h0_BD,
+            d_b_hh_G,
             torch.get_num_threads(),
         )
         d_weight = (d_recurrent_NG.t() @ h_before_ND).float()
-        return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_recurrent_NG.sum(0, dtype=torch.float32)
+        return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_b_hh_G
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
