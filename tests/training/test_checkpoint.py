@@ -2,8 +2,9 @@
 
 import json
 import os
+import shutil
 import subprocess
-from contextlib import suppress
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cortext.config import save_config
 from cortext.errors import RunError
 from cortext.models import load_model
 from cortext.training import Trainer, train
@@ -139,35 +141,55 @@ def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_las
         assert torch.equal(tensor, state[f"model/{name}"])
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of half a megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", folder], capture_output=True)
-    if made.returncode:
-        pytest.skip("a file system can only be mounted by root")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+IN_A_NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+"""A file system that is mounted there is gone when the process ends, however it ends."""
+
+ON_A_SMALL_DISK = """
+import shutil, sys
+from contextlib import suppress
+from pathlib import Path
+import torch
+from cortext.errors import RunError
+from cortext.training import Trainer, train
+from cortext.training.checkpoint import RunDirectory
+
+torch.set_num_threads(1)
+config, data, disk, out = map(Path, sys.argv[1:])
+run, ballast = disk / "run", disk / "ballast"
+with Trainer(config, data, run, progress=False) as trainer:
+    trainer.run(7)
+with suppress(OSError), ballast.open("wb", buffering=0) as file:
+    while True:
+        file.write(bytes(1024))
+try:
+    train(config, data, run, resume=True, progress=False)
+except RunError as error:
+    print(error)
+print(RunDirectory(run).load_state(print)[1].step, len(list(run.rglob(".*.tmp"))))
+ballast.unlink()
+train(config, data, run, resume=True, progress=False)
+shutil.copytree(run, out)
+"""
 
 
 def test_a_disk_that_fills_up_stops_the_run_whose_last_state_goes_on_when_there_is_room(
-    config, packed, undisturbed, small_disk, tmp_path
+    config, packed, undisturbed, tmp_path
 ):
-    run = stopped(config, packed, small_disk / "run", 7)
-    before = RunDirectory(run).load_state()[1].step
-    ballast = small_disk / "ballast"
-    with suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(1024))
-    with pytest.raises(RunError, match=r"No space left on device; free some space") as error:
-        train(config, packed, run, resume=True, progress=False)
-    assert "\n" not in str(error.value)
-    assert not list(run.rglob(".*.tmp"))
-    assert RunDirectory(run).load_state()[1].step == before == 7
-    ballast.unlink()
-    train(config, packed, run, resume=True, progress=False)
-    assert_same_run(undisturbed, run)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)]
+    if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    save_config(config, tmp_path / "config.yaml")
+    program = [sys.executable, "-c", ON_A_SMALL_DISK, tmp_path / "config.yaml", packed, disk, tmp_path / "run"]
+    shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
+    done = subprocess.run([*IN_A_NAMESPACE, *shell, *program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    error, state = done.stdout.splitlines()
+    assert error.startswith(str(disk / "run"))
+    assert "No space left on device; free some space" in error
+    assert state == "7 0"  # the last state, and no half-written files
+    assert_same_run(undisturbed, tmp_path / "run")
 
 
 def test_a_named_state_is_what_training_can_go_back_to(config, packed, undisturbed, tmp_path):

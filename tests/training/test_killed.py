@@ -104,7 +104,7 @@ def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordin
     assert killed == moments, "the run ended before it could be killed"
 
     process = start(tmp_path / "config.yaml", recordings, run)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=400)
     assert process.returncode == 0, errors
     for name in ("model.safetensors", "train_state/state.safetensors"):
         expected, found = load_file(undisturbed / name), load_file(run / name)
