@@ -24,7 +24,7 @@ from cortext.features import prepare
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
 from cortext.training.precision import autocast, full_float32
-from cortext.training.release import split_days
+from cortext.training.release.layout import split_days
 
 PARTS = ("load", "augment", "forward", "backward", "step")
 YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "release_trainer.py"
@@ -69,7 +69,7 @@ class Clock:
         self.busy.append(time.process_time())
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))  # type: ignore[no-untyped-call]
             self.ticks.append(event)
         else:
             self.ticks.append(time.perf_counter())

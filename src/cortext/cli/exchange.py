@@ -12,7 +12,7 @@ import typer
 from cortext.cli.console import JSON, percent, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from cortext.training.exchange import Exchanged
+    from cortext.training.release.exchange import Exchanged
 
 
 class Format(StrEnum):
@@ -37,7 +37,7 @@ def import_checkpoint(
 
     Example: cortext import-checkpoint t15_pretrained_rnn_baseline --out runs/published
     """
-    from cortext.training.exchange import import_checkpoint as import_directory
+    from cortext.training.release.exchange import import_checkpoint as import_directory
 
     with progress_bar("importing"):
         imported = import_directory(directory, out, name)
@@ -54,7 +54,7 @@ def export(
 
     Example: cortext export runs/first --format release --out runs/first-release
     """
-    from cortext.training.exchange import export_release
+    from cortext.training.release.exchange import export_release
 
     with progress_bar("exporting"):
         exported = {Format.release: export_release}[format](run, out)

@@ -14,7 +14,7 @@ from cortext.errors import ConfigError, nearest
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.training.loss import loss_config
-from cortext.training.published import translate
+from cortext.training.release.settings import translate
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""

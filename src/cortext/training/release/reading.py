@@ -18,10 +18,10 @@ from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, build_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
-from cortext.training import release
 from cortext.training.config import TrainConfig
-from cortext.training.published import lookup, translate
-from cortext.training.untrusted import FIX
+from cortext.training.release import layout
+from cortext.training.release.settings import lookup, translate
+from cortext.training.release.untrusted import FIX
 
 ARGUMENTS = "args.yaml"
 
@@ -90,10 +90,10 @@ def model_of(config: TrainConfig, n_features: int, state: dict[Any, Any]) -> Aco
         raise RunError(f"has {n_days} day layers; {ARGUMENTS} names {len(sessions)} sessions", fix=fix)
     if config.model.n_layers > len(weights):
         raise RunError(f"has {len(weights)} tensors; {ARGUMENTS} says {config.model.n_layers} GRU layers", fix=FIX)
-    expected = release.shapes(config.model, config.model.n_input_features, n_days, len(RELEASE))
+    expected = layout.shapes(config.model, config.model.n_input_features, n_days, len(RELEASE))
     _check_tensors(weights, expected)
     network = _empty_network(config, n_days)
-    network.load_state_dict(release.stack_days(weights), assign=True)
+    network.load_state_dict(layout.stack_days(weights), assign=True)
     transforms = config.dataset.data_transforms
     return AcousticModel(
         network,
@@ -140,7 +140,7 @@ def optimizer_of(
     checkpoint: dict[str, Any], config: TrainConfig, model: AcousticModel
 ) -> tuple[dict[str, torch.Tensor], Kept]:
     """Tensors of our optimiser's state, and what has no place in it. Raises RunError."""
-    expected = release.shapes(config.model, config.model.n_input_features, len(model.sessions), len(RELEASE))
+    expected = layout.shapes(config.model, config.model.n_input_features, len(model.sessions), len(RELEASE))
     groups, moments = _moments(checkpoint["optimizer_state_dict"], expected)
     schedule = {str(key): value for key, value in checkpoint["scheduler_state_dict"].items()}
     step = schedule.get("last_epoch")
@@ -152,7 +152,7 @@ def optimizer_of(
     learns |= {name: learns["day_weight"] for name in expected if name.startswith("day_")}
     frozen = {f"{n}/{field}": t for n, entry in moments.items() if not learns[n] for field, t in entry.items()}
     day_shapes = {name: shape for name, shape in expected.items() if name.startswith("day_") and learns[name]}
-    state = release.moments_to_ours({name: entry for name, entry in moments.items() if learns[name]}, day_shapes)
+    state = layout.moments_to_ours({name: entry for name, entry in moments.items() if learns[name]}, day_shapes)
     kept = Kept({}, _plain(groups), _plain(schedule), metrics, step, frozen)
     return {f"optimizer/{name}": tensor for name, tensor in state.items()}, kept
 
@@ -168,7 +168,7 @@ def _moments(
     state: dict[str, Any], expected: dict[str, tuple[int, ...]]
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, torch.Tensor]]]:
     """The optimiser's groups without their parameters, and its moments by parameter. Raises RunError."""
-    names = release.by_group(list(expected))
+    names = layout.by_group(list(expected))
     groups, entries = state.get("param_groups"), state.get("state")
     if not isinstance(entries, dict) or not isinstance(groups, list) or not all(map(_is_group, groups)):
         raise RunError("optimizer_state_dict is not that of the release's AdamW", fix=FIX)
@@ -184,7 +184,7 @@ def _moments(
         if number not in entries:
             continue
         entry = entries[number]
-        if not isinstance(entry, dict) or set(entry) != {"step", *release.MOMENTS}:
+        if not isinstance(entry, dict) or set(entry) != {"step", *layout.MOMENTS}:
             raise RunError(f"the optimiser's state of {name} is not that of AdamW", fix=FIX)
         for field, tensor in entry.items():
             _check_tensor(f"{field} of {name}", tensor, () if field == "step" else expected[name])

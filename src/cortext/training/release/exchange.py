@@ -27,13 +27,13 @@ from cortext.files import written_whole
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
-from cortext.training import release
 from cortext.training.checkpoint import Progress, RunDirectory
 from cortext.training.config import TrainConfig
 from cortext.training.optim import Optimizer
-from cortext.training.published import ELSEWHERE, SAME, assign, has, lookup
-from cortext.training.release_reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
-from cortext.training.untrusted import read_torch_file
+from cortext.training.release import layout
+from cortext.training.release.reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
+from cortext.training.release.settings import ELSEWHERE, SAME, assign, has, lookup
+from cortext.training.release.untrusted import read_torch_file
 
 WEIGHTS = "best_checkpoint"
 _IDENTITY_STD = 0.1
@@ -150,16 +150,16 @@ def _checkpoint(
     metrics: dict[str, float],
 ) -> dict[str, Any]:
     """What the release's trainer saves after `step` batches. state: of our optimiser; empty leaves out the moments."""
-    expected = release.shapes(model.network.config, _n_used(model), len(model.sessions), len(RELEASE))
-    theirs = release.split_days(weights)
-    names = release.by_group(list(expected))
+    expected = layout.shapes(model.network.config, _n_used(model), len(model.sessions), len(RELEASE))
+    theirs = layout.split_days(weights)
+    names = layout.by_group(list(expected))
     if kept is None:
-        groups, schedule = release.fresh_optimizer(config, names)
+        groups, schedule = layout.fresh_optimizer(config, names)
     else:
         groups, schedule = [group | {"betas": tuple(group["betas"])} for group in kept.groups], kept.schedule
     if kept is None or kept.step != step:
-        groups, schedule = release.at_step(groups, schedule, Optimizer(model.network, config), step)
-    moments = release.moments_to_theirs(state) if state else {}
+        groups, schedule = layout.at_step(groups, schedule, Optimizer(model.network, config), step)
+    moments = layout.moments_to_theirs(state) if state else {}
     for key, tensor in kept.moments.items() if kept and state else ():
         name, _, field = key.partition("/")
         moments.setdefault(name, {})[field] = tensor

@@ -21,8 +21,8 @@ from cortext.models.storage import write_tensors
 from cortext.text.phonemes import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
-from cortext.training.exchange import export_release, import_checkpoint
 from cortext.training.optim import Optimizer
+from cortext.training.release.exchange import export_release, import_checkpoint
 
 FEATURES_TC = np.random.default_rng(5).normal(size=(90, 8)).astype(np.float32)
 
