@@ -186,7 +186,7 @@ def _unfit(model: AcousticModel, split: PackedSplit, i: int, n_patches: int, whe
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
     if session not in model.sessions:
         found = f"session {session!r} is unknown to the run; {nearest(session, model.sessions)}"
-        message = f"{found}; train on that day too, {SKIP_HINT}"
+        message = f"{found}; adapt the run to that day with cortext adapt, {SKIP_HINT}"
         return Problem(str(where), name, "session", message)
     if n_patches < 1:
         found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
