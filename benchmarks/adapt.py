@@ -38,8 +38,10 @@ from cortext.training import Trainer, adapt, read_train_config, train
 
 TRIALS = (5, 10, 20, 50, 100)
 N_KNOWN = 5
-NEW_DAYS = {"2 days later": 5, "14 days later": 10}
+NEW_DAYS = {"14 days later": 10, "2 days later": 5}
 """Positions of the new days among the sessions."""
+SCRATCH_DAY = "2 days later"
+"""Without the known days it makes no difference how long ago they were."""
 RECIPE = ["model.n_units=128", "num_training_batches=400", "lr_decay_steps=400", "lr_decay_steps_day=400"]
 METHODS = ("day layer", "whole model", "whole model, old trials")
 COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": "tab:orange"} | {
@@ -120,8 +122,7 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
         unadapted = {"per": per(base, data, data.sessions[number], known[-1]), "old": per(base, data, known[-1])}
         results.append({"seed": seed, "day": day, "method": "no adaptation", "trials": 0} | unadapted)
         for count in TRIALS:
-            # From scratch, how long ago the known days were makes no difference.
-            for method in [*METHODS, *(["from scratch"] if day == next(iter(NEW_DAYS)) else [])]:
+            for method in [*METHODS, *(["from scratch"] if day == SCRATCH_DAY else [])]:
                 key = {"seed": seed, "day": day, "method": method, "trials": count}
                 cached = out / f"{number}-{method.replace(', ', '-').replace(' ', '-')}-{count}.json"
                 if not cached.is_file():

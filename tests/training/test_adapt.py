@@ -135,7 +135,7 @@ def test_where_learning_does_harm_the_nearest_layer_is_kept(base, packed, tmp_pa
 def test_without_a_validation_split_some_trials_are_held_out_of_training(base, turned, tmp_path):
     summary = adapt(base, only_train(turned, tmp_path / "files"), tmp_path / "run", trials=15, **QUICK)
     assert (summary.n_trials, summary.n_val_trials) == (13, 2)
-    assert summary.validated_on == "held out of the day's"
+    assert summary.validated_on == "trials held out of training"
 
 
 def test_the_whole_model_learns_with_old_trials_in_every_batch(base, packed, turned, tmp_path):

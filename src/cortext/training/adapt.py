@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from cortext.training.config import TrainConfig
 from cortext.training.loss import ctc_loss
 from cortext.training.precision import autocast
 from cortext.training.progress import reading_bar
+from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
 
 TRIALS_PER_DAY = 16
@@ -57,7 +58,7 @@ class AdaptSummary:
     """Trials of the new day that it learnt from."""
     n_old_trials: int
     n_val_trials: int
-    validated_on: str
+    validated_on: Literal["the day's validation split", "trials held out of training"]
     val_per_before: float
     """With the nearest day's layer as it is."""
     val_per: float
@@ -76,7 +77,7 @@ class AdaptSummary:
         before, after = 100 * self.val_per_before, 100 * self.val_per
         found = f"PER {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
         what = f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in {self.seconds:.0f} s"
-        return f"{self.run}: {what}; {found} ({self.n_val_trials} trials {self.validated_on})"
+        return f"{self.run}: {what}; {found} ({self.validated_on}: {self.n_val_trials})"
 
 
 def adapt(
@@ -112,16 +113,15 @@ def adapt(
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
     source = load_model(run)
     config = _run_config(Path(run), source)
-    with reading_bar(progress) as reading:
-        new = _checked(data, source, ("train", "val"), skip_bad, reading)
-        old = None if old_data is None else _checked(old_data, source, ("train",), skip_bad, reading)
+    with reading_bar(progress) as bar:
+        new = _checked(data, source, ("train", "val"), skip_bad, bar)
+        old = None if old_data is None else _checked(old_data, source, ("train",), skip_bad, bar)
     name = _new_session(source, new, session)
     chosen = _new_day(new, name, trials, config)
-    n_trials = len(chosen.split("train"))
+    model = _with_day(source, name)
+    settings = _settings(config, model, len(chosen.split("train")), old is not None, whole_model, batches)
     if old is not None:
         chosen = joined([chosen, _old_days(old, source, old_trials, config)])
-    model = _with_day(source, name)
-    settings = _settings(config, model, n_trials, old is not None, whole_model, batches)
     with (
         Trainer(settings, chosen, out, model=model, device=device, overrides=overrides, progress=progress) as trainer,
         _emptied_on_failure(out),
@@ -130,27 +130,8 @@ def adapt(
         before = trainer.validate()
         result = trainer.run()
         assert result is not None  # it has run to the end
-        n_trained = int((trainer.train_split.day_N == chosen.sessions.index(name)).sum())
-        summary = AdaptSummary(
-            run=str(out),
-            source=str(run),
-            session=name,
-            nearest=min(losses, key=losses.__getitem__),
-            loss_by_session=losses,
-            whole_model=whole_model,
-            n_trials=n_trained,
-            n_old_trials=result.n_train_trials - n_trained,
-            n_val_trials=result.n_val_trials,
-            validated_on="of the day's validation split" if "val" in chosen.splits else "held out of the day's",
-            val_per_before=before["val_per"],
-            val_per=result.val_per,
-            val_loss_before=before["val_loss"],
-            val_loss=result.val_loss,
-            batches=result.steps,
-            best_step=result.best_step,
-            skipped=result.skipped,
-            seconds=round(time.perf_counter() - started, 2),
-        )
+        seconds = round(time.perf_counter() - started, 2)
+        summary = _summary(trainer, result, before, losses, str(run), whole_model, seconds)
         content = asdict(summary) | {"provenance": provenance()}
         write_whole(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
     return summary
@@ -350,3 +331,37 @@ def _begin_as_nearest(trainer: Trainer, progress: bool) -> dict[str, float]:
         if name.startswith("day_"):
             parameter[-1] = parameter[best]
     return losses
+
+
+def _summary(
+    trainer: Trainer,
+    result: RunSummary,
+    before: dict[str, Any],
+    losses: dict[str, float],
+    source: str,
+    whole_model: bool,
+    seconds: float,
+) -> AdaptSummary:
+    split, layer_of_day = trainer.train_split, trainer.batches.layer_of_day
+    n_trials = int((layer_of_day[split.day_N] == len(losses)).sum())
+    own = trainer.validator.batches.split.name == "val"
+    return AdaptSummary(
+        run=result.run,
+        source=source,
+        session=trainer.model.sessions[-1],
+        nearest=min(losses, key=losses.__getitem__),
+        loss_by_session=losses,
+        whole_model=whole_model,
+        n_trials=n_trials,
+        n_old_trials=len(split) - n_trials,
+        n_val_trials=result.n_val_trials,
+        validated_on="the day's validation split" if own else "trials held out of training",
+        val_per_before=before["val_per"],
+        val_per=result.val_per,
+        val_loss_before=before["val_loss"],
+        val_loss=result.val_loss,
+        batches=result.steps,
+        best_step=result.best_step,
+        skipped=result.skipped,
+        seconds=seconds,
+    )
