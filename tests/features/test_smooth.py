@@ -4,6 +4,7 @@ import torch
 from scipy.ndimage import convolve1d, gaussian_filter1d
 
 from cortext.features import gaussian_kernel, smooth
+from cortext.features.smooth import _add_up, _convolve
 
 
 def release_kernel(std: float, size: int) -> np.ndarray:
@@ -41,6 +42,14 @@ def test_same_padding_smooths_like_scipy_with_zeros_outside(dtype):
     expected = convolve1d(x_BTC.double().numpy(), gaussian_kernel().astype(float), axis=1, mode="constant")
     assert smoothed.dtype == torch.float32
     np.testing.assert_allclose(smoothed.numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (2, 3), (0, 0)])
+def test_the_ways_of_a_cpu_and_of_a_gpu_agree(before, after):
+    x_BTC = torch.randn(2, 30, 3, generator=torch.Generator().manual_seed(0))
+    kernel_K = torch.from_numpy(gaussian_kernel())
+    found = _add_up(x_BTC, kernel_K, before, after)
+    torch.testing.assert_close(found, _convolve(x_BTC, kernel_K, before, after), atol=1e-6, rtol=0)
 
 
 def test_valid_padding_keeps_the_bins_that_see_a_full_kernel():

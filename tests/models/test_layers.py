@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models.layers import dropout, gru, patches, reverse_gradient
+from cortext.models.layers import day_affine, dropout, gru, patches, reverse_gradient
 
 
 def gradients(function, *inputs):
@@ -58,6 +58,23 @@ def test_padding_has_no_part_in_what_a_gru_makes_of_the_rest(bf16):
     for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
         torch.testing.assert_close(b, a, atol=1e-6, rtol=0.01 if bf16 else 1e-5)
     assert gru(module, x, state, torch.tensor(lengths))[0].isfinite().all()
+
+
+@pytest.mark.parametrize("days", [(2, 2, 0, 0), (1, 1, 1, 1), (0, 1, 2, 0), (1, 1, 2, 0), (2, 0, 2, 0), (1,)])
+def test_each_trial_goes_through_the_map_of_its_day(days):
+    torch.manual_seed(0)
+    x = torch.randn(len(days), 6, 5, requires_grad=True)
+    weight, bias = torch.randn(3, 5, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+
+    def by_hand():
+        return [torch.stack([x[i] @ weight[day] + bias[day] for i, day in enumerate(days)])]
+
+    inputs = (x, weight, bias)
+    expected, found = (
+        gradients(f, *inputs) for f in (by_hand, lambda: [day_affine(x, torch.tensor(days), weight, bias)])
+    )
+    for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
+        torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("n_bins", "size", "stride"), [(30, 14, 4), (31, 14, 4), (14, 14, 4), (20, 6, 2), (20, 3, 5)])

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cortext.errors import ConfigError
-from cortext.models.layers import dropout, patches
+from cortext.models.layers import day_affine, dropout, patches
 
 
 @dataclass
@@ -61,7 +61,8 @@ class DayLayers(nn.Module):
         """Patches [B, P, I] of smoothed features [B, T, C]; without day layers, what it was given."""
         if not self.has_days:
             return x_BTC
-        x_BTC = torch.baddbmm(self.day_bias[day_B].unsqueeze(1), x_BTC, self.day_weight[day_B])
+        assert day_B is not None
+        x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
         x_BTC = dropout(nn.functional.softsign(x_BTC), self.config.input_network.input_layer_dropout, self.training)
         if self.config.patch_size:
             x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)

@@ -23,6 +23,21 @@ def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
     return windows
 
 
+def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
+
+    Where each day's trials are equally many and follow each other, as in training, it is one product for each day.
+    That takes a look at `day_B`, for which a GPU would have to be waited for.
+    """
+    n_trials, _, n_features = x_BTC.shape
+    if day_B.device.type == "cpu" and n_trials > 1:
+        days, counts = torch.unique_consecutive(day_B, return_counts=True)
+        if len(days) < n_trials and bool((counts == counts[0]).all()):
+            x_days = x_BTC.reshape(len(days), -1, n_features)
+            return torch.baddbmm(bias[days].unsqueeze(1), x_days, weight[days]).view(n_trials, -1, n_features)
+    return torch.baddbmm(bias[day_B].unsqueeze(1), x_BTC, weight[day_B])
+
+
 class _Patches(torch.autograd.Function):
     """Overlapping windows as a view; their gradients are added block by block, which `unfold` does bin by bin."""
 
