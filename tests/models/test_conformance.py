@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from cortext.errors import ConfigError
 from cortext.models import (
+    GRU,
     MODELS,
     AcousticModel,
     GRUConfig,
@@ -163,3 +165,13 @@ def test_saving_and_loading_changes_nothing(model, tmp_path):
     assert loaded.card() == model.card()
     assert loaded.inventory == RELEASE
     assert loaded.sessions == SESSIONS
+
+
+def test_a_model_that_does_not_take_lengths_is_refused_with_the_cure(monkeypatch):
+    class Deaf(GRU):
+        def forward(self, x_BTC, day_B, state=None):
+            raise AssertionError
+
+    monkeypatch.setitem(MODELS, "gru", Deaf)
+    with pytest.raises(ConfigError, match=r"model 'gru' has a forward without n_patches_B.*; add the keyword"):
+        build_model(GRUConfig(n_units=4), n_features=2, n_days=1, n_classes=41)

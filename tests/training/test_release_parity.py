@@ -287,7 +287,7 @@ def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
     pair.network.eval()
     validator = Validator(pair.of("val"), RELEASE, config)
     with torch.no_grad():
-        metrics, _ = validator.measure(lambda x_BTC, day_B: pair.network(x_BTC, day_B)[0], ALONE)
+        metrics, _ = validator.measure(lambda batch: pair.network(batch.x_BTC, batch.day_B)[0], ALONE)
     everything = np.arange(len(pair.data.split("val")))
     expected = pair.release.validate(pair.files("val", everything))
     assert 0 < metrics["val_per"] < 0.95

@@ -139,7 +139,7 @@ class AcousticModel:
         if smooth:
             x_BTC = self.smooth(x_BTC)
         day_B = torch.tensor([self.day(session) for session in sessions], device=self.device)
-        logits_BPV = self.network(x_BTC, day_B)[0].float()
+        logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
+from cortext.errors import ConfigError
 from cortext.registry import Registry
 
 
@@ -47,6 +49,14 @@ def model_config(mapping: Any, where: str | None = None) -> Any:
 
 
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:
-    """A freshly initialised model of the config's kind, on the CPU; the global torch generator decides its weights."""
-    network: nn.Module = MODELS[config.kind](config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+    """A freshly initialised model of the config's kind, on the CPU; the global torch generator decides its weights.
+
+    Raises ConfigError for a model whose `forward` lacks what `Model` promises.
+    """
+    cls = MODELS[config.kind]
+    parameters = inspect.signature(cls.forward).parameters
+    if not {"n_patches_B", "kwargs"} & set(parameters):
+        what = f"model {config.kind!r} has a forward without n_patches_B, the patches of each trial"
+        raise ConfigError(what, fix="add the keyword n_patches_B=None to it")
+    network: nn.Module = cls(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
     return network

@@ -325,9 +325,10 @@ class Trainer:
         self.watch.note(step, np.concatenate(indices), torch.cat(losses_B), norm)
         return norm
 
-    def _forward(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
+    def _forward(self, batch: TrainBatch) -> torch.Tensor:
         with autocast(self.device, self.bf16), nullcontext() if self.bf16 else full_float32():
-            logits_BPV: torch.Tensor = self.model.network(x_BTC, day_B)[0]
+            network = self.model.network
+            logits_BPV: torch.Tensor = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
         return logits_BPV
 
     def _gather_sums(self) -> None:

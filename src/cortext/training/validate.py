@@ -14,13 +14,13 @@ from cortext.decoding.greedy import greedy
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import Inventory
-from cortext.training.batches import Batches
+from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.loss import ctc_loss
 
-Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Logits [B, P, V] of features [B, T, C] and day layers [B], in the run's precision."""
+Forward = Callable[[TrainBatch], torch.Tensor]
+"""Logits [B, P, V] of a batch, in the run's precision."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Validator:
 
     def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, TrialResult]:
         batch, split = self.batches.batch(indices), self.batches.split
-        logits_BPV = forward(batch.x_BTC, batch.day_B)
+        logits_BPV = forward(batch)
         losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B).tolist()
         log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
         results = {}
