@@ -14,15 +14,6 @@ from torch import nn
 from cortext.models.recurrence import recurrence, with_padding, without_padding
 
 
-def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-    """[B, P, size * C]: `size` bins side by side, every `stride` bins; within a patch time runs slowest.
-
-    What is left after the last whole patch is passed over.
-    """
-    windows: torch.Tensor = _Patches.apply(x_BTC, size, stride)  # type: ignore[no-untyped-call]
-    return windows
-
-
 def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
 
@@ -36,6 +27,15 @@ def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, b
             x_days = x_BTC.reshape(len(days), -1, n_features)
             return torch.baddbmm(bias[days].unsqueeze(1), x_days, weight[days]).view(n_trials, -1, n_features)
     return torch.baddbmm(bias[day_B].unsqueeze(1), x_BTC, weight[day_B])
+
+
+def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
+    """[B, P, size * C]: `size` bins side by side, every `stride` bins; within a patch time runs slowest.
+
+    What is left after the last whole patch is passed over.
+    """
+    windows: torch.Tensor = _Patches.apply(x_BTC, size, stride)  # type: ignore[no-untyped-call]
+    return windows
 
 
 class _Patches(torch.autograd.Function):
