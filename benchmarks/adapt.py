@@ -5,7 +5,7 @@
 A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a simulated participant. Two
 later days that it has never seen, 2 and 14 days after the last, are then given to it with their first N trials:
 
-- no adaptation: the layer of the nearest day, as it is
+- no adaptation: the layer of the last known day, as it is
 - day layer, whole model, whole model with 200 old trials: `cortext.training.adapt` with its default settings
 - from scratch: a new model of the same size, trained on the N trials alone
 
@@ -33,15 +33,18 @@ from cortext.data.packed import PackedDataset, open_packed, pack
 from cortext.data.simulate import simulate
 from cortext.decoding.greedy import greedy
 from cortext.models import load_model
+from cortext.provenance import provenance
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.training import Trainer, adapt, read_train_config, train
 
 TRIALS = (5, 10, 20, 50, 100)
 N_KNOWN = 5
-NEW_DAYS = {"14 days later": 10, "2 days later": 5}
+NEW_DAYS = {"2 days later": 5, "14 days later": 10}
 """Positions of the new days among the sessions."""
 SCRATCH_DAY = "2 days later"
 """Without the known days it makes no difference how long ago they were."""
+RATES = (10, 15, 20, 30, 50, 80)
+"""Ticks of the picture, in percent."""
 RECIPE = ["model.n_units=128", "num_training_batches=400", "lr_decay_steps=400", "lr_decay_steps_day=400"]
 METHODS = ("day layer", "whole model", "whole model, old trials")
 COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": "tab:orange"} | {
@@ -118,7 +121,7 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
         shutil.rmtree(base, ignore_errors=True)
         train("demo", out / "packed", base, overrides=[*RECIPE, f"dataset.sessions={known}"], progress=False)
     results = []
-    for day, number in NEW_DAYS.items():
+    for day, number in reversed(NEW_DAYS.items()):  # the one where there is more to see first
         unadapted = {"per": per(base, data, data.sessions[number], known[-1]), "old": per(base, data, known[-1])}
         results.append({"seed": seed, "day": day, "method": "no adaptation", "trials": 0} | unadapted)
         for count in TRIALS:
@@ -154,8 +157,9 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
                 continue
             axes.plot([r["trials"] for r in rows], [100 * r["per"] for r in rows], ".", color=colour, alpha=0.4)
             axes.plot(counts, means, color=colour, label=method)
-        axes.set(title=f"a new day, {day}", xscale="log", ylim=(0, 100), xlabel="trials of the new day")
-        axes.set_xticks(TRIALS, [str(count) for count in TRIALS], minor=False)
+        axes.set(title=f"a new day, {day}", xscale="log", yscale="log", ylim=(7, 100), xlabel="trials of the new day")
+        axes.set_xticks(TRIALS, [str(count) for count in TRIALS])
+        axes.set_yticks(RATES, [str(rate) for rate in RATES])
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("phoneme error rate, %")
@@ -191,7 +195,9 @@ def main() -> None:
         results += measure_participant(seed, arguments.out / str(seed))
     print_tables(results)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"recipe": RECIPE, "results": results}, indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps({"recipe": RECIPE, "results": results, "provenance": provenance()}, indent=2) + "\n"
+        )
     if arguments.plot:
         plot(results, arguments.plot)
 

@@ -138,3 +138,12 @@ def test_readme_works_as_written_at_tiny_size(tmp_path):
 def test_make_demo_is_the_demo_verb():
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_new_day_goes_as_written(tmp_path):
+    few = [(r"--trials 20", "--trials 20 --batches 4"), (r"trials=20", "trials=20, batches=4")]
+    run_blocks(ROOT / "docs" / "adapt.md", tmp_path, [*TINY, *few])
+    for name in ("adapted", "again"):
+        assert json.loads((tmp_path / "runs" / name / "adaptation.json").read_text())["session"] == "sim.2025.01.17"
+    assert (tmp_path / "runs" / "adapted-eval" / "report.html").is_file()

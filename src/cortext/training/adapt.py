@@ -1,8 +1,8 @@
 """Adaptation: a day that the model has never seen gets a day layer, fitted to its first trials.
 
 The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss. Then either it alone
-learns, and everything about the known days stays as it is to the bit, or the whole model learns with small steps, best
-with old trials in every batch, without which it forgets the old days.
+learns, and everything about the known days stays as it is to the bit, or the whole model learns with small steps, with
+old trials in every batch where there are some.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def _settings(
 ) -> TrainConfig:
     """The run's configuration, made to adapt: few trials overfit, and the fewer, the smaller the steps must be.
 
-    The numbers were chosen on simulated drift over one to three weeks; see docs/adapt.md.
+    The numbers were chosen on simulated drift over two days to three weeks; see docs/adapt.md.
     """
     lr_day = min(4e-3, 1e-4 * n_trials)
     lr, warmup = lr_day / 8, batches // 10
