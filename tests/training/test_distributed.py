@@ -100,6 +100,13 @@ def test_a_loss_that_is_not_finite_in_one_process_stops_both_and_is_named(config
     assert json.loads((tmp_path / "run" / "not_finite.json").read_text())["trials"]
 
 
+@pytest.mark.slow
+def test_a_batch_of_fewer_trials_than_processes_is_refused_by_each(config, packed, tmp_path):
+    config = replace(config, dataset=replace(config.dataset, batch_size=1, days_per_batch=1))
+    for message in train_in_two(config, packed, tmp_path / "run"):
+        assert "2 processes share a batch of 1 trials; each needs one" in message
+
+
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_path):
     train(config, packed, tmp_path / "whole", progress=False)
     train(replace(config, gradient_accumulation_steps=3), packed, tmp_path / "pieces", progress=False)

@@ -70,6 +70,18 @@ def test_a_named_state_is_gone_back_to(config, packed, tmp_path):
     assert (tmp_path / "back" / "checkpoints" / "six.safetensors").is_file()
 
 
+def test_going_back_to_the_beginning_forgets_what_the_optimiser_has_seen(config, packed, tmp_path):
+    train(config, packed, tmp_path / "one", progress=False)
+    with Trainer(config, packed, tmp_path / "back", progress=False) as trainer:
+        assert trainer.run(0) is None
+        assert trainer.progress.step == 0
+        trainer.save("beginning")
+        trainer.run(5)
+        trainer.load("beginning")
+        trainer.run()
+    assert_equal(tmp_path / "one", tmp_path / "back")
+
+
 def test_validating_by_hand_measures_records_and_keeps_the_best(config, packed, tmp_path):
     with Trainer(config, packed, tmp_path / "run", progress=False) as trainer:
         trainer.run(2)
@@ -184,6 +196,8 @@ def test_only_what_is_trainable_moves(config, packed, tmp_path):
     assert moved == {"day_weight", "day_bias", "out.bias"}
     with pytest.raises(ConfigError, match="trainable names 'outt', with which no parameter begins; did you mean 'out'"):
         train(replace(config, trainable=["outt"]), packed, tmp_path / "wrong", progress=False)
+    with pytest.raises(ConfigError, match="no parameter is left that learns; name more in trainable, or unfreeze"):
+        train(replace(config, trainable=[]), packed, tmp_path / "wrong", progress=False)
 
 
 def test_frozen_day_layers_and_a_frozen_gru_stay(config, packed, tmp_path):

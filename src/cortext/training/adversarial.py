@@ -80,7 +80,7 @@ def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Te
     published shape (7,168 values whose mean square is about 0.13) then costs one nat a trial, where a CTC loss is tens
     of them. A mean over the values would be without effect, and a sum over time would outweigh the CTC loss.
     """
-    n_patches_B = n_patches_B.to(noise_BPI.device)
+    n_patches_B = n_patches_B.to(noise_BPI.device, non_blocking=True)
     energy_BP = noise_BPI.square().sum(-1, dtype=torch.promote_types(noise_BPI.dtype, torch.float32))
     inside_BP = torch.arange(energy_BP.shape[1], device=energy_BP.device) < n_patches_B[:, None]
     return torch.where(inside_BP, energy_BP, 0.0).sum(1) / n_patches_B.clamp(min=1)

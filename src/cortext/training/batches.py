@@ -128,6 +128,8 @@ class Batches:
         """Augmented batches number `first` to `end - 1`; a thread prepares each while the one before is in use."""
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        if stream is not None:  # resident trials may still be on their way
+            stream.wait_stream(torch.cuda.current_stream(self.device))
 
         def load(step: int) -> tuple[TrainBatch, torch.cuda.Event | None]:
             generator = torch.Generator(self.device).manual_seed(derived_seed(seed, AUGMENTATION, step))

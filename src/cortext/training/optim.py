@@ -144,7 +144,8 @@ class Optimizer:
         return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state` gave."""
+        """Take over what `state` gave; a parameter of which it has nothing starts afresh."""
+        self.adam.state.clear()
         self.day_adam.steps.copy_(state["day_steps"])
         for name in self.day_adam.parameters:
             self.day_adam.mean[name].copy_(state[f"mean.{name}"])

@@ -114,15 +114,20 @@ def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticM
 
 
 def freeze(network: nn.Module, trainable: list[str] | None) -> None:
-    """Let only parameters learn whose names begin with one of `trainable`. Raises ConfigError if one begins none."""
-    if trainable is None:
-        return
+    """Let only parameters learn whose names begin with one of `trainable`.
+
+    Raises ConfigError if one of them begins none, and if nothing is left that learns.
+    """
     names = [name for name, _ in network.named_parameters()]
-    for beginning in trainable:
+    for beginning in trainable or ():
         if not any(name.startswith(beginning) for name in names):
             first = sorted({name.partition(".")[0] for name in names})
             raise ConfigError(
                 f"trainable names {beginning!r}, with which no parameter begins; {nearest(beginning, first)}"
             )
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad and name.startswith(tuple(trainable)))
+        kept = trainable is None or name.startswith(tuple(trainable))
+        parameter.requires_grad_(parameter.requires_grad and kept)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        what = "no parameter is left that learns"
+        raise ConfigError(what, fix="name more in trainable, or unfreeze the input layers or the GRU")

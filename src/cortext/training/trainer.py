@@ -128,10 +128,13 @@ class Trainer:
         lm: str | Path | None,
     ) -> None:
         config, settings = self.config, self.config.dataset
+        if self.processes.world > settings.batch_size:
+            what = f"{self.processes.world} processes share a batch of {settings.batch_size} trials; each needs one"
+            raise ConfigError(what, fix="start fewer, or raise dataset.batch_size")
         sessions = training_sessions(settings, data) if model is None else model.sessions
         self.skipped = data.bad_trials
         self.train_split, val_split = training_splits(settings, data, sessions)
-        with torch.random.fork_rng():
+        with self._own_random_numbers():
             self.model = model or new_model(config, data, sessions, init_from)
         network = self.model.network.to(self.device)
         freeze(network, config.trainable)
@@ -166,6 +169,10 @@ class Trainer:
         self.progress = Progress(data=identity)
         self._restore_or_begin()
         self.network = self.processes.wrap(network)
+
+    def _own_random_numbers(self) -> AbstractContextManager[None]:
+        """A context after which torch's generators are what they were; other GPUs than this one are left in peace."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def _restore_or_begin(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
@@ -209,10 +216,11 @@ class Trainer:
         """
         progress, total = self.progress, self.config.num_training_batches
         started, before = time.perf_counter(), progress.seconds
-        end = progress.step if progress.finished else min(total, progress.step + (n_batches or total))
+        wanted = total if n_batches is None else n_batches
+        end = progress.step if progress.finished else min(total, progress.step + wanted)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(torch.random.fork_rng())
+            enter(self._own_random_numbers())
             enter(nullcontext() if self.bf16 else full_float32())
             self._start_logs(stack)
             bar = enter(training_bar(total, progress.step, self.shown and self.processes.first))
@@ -306,7 +314,8 @@ class Trainer:
         network, step, world = self.network.train(), self.progress.step, self.processes.world
         size = self.config.dataset.batch_size
         pieces = min(self.config.gradient_accumulation_steps, len(batch))
-        seed = derived_seed(self.config.seed, DROPOUT, step) + self.processes.rank * pieces
+        most_pieces = self.config.gradient_accumulation_steps  # those of the process with the most trials
+        seed = derived_seed(self.config.seed, DROPOUT, step) + self.processes.rank * most_pieces
         finished = []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
