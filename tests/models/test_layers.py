@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from cortext import _native
 from cortext.models.layers import day_affine, dropout, gru, patches, reverse_gradient
 
 
@@ -58,6 +59,32 @@ def test_padding_has_no_part_in_what_a_gru_makes_of_the_rest(bf16):
     for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
         torch.testing.assert_close(b, a, atol=1e-6, rtol=0.01 if bf16 else 1e-5)
     assert gru(module, x, state, torch.tensor(lengths))[0].isfinite().all()
+
+
+def test_processors_without_the_compiled_recurrence_train_the_same(monkeypatch):
+    torch.manual_seed(0)
+    module = nn.GRU(24, 32, 2, batch_first=True)
+    x, state = torch.randn(4, 10, 24, requires_grad=True), torch.randn(2, 4, 32, requires_grad=True)
+
+    def in_bfloat16():
+        with torch.autocast("cpu", torch.bfloat16):
+            return gru(module, x, state, torch.tensor([10, 1, 0, 7]))  # no patch is taken for one
+
+    inputs = (x, state, *module.parameters())
+    results = [gradients(in_bfloat16, *inputs)]
+    monkeypatch.setattr(_native, "can_run_recurrence", lambda: False)
+    results.append(gradients(in_bfloat16, *inputs))
+    for a, b in zip(*([*hidden, *found] for hidden, found in results), strict=True):
+        assert float((a - b).norm() / b.norm()) < 0.01
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_second_derivatives_are_refused_and_not_wrong(bf16):
+    module, x = nn.GRU(8, 32, batch_first=True), torch.randn(2, 5, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        hidden, _ = gru(module, x, torch.zeros(1, 2, 32))
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(hidden.sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize("days", [(2, 2, 0, 0), (1, 1, 1, 1), (0, 1, 2, 0), (1, 1, 2, 0), (2, 0, 2, 0), (1,)])

@@ -26,6 +26,19 @@ with Trainer(config, data, out, resume=bool(resume), progress=False) as trainer:
     trainer.run(int(batches) or None)
 """
 
+INTERRUPTED = """
+import os, signal, sys
+from cortext.training import Callback, Trainer
+
+class Interrupting(Callback):
+    def on_train(self, trainer, step, values):
+        if not trainer.processes.first:
+            os.kill(os.getpid(), signal.SIGINT)
+
+with Trainer(*sys.argv[1:4], callbacks=[Interrupting()], progress=False) as trainer:
+    trainer.run()
+"""
+
 
 def free_port() -> int:
     with socket.socket() as server:
@@ -33,7 +46,9 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def train_in_two(config: TrainConfig, data: Path, out: Path, batches: int = 0, resume: bool = False) -> list[str]:
+def train_in_two(
+    config: TrainConfig, data: Path, out: Path, batches: int = 0, resume: bool = False, program: str = PROGRAM
+) -> list[str]:
     """What torchrun does, without its watching: two processes of one world. Returns what each says on stderr."""
     file = out.with_suffix(".yaml")
     save_config(config, file)
@@ -41,7 +56,7 @@ def train_in_two(config: TrainConfig, data: Path, out: Path, batches: int = 0, r
     arguments = [file, data, out, str(batches), "resume" if resume else ""]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [sys.executable, "-c", program, *arguments],
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
@@ -105,6 +120,16 @@ def test_a_batch_of_fewer_trials_than_processes_is_refused_by_each(config, packe
     config = replace(config, dataset=replace(config.dataset, batch_size=1, days_per_batch=1))
     for message in train_in_two(config, packed, tmp_path / "run"):
         assert "2 processes share a batch of 1 trials; each needs one" in message
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_one_process_stops_both_at_the_next_line(config, packed, tmp_path):
+    config = replace(config, batches_per_val_step=1000)
+    for message in train_in_two(config, packed, tmp_path / "run", program=INTERRUPTED):
+        assert "interrupted after 3 of 12 batches; everything is saved" in message
+    train(config, packed, tmp_path / "one", progress=False)
+    train(config, packed, tmp_path / "run", resume=True, progress=False)
+    assert_alike(tmp_path / "one", tmp_path / "run")
 
 
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_path):

@@ -111,6 +111,24 @@ def test_callbacks_see_losses_validations_and_the_end(config, packed, tmp_path):
     assert seen[-1] == ("end", 12, SESSIONS)
 
 
+def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, tmp_path):
+    class Failing(Callback):
+        def on_train(self, trainer, step, values):
+            if step == 6:
+                raise ValueError("in a callback")
+
+    train(config, packed, tmp_path / "one", progress=False)
+    with Trainer(config, packed, tmp_path / "two", callbacks=[Failing()], progress=False) as trainer:
+        with pytest.raises(ValueError, match="in a callback"):
+            trainer.run()
+        trainer.run()
+    assert_equal(tmp_path / "one", tmp_path / "two")
+    for kind in ("train", "val"):
+        assert [line["step"] for line in lines(tmp_path / "one", kind)] == [
+            line["step"] for line in lines(tmp_path / "two", kind)
+        ]
+
+
 def test_a_batch_of_resident_trials_is_the_batch_of_the_file(packed):
     split = open_packed(packed).split("train").select(sessions=SESSIONS[1:], feature_subset=[6, 1, 2])
     resident = ResidentTrials(split, torch.device("cpu"))

@@ -97,6 +97,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_h_ND: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        _refuse_second_derivatives()
         starts, h0_BD, w_hh, h_ND, h_before_ND, gates_N4D = ctx.saved_tensors
         d_input_NG = torch.empty(len(h_ND), len(w_hh), dtype=torch.bfloat16)
         d_recurrent_NG, d_h0_BD = torch.empty_like(d_input_NG), torch.empty_like(h0_BD)
@@ -116,6 +117,12 @@ class _Native(torch.autograd.Function):
         )
         d_weight = (d_recurrent_NG.t() @ h_before_ND).float()
         return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_b_hh_G
+
+
+def _refuse_second_derivatives() -> None:
+    # `once_differentiable` lets those through that come by the weights alone, and they would be wrong.
+    if torch.is_grad_enabled():  # only under create_graph=True
+        raise RuntimeError("the GRU of training has first derivatives only; create_graph=True cannot be used with it")
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
@@ -152,6 +159,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_hidden_BPD: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        _refuse_second_derivatives()
         h, gates, recurrent, w_hh = ctx.saved_tensors
         n_steps, n_trials, n_units = h.shape[0] - 1, h.shape[1], h.shape[2]
         dtype = recurrent.dtype

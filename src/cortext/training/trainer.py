@@ -2,8 +2,9 @@
 
 Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches, augmentation and
 dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on a CPU with the same number of
-threads; some CUDA kernels add in an order of their own). On a GPU nothing waits for the device between two lines about
-training: losses are added up there, and a batch that is not finite moves nothing and is named at the next line.
+threads; cuDNN draws the dropout between GRU layers from a state of its own, and some CUDA kernels add in an order of
+their own). On a GPU nothing here waits for the device between two lines about training: losses are added up there, and
+a batch that is not finite moves nothing and is named at the next line.
 """
 
 from __future__ import annotations
@@ -277,13 +278,16 @@ class Trainer:
             self._board = stack.enter_context(closing(board))
 
     def _forget_logs(self) -> None:
+        # After an exception more is written than the last state knows of; this trainer may go on from where it is.
+        self.progress.metrics_bytes = self.run_directory.metrics.stat().st_size
         self._log = self._board = None
 
     def _agreed(self, interrupted: threading.Event, due: bool) -> bool:
         """Whether to stop; several processes agree on it where they meet anyway."""
         if self.processes.world == 1:
             return interrupted.is_set()
-        return due and any(self.processes.gather(interrupted.is_set()))
+        meet = due or self.progress.step % self.config.batches_per_train_log == 0
+        return meet and any(self.processes.gather(interrupted.is_set()))
 
     def _step(self, batch: TrainBatch, bar: Advance) -> bool:
         """One batch, and what is due after it; returns whether the state must be saved."""
