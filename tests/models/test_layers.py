@@ -78,6 +78,16 @@ def test_processors_without_the_compiled_recurrence_train_the_same(monkeypatch):
         assert float((a - b).norm() / b.norm()) < 0.01
 
 
+def test_a_frozen_gru_hands_on_the_same_gradient():
+    module, x, found = nn.GRU(8, 32, batch_first=True), torch.randn(2, 5, 8, requires_grad=True), []
+    for learns in (True, False):
+        module.requires_grad_(learns)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden, _ = gru(module, x, torch.zeros(1, 2, 32))
+        found.append(torch.autograd.grad(hidden.square().sum(), x)[0])
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_second_derivatives_are_refused_and_not_wrong(bf16):
     module, x = nn.GRU(8, 32, batch_first=True), torch.randn(2, 5, 8, requires_grad=True)

@@ -115,7 +115,8 @@ class _Native(torch.autograd.Function):
             d_b_hh_G,
             torch.get_num_threads(),
         )
-        d_weight = (d_recurrent_NG.t() @ h_before_ND).float()
+        learns = ctx.needs_input_grad[3]  # not where only the day layers are adapted
+        d_weight = (d_recurrent_NG.t() @ h_before_ND).float() if learns else None
         return d_input_NG.to(ctx.input_dtype), None, d_h0_BD, d_weight, d_b_hh_G
 
 
