@@ -20,7 +20,7 @@ from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
-from cortext.training import RunSummary, TrainConfig, loss, train, trainer
+from cortext.training import RunSummary, TrainConfig, Trainer, loss, train, trainer
 from cortext.training.checkpoint import MetricsLog
 from cortext.training.validate import Validator
 
@@ -119,7 +119,7 @@ def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly
 
     def interrupted_update(trainer, batch):
         if trainer.progress.step == step and not resumed:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM if step == 5 else signal.SIGINT)
         return original(trainer, batch)
 
     monkeypatch.setattr(trainer.Trainer, "_update", interrupted_update)
@@ -455,3 +455,29 @@ def test_words_are_decoded_where_there_is_a_language_model(config, packed, tmp_p
 def test_a_device_that_is_not_there_is_refused(config, packed, tmp_path):
     with pytest.raises(RunError, match="device 'cuda:99' cannot be used"):
         train(config, packed, tmp_path / "run", device="cuda:99")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_profile_that_would_begin_after_the_last_batch_is_refused(config, packed, tmp_path, resume):
+    if resume:
+        with Trainer(config, packed, tmp_path / "run", progress=False) as trainer:
+            trainer.run(config.num_training_batches - 2)
+    first = 2 if resume else config.num_training_batches
+    with pytest.raises(ConfigError, match=f"begins at batch {first}, and there are only {first}; give smaller"):
+        train(
+            config,
+            packed,
+            tmp_path / "run",
+            resume=resume,
+            profile=tmp_path / "trace",
+            profile_steps=(first, first + 3),
+            progress=False,
+        )
+    assert (tmp_path / "run").exists() == resume
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_training(config, packed, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file: cannot be written"):
+        train(config, packed, tmp_path / "run", profile=tmp_path / "file", progress=False)
+    assert not (tmp_path / "run").exists()
