@@ -105,9 +105,10 @@ def test_the_verb_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_pat
 
 
 @pytest.mark.slow
-def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, capsys):
+def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("cortext.bench.training_sides.YARDSTICK", tmp_path / "absent.py")
     command = ["bench", "training", "--turns", "1", "--steps", "1", "--threads", "1", "--only", "release"]
-    assert run([*command, "--only", "ours", "--yardstick", str(tmp_path / "absent.py")]) == 0
+    assert run([*command, "--only", "ours"]) == 0
     shown = capsys.readouterr().out
     assert "release left out: the restated published trainer is not at" in shown
     assert "ours alone" in shown
@@ -140,6 +141,21 @@ def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     result = training.bench_training({"wide": wide}, Plan(["ours"]))
     assert result["missing"] == {"wide": reason}
     assert result["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--yardstick", "absent.py"], "absent.py: there is no such file; give benchmarks/release_trainer.py"),
+        (["--picture", "curves.png"], "--picture draws the curves of --curves"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_before_anything_is(options, message, capsys):
+    assert run(["bench", "training", *options]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
 
 
 def test_unknown_names_are_one_line(capsys):

@@ -104,10 +104,16 @@ def training(
     from cortext.bench.training_sides import YARDSTICK
     from cortext.data.disk import disk_errors
     from cortext.errors import ConfigError, nearest
+    from cortext.training.distributed import own_device
 
     def stage(name: str) -> None:
         typer.echo(f"{name} ...", err=True)
 
+    if picture is not None and curves is None:
+        raise typer.BadParameter("--picture draws the curves of --curves")
+    if yardstick is not None and not yardstick.is_file():
+        raise ConfigError("there is no such file", where=yardstick, fix="give benchmarks/release_trainer.py")
+    own_device(device)
     if out is not None:
         with disk_errors(out):  # before the work
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,9 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def train(
-    config: Annotated[str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, demo, tiny.")],
+    config: Annotated[
+        str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, triple_gru, demo, tiny.")
+    ],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,

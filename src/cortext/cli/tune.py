@@ -30,7 +30,9 @@ def _group() -> None:
 
 
 def training(
-    config: Annotated[str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, demo, tiny.")],
+    config: Annotated[
+        str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, triple_gru, demo, tiny.")
+    ],
     data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
     out: Annotated[Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")],
     grid: Annotated[

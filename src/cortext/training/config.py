@@ -161,7 +161,7 @@ class TrainConfig:
 
 
 def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
-    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `demo`, `tiny`).
+    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `triple_gru`, `demo`, `tiny`).
 
     The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it has no effect here
     is logged in one line. `overrides` are `key=value` texts. Raises ConfigError.
