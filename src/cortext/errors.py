@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 class CortextError(Exception):
@@ -19,6 +20,14 @@ class CortextError(Exception):
         self.what, self.where, self.fix = what, where, fix
         line = f"{where}: {what}" if where is not None else what
         super().__init__(" ".join(f"{line}; {fix}".split()) if fix else " ".join(line.split()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, which are told of it."""
+        return _again, (type(self), self.what, self.where, self.fix)
+
+
+def _again(kind: type[CortextError], what: str, where: str | Path | None, fix: str | None) -> CortextError:
+    return kind(what, where=where, fix=fix)
 
 
 class ConfigError(CortextError):

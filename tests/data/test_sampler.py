@@ -61,16 +61,6 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
     assert not np.array_equal(DayBalancedSampler(DAY_N, 64, 4, seed=8).indices(0), forwards[0])
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 64])
-def test_the_workers_shards_make_up_the_batch(world: int) -> None:
-    sampler = DayBalancedSampler(DAY_N, 64, 4, seed=0)
-    shards = [sampler.shard(5, rank, world) for rank in range(world)]
-    assert sorted(np.concatenate(shards)) == sorted(sampler.indices(5))
-    assert {len(shard) for shard in shards} <= {64 // world, -(-64 // world)}
-    with pytest.raises(ConfigError, match="worker 64 of 64"):
-        sampler.shard(5, 64, 64)
-
-
 def test_days_that_must_be_included_are_in_every_batch() -> None:
     wanted = [-1, 2]
     sampler = DayBalancedSampler(DAY_N, 16, 4, seed=0, must_include_days=wanted)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from cortext.config import save_config
 from cortext.features import Augmentation
+from cortext.models import TripleGRUConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import TrainConfig, Trainer, train
 
@@ -136,3 +137,21 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_pa
     train(config, packed, tmp_path / "whole", progress=False)
     train(replace(config, gradient_accumulation_steps=3), packed, tmp_path / "pieces", progress=False)
     assert_alike(tmp_path / "whole", tmp_path / "pieces")
+
+
+@pytest.mark.slow
+def test_what_the_first_process_refuses_all_refuse(config, packed, tmp_path):
+    train(config, packed, tmp_path / "run", progress=False)
+    for message in train_in_two(config, packed, tmp_path / "run"):
+        assert message.splitlines()[-1].endswith("the run is finished; give another --out, or delete the directory")
+
+
+@pytest.mark.slow
+def test_a_loss_that_leaves_parameters_unused_is_trained_by_two_as_by_one(config, packed, tmp_path):
+    model = TripleGRUConfig(
+        noise_units=8, clean_units=8, noisy_units=8, rnn_dropout=0, input_network=config.model.input_network
+    )
+    config = replace(config, model=model, loss={"kind": "ctc"}, num_training_batches=4)
+    train(config, packed, tmp_path / "one", progress=False)
+    assert train_in_two(config, packed, tmp_path / "two") == ["", ""]
+    assert_alike(tmp_path / "one", tmp_path / "two")

@@ -14,9 +14,9 @@ from cortext.data.hdf5 import open_dataset
 from cortext.data.packed import open_packed, pack
 from cortext.errors import ConfigError, DataError
 from cortext.models import load_model
+from cortext.models.precision import full_float32
 from cortext.training import Callback, Trainer, train
 from cortext.training.batches import Batches
-from cortext.training.precision import full_float32
 from cortext.training.resident import ResidentTrials
 
 from .conftest import SESSIONS, write_recordings

@@ -21,9 +21,9 @@ from cortext.bench.searcher import Missing
 from cortext.bench.training_data import ReleaseBatches, validation_files
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.features import prepare
+from cortext.models.precision import autocast, full_float32
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
-from cortext.training.precision import autocast, full_float32
 from cortext.training.release.layout import split_days
 
 PARTS = ("load", "augment", "forward", "backward", "step")

@@ -107,16 +107,6 @@ class DayBalancedSampler:
             chosen.append(trials[np.minimum((quantiles * len(trials)).astype(np.int64), len(trials) - 1)])
         return np.concatenate(chosen)
 
-    def shard(self, step: int, rank: int, world: int) -> np.ndarray:
-        """int64 [<= ceil(B / world)]: the part of batch `step` that worker `rank` of `world` trains on.
-
-        The parts of all workers are together exactly the batch; each has trials of every day where it can.
-        """
-        if not 0 <= rank < world <= self.batch_size:
-            found = f"worker {rank} of {world} with batch_size {self.batch_size}"
-            raise ConfigError(f"{found}; 0 <= worker < workers <= batch_size is needed")
-        return self.indices(step)[rank::world]
-
     def _generator(self, step: int) -> np.random.Generator:
         """Philox is counter-based: the step is the counter's highest word, so batches never share random numbers."""
         return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, step]))

@@ -19,6 +19,7 @@ from cortext.config import from_mapping, to_mapping
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
 from cortext.files import write_whole
+from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, model_config
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import Inventory
@@ -139,7 +140,8 @@ class AcousticModel:
         if smooth:
             x_BTC = self.smooth(x_BTC)
         day_B = torch.tensor([self.day(session) for session in sessions], device=self.device)
-        logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
+        with full_float32():
+            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B

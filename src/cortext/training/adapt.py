@@ -26,10 +26,10 @@ from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
 from cortext.files import write_whole
 from cortext.models import AcousticModel, build_model, load_model
+from cortext.models.precision import autocast
 from cortext.provenance import provenance
 from cortext.training.config import TrainConfig
 from cortext.training.loss import ctc_loss
-from cortext.training.precision import autocast
 from cortext.training.progress import reading_bar
 from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer

@@ -7,17 +7,19 @@ Every process holds the same weights and draws the same batches; gradients are a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from cortext.errors import RunError
+from cortext.errors import CortextError, RunError
+
+T = TypeVar("T")
 
 PATIENCE = timedelta(hours=6)
 """How long a process waits for another, which may be packing a whole data set."""
@@ -35,11 +37,31 @@ class Processes:
         """Whether this process is the one that writes."""
         return self.rank == 0
 
-    def wrap(self, network: nn.Module) -> nn.Module:
-        """The network, whose gradients are averaged over the processes."""
+    def wrap(self, network: nn.Module, all_used: bool) -> nn.Module:
+        """The network, whose gradients are averaged over the processes.
+
+        all_used: whether every parameter that learns has a gradient in every batch; to look for the others takes time
+        """
         if self.world == 1:
             return network
-        return nn.parallel.DistributedDataParallel(network, find_unused_parameters=False)
+        return nn.parallel.DistributedDataParallel(
+            network, find_unused_parameters=not all_used, gradient_as_bucket_view=True
+        )
+
+    def led(self, action: Callable[[], T]) -> T | None:
+        """Let the first process do something while the others wait: its result there, None elsewhere.
+
+        A CortextError of it is raised in all; all must call.
+        """
+        result, error = None, None
+        if self.first:
+            try:
+                result = action()
+            except CortextError as failure:
+                error = failure
+        if (error := self.gather(error)[0]) is not None:
+            raise error
+        return result
 
     def gather(self, value: Any) -> list[Any]:
         """The value (anything that pickles) of every process, in each of them; all must call."""
@@ -48,11 +70,6 @@ class Processes:
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
-
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.world > 1:
-            dist.barrier()
 
 
 ALONE = Processes()

@@ -58,7 +58,10 @@ def say(line: str, shown: bool) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """While inside, the first Ctrl-C only sets the event, so that no step is cut in two; a second one is obeyed."""
+    """While inside, the first Ctrl-C or SIGTERM only sets the event, so that no step is cut in two; a second is obeyed.
+
+    Schedulers and torchrun end a process with SIGTERM, and wait a while before they kill it.
+    """
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
@@ -69,11 +72,12 @@ def interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         interrupted.set()
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class TensorBoard:

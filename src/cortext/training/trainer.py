@@ -24,6 +24,7 @@ from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.features import build_augmentations
 from cortext.models import AcousticModel, save_model
+from cortext.models.precision import autocast, full_float32, uses_bf16
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
@@ -34,7 +35,6 @@ from cortext.training.loss import build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.not_finite import Watch
 from cortext.training.optim import Optimizer
-from cortext.training.precision import autocast, full_float32, uses_bf16
 from cortext.training.progress import Advance, TensorBoard, interrupts, reading_bar, say, training_bar
 from cortext.training.resident import resident_trials
 from cortext.training.setup import freeze, new_model, training_sessions, training_splits
@@ -85,9 +85,7 @@ class Trainer:
         self.run_directory = RunDirectory(out)
         with ExitStack() as stack:
             self.processes = stack.enter_context(processes(self.device))
-            if self.processes.first:
-                stack.enter_context(self.run_directory.held())
-                self.run_directory.begin(self.config, resume)
+            self.processes.led(lambda: self._begin(stack, resume))
             try:
                 dataset = self._open(data, skip_bad)
                 self._prepare(dataset, init_from, model, lm)
@@ -107,19 +105,23 @@ class Trainer:
         """Let go of the run directory."""
         self._open_files.close()
 
+    def _begin(self, stack: ExitStack, resume: bool) -> None:
+        stack.enter_context(self.run_directory.held())
+        self.run_directory.begin(self.config, resume)
+
     def _open(self, data: PackedDataset | str | Path, skip_bad: bool) -> PackedDataset:
-        """The data, packed by the first process while the others wait."""
+        """The data, packed and checked by the first process while the others wait."""
         if isinstance(data, PackedDataset):
             return data
-        if not self.processes.first:
-            self.processes.wait()
-        with reading_bar(self.shown) as reading:
-            dataset = open_data(data, self.run_directory.path / "packed", skip_bad=skip_bad, progress=reading)
-            if self.processes.first:
+        packed = self.run_directory.path / "packed"
+
+        def read() -> PackedDataset:
+            with reading_bar(self.shown) as reading:
+                dataset = open_data(data, packed, skip_bad=skip_bad, progress=reading)
                 dataset.verify(reading)
-        if self.processes.first:
-            self.processes.wait()
-        return dataset
+            return dataset
+
+        return self.processes.led(read) or open_data(data, packed, skip_bad=skip_bad)
 
     def _prepare(
         self,
@@ -168,24 +170,23 @@ class Trainer:
         identity |= {"n_train": len(self.train_split), "n_val": len(val_split)}
         identity |= {"crc32": dict(data.checksums), "language_model": lm is not None}
         self.progress = Progress(data=identity)
-        self._restore_or_begin()
-        self.network = self.processes.wrap(network)
+        self.processes.led(self._restore)
+        if not self.processes.first:
+            self._restore()
+        self.network = self.processes.wrap(network, all_used=config.loss is None)
 
     def _own_random_numbers(self) -> AbstractContextManager[None]:
         """A context after which torch's generators are what they were; other GPUs than this one are left in peace."""
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
-    def _restore_or_begin(self) -> None:
+    def _restore(self) -> None:
+        """Go on from the last state, or write the first one."""
         self._sums: dict[str, torch.Tensor] = {}
-        if not self.processes.first:
-            self.processes.wait()
         saved = self.run_directory.load_state(lambda line: say(line, self.processes.first))
         if saved is None:
             self._write_state()
         else:
             self._take_over(*saved)
-        if self.processes.first:
-            self.processes.wait()
 
     def _take_over(self, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
         identity = self.progress.data
@@ -255,11 +256,7 @@ class Trainer:
     def save(self, name: str) -> None:
         """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`."""
         self._gather_sums()
-        if self._log is not None:
-            self.progress.metrics_bytes = self._log.sync()
-        if self.processes.first:
-            self.run_directory.save_named(name, self._state(), self.progress)
-        self.processes.wait()
+        self.processes.led(lambda: self._write_state(name))
 
     def load(self, name: str) -> None:
         """Go back to what `save(name)` kept, and go on from there; `metrics.jsonl` is cut back to it."""
@@ -411,21 +408,22 @@ class Trainer:
         """Save where the run is; all processes must."""
         self.watch.check()
         self._gather_sums()
+        self.processes.led(self._write_state)
+
+    def _write_state(self, name: str | None = None) -> None:
         if self._log is not None:
             self.progress.metrics_bytes = self._log.sync()
-        if self.processes.first:
-            self._write_state()
-
-    def _write_state(self) -> None:
-        self.run_directory.save_state(self._state(), self.progress)
+        if name is None:
+            self.run_directory.save_state(self._state(), self.progress)
+        else:
+            self.run_directory.save_named(name, self._state(), self.progress)
 
     def _finish(self) -> RunSummary:
         if self.config.save_final_model:
             self.save("final")
         path = self.run_directory.path
         summary = summarise(path, self.config, self.model, self.progress, self.skipped, str(self.device))
-        if self.processes.first:
-            write_summary(self.run_directory.summary, summary, self.config)
+        self.processes.led(lambda: write_summary(self.run_directory.summary, summary, self.config))
         for callback in self.callbacks:
             callback.on_end(self, summary)
         return summary

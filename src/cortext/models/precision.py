@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from cortext.errors import RunError
+
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
     """Whether matrix products run in bfloat16: as told, or (`auto`) where the hardware multiplies it natively."""
@@ -22,9 +24,14 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
 def full_float32() -> Iterator[None]:
     """A context in which float32 is float32: by default cuDNN rounds it to TF32, and a process may have asked for more.
 
-    The settings are the process's own and are put back.
+    The settings are the process's own and are put back. Raises RunError in a process that has set them through torch's
+    `fp32_precision`, which torch does not let go together with the older names that all its versions know.
     """
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        fix = "use torch.set_float32_matmul_precision and torch.backends.cudnn.allow_tf32 instead"
+        raise RunError("this process has set torch's fp32_precision", fix=fix) from None
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     try:
