@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from cortext.bench import training
 from cortext.bench.training import Plan, Shape, ratios, shapes, too_large
@@ -128,6 +129,9 @@ def test_curves_begin_alike_and_are_drawn(tmp_path):
     np.testing.assert_allclose(ours["losses"], release["losses"], rtol=0.02)
     assert [step for step, _, _ in ours["validations"]] == list(range(1, 9))
     assert picture.read_bytes().startswith(b"\x89PNG")
+    pixels = imread(picture)[..., :3]
+    for colour in ((0x1F, 0x6F, 0xAE), (0xC2, 0x4E, 0x1A)):  # one side blue, the other orange
+        assert (np.abs(pixels - np.array(colour) / 255).max(axis=-1) < 0.02).any()
 
 
 def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):

@@ -15,7 +15,7 @@ from typing import Any
 from cortext.bench.training import Plan, Shape, Stage, start
 from cortext.bench.training_data import Recording
 from cortext.data.disk import disk_errors
-from cortext.evaluation.figures import Curve, learning_curves
+from cortext.evaluation.figures import Curve, learning_curves, save_picture
 from cortext.provenance import provenance
 
 VALIDATIONS = 8
@@ -78,4 +78,4 @@ def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
         losses.append(Curve(label, range(1, len(values["losses"]) + 1), values["losses"]))
         errors.append(Curve(label, *zip(*((step, 100 * per) for step, per, _ in values["validations"]), strict=True)))
     with disk_errors(path):
-        learning_curves(losses, errors).savefig(path, dpi=150)
+        save_picture(learning_curves(losses, errors), path)

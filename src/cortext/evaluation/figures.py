@@ -11,19 +11,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
 _VARIABLES = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), "ink muted rule blue orange paper".split(), strict=True))
+_LIGHT = "#18222b #5a6873 #d9dfe4 #1f6fae #c24e1a #ffffff".split()
+_ON_WHITE = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), _LIGHT, strict=True))
 _BLUE_RGB, _ORANGE_RGB = (45 / 255, 128 / 255, 196 / 255), (232 / 255, 104 / 255, 42 / 255)
 FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn in full colour
 _WIDTH_IN = 9.6
@@ -76,6 +82,16 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var(--{variable})")
     return re.sub(r">\s+<", "><", svg).strip()
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """The figure as a picture file (PNG or what the name ends in), in the report's colours on white paper."""
+    for artist in [*figure.findobj(Line2D), *figure.findobj(Text), *figure.findobj(Patch)]:
+        for name in {"color", "edgecolor"} & artist.properties().keys():
+            colour = to_hex(artist.properties()[name])
+            artist.set(**{name: _ON_WHITE.get(colour, colour)})
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(path, dpi=150, facecolor="white")
 
 
 def _panels(
