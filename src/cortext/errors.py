@@ -54,6 +54,14 @@ class RunError(CortextError):
     """A run directory or checkpoint that cannot be used."""
 
 
+class LiveError(CortextError):
+    """Something outside that live decoding needs: a server, a port, a stream, a library, a disk."""
+
+
+class MissingLibrary(CortextError):
+    """A library that is in none of what was installed."""
+
+
 class Interrupted(RunError):
     """Work that the user stopped, and that can be continued."""
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cortext.errors import ConfigError, RunError
+from cortext.errors import MissingLibrary, RunError
 from cortext.tuning import Search, parse_space
 from cortext.tuning.workers import RayTasks
 
@@ -164,7 +164,7 @@ def test_ctrl_c_saves_the_trials_on_ray(packed, undisturbed, tmp_path):
 
 def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'cortext\[ray\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):
         RayTasks("local")
 
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, MissingLibrary
 from cortext.tuning.search import Search, Told, suggest
 from cortext.tuning.space import Choice, Range
 
@@ -112,5 +112,5 @@ def test_tpe_does_not_repeat_what_has_run_or_is_running_and_ends_when_all_has():
 
 def test_tpe_without_optuna_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pip install 'cortext\[tune\]'"):
+    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
         suggest(Search("tpe", {"a": Range(0, 1)}, 5), [])

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cortext.errors import ConfigError
+from cortext.extras import need
 from cortext.tuning.space import Choice, Range, Space
 
 MAX_GRID = 10_000
@@ -103,7 +104,7 @@ def suggest(search: Search, told: Sequence[Told]) -> Settings | None:
     """The settings to try after those told, by Optuna's tree-structured Parzen estimator; None if nothing is new.
 
     A trial that failed counts as worse than any other; one still running as a bad one, so that trials at the same time
-    differ. Raises ConfigError where Optuna is not installed.
+    differ. Raises MissingLibrary where Optuna is not installed.
     """
     optuna = _optuna()
     distributions = {key: _distribution(optuna, values) for key, values in search.space.items()}
@@ -128,10 +129,7 @@ def suggest(search: Search, told: Sequence[Told]) -> Settings | None:
 
 
 def _optuna() -> Any:
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise ConfigError("TPE needs Optuna, which is not installed", fix="pip install 'cortext[tune]'") from None
+    optuna = need("optuna", "tune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

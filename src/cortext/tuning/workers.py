@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from cortext.errors import ConfigError, RunError
+from cortext.errors import RunError
+from cortext.extras import need
 from cortext.tuning.trial import Job, Outcome, run_trial
 
 PATIENCE_S = 0.2
@@ -168,14 +169,11 @@ class RayTasks:
 
     address: of the cluster, or `local` to start one on this machine
     cpus, gpus: what a task is given
-    Raises ConfigError where Ray is not installed and RunError where the cluster cannot be reached.
+    Raises MissingLibrary where Ray is not installed and RunError where the cluster cannot be reached.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: int = 0) -> None:
-        try:
-            import ray
-        except ModuleNotFoundError:
-            raise ConfigError("Ray is not installed", fix="pip install 'cortext[ray]'") from None
+        ray = need("ray", "ray")
         _check_reachable(address)
         local = {"num_cpus": os.cpu_count(), "include_dashboard": False} if address == "local" else {}
         try:

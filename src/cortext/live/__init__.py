@@ -1,0 +1,1 @@
+"""Live decoding: frames of neural features in, words out, for rigs (Redis, BRAND) and for people to watch."""
