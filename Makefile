@@ -14,9 +14,13 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup native checked sanitize fuzz demo test test-slow lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo test test-slow lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
+
+system:  ## the Redis server and the browser that tests of live decoding drive, on Debian; without them those tests are passed over
+	command -v redis-server >/dev/null && command -v chromium >/dev/null || { apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server chromium >/dev/null; }
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
