@@ -1,0 +1,103 @@
+"""A model that is fed one patch at a time, as live decoding does: the smoothed bins of a patch in, its logits out.
+
+S bins in a patch, C features, V tokens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from cortext.errors import DataError
+from cortext.models.acoustic import AcousticModel, Smoothing, load_model
+from cortext.models.precision import autocast, full_float32
+from cortext.text.phonemes import Inventory
+
+Backend = Literal["torch"]
+Precision = Literal["fp32", "bf16"]
+
+
+class Stepper(Protocol):
+    """A model of one recording day with its recurrent state.
+
+    session:    the day whose layer is used; sessions: all that the model knows, the latest last
+    n_features: features per bin of a recording, of which the stepper takes those that the model uses
+    smoothing:  what the model was trained with; the bins of a step must have been smoothed already
+    """
+
+    session: str
+    sessions: tuple[str, ...]
+    n_features: int
+    patch_size: int
+    patch_stride: int
+    smoothing: Smoothing
+    inventory: Inventory
+
+    def start(self) -> None:
+        """Begin an utterance: the next step goes on from the learnt first state."""
+        ...
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """Logits float32 [V] of the next patch, smoothed features float32 [S, C].
+
+        The patch begins `patch_stride` bins after the one before. Raises DataError for another shape.
+        """
+        ...
+
+
+def open_stepper(
+    path: str | Path, session: str = "latest", backend: Backend = "torch", precision: Precision = "fp32"
+) -> Stepper:
+    """A stepper of a run directory (`torch`). Raises what `load_model` raises, and RunError for an unknown session."""
+    return TorchStepper(load_model(path), session, precision)
+
+
+class TorchStepper:
+    """A `Stepper` of a loaded model, on the device where the model is. The logits agree with the whole trial's to 1e-5.
+
+    session:   a day that the model knows; `latest` is its last one. Raises RunError for another.
+    precision: `bf16` multiplies in bfloat16 and adds in float32
+    """
+
+    def __init__(self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32") -> None:
+        self.session = model.sessions[-1] if session == "latest" else session
+        self.sessions = model.sessions
+        self.n_features = model.n_features
+        self.patch_size, self.patch_stride = patch_shape(
+            model.network.config.patch_size, model.network.config.patch_stride
+        )
+        self.smoothing, self.inventory = model.smoothing, model.inventory
+        self._model, self._bf16 = model, precision == "bf16"
+        self._day_B = torch.tensor([model.day(self.session)], device=model.device)
+        self._state: Any = None
+
+    def start(self) -> None:
+        """See `Stepper`."""
+        self._state = None
+
+    @torch.inference_mode()
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """See `Stepper`."""
+        check_patch(self, bins_SC)
+        x_BTC = torch.from_numpy(np.ascontiguousarray(bins_SC, dtype=np.float32)).to(self._model.device)[None]
+        if self._model.feature_subset is not None:
+            x_BTC = x_BTC[..., self._model.feature_subset]
+        with full_float32(), autocast(self._model.device, self._bf16):
+            logits_BPV, self._state = self._model.network(x_BTC, self._day_B, self._state)
+        logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
+        return logits_V
+
+
+def patch_shape(size: int, stride: int) -> tuple[int, int]:
+    """Bins in a patch and from one to the next: a patch size of 0 means single bins."""
+    return (size, stride) if size else (1, 1)
+
+
+def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:
+    """Raise DataError for bins that are no patch of the stepper's model."""
+    needed = (stepper.patch_size, stepper.n_features)
+    if bins_SC.shape != needed:
+        raise DataError(f"a patch of shape {list(bins_SC.shape)}; this model needs {list(needed)}")

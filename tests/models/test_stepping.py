@@ -1,0 +1,100 @@
+"""Stepping a model patch by patch gives what it gives for the whole trial."""
+
+import numpy as np
+import pytest
+import torch
+
+from cortext.errors import DataError, RunError
+from cortext.models import AcousticModel, GRUConfig, TripleGRUConfig, build_model
+from cortext.models.acoustic import Smoothing
+from cortext.models.stepping import TorchStepper
+from cortext.text.phonemes import RELEASE
+
+SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
+N_FEATURES = 6
+CONFIGS = {
+    "gru": GRUConfig(n_units=32, n_layers=3),
+    "gru, single bins": GRUConfig(n_units=16, n_layers=1, patch_size=0),
+    "gru, odd units": GRUConfig(n_units=21, n_layers=2, patch_size=3, patch_stride=2),
+    "triple_gru": TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8),
+}
+
+
+def make_model(config, feature_subset=None):
+    torch.manual_seed(0)
+    n_used = N_FEATURES if feature_subset is None else len(feature_subset)
+    network = build_model(config, n_features=n_used, n_days=len(SESSIONS), n_classes=len(RELEASE))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return AcousticModel(
+        network,
+        sessions=SESSIONS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(),
+        feature_subset=feature_subset,
+    )
+
+
+def steps(stepper, x_TC):
+    """Logits [P, V] of a whole trial, step by step."""
+    first_bins = range(0, len(x_TC) - stepper.patch_size + 1, stepper.patch_stride)
+    return np.stack([stepper.step(x_TC[first : first + stepper.patch_size]) for first in first_bins])
+
+
+def trial(n_bins=60, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_bins, N_FEATURES)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("session", SESSIONS)
+def test_steps_give_the_logits_of_the_whole_trial(name, session):
+    model = make_model(CONFIGS[name])
+    stepped_PV = steps(TorchStepper(model, session), trial())
+    whole_PV = model.logits(trial(), session, smooth=False)
+    assert stepped_PV.dtype == np.float32
+    assert stepped_PV.shape == whole_PV.shape
+    np.testing.assert_allclose(stepped_PV, whole_PV, atol=1e-5)
+
+
+def test_a_subset_of_the_features_is_taken_by_the_stepper():
+    model = make_model(CONFIGS["gru"], feature_subset=[4, 0, 5])
+    stepped_PV = steps(TorchStepper(model), trial())
+    np.testing.assert_allclose(stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5)
+
+
+def test_the_second_utterance_does_not_know_the_first():
+    stepper = TorchStepper(make_model(CONFIGS["gru"]))
+    first_PV = steps(stepper, trial())
+    other_PV = steps(stepper, trial())
+    stepper.start()
+    again_PV = steps(stepper, trial())
+    assert np.abs(other_PV - first_PV).max() > 1e-3
+    np.testing.assert_array_equal(again_PV, first_PV)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bfloat16_is_near_float32_and_not_the_same(name):
+    model = make_model(CONFIGS[name])
+    exact_PV, half_PV = (steps(TorchStepper(model, precision=precision), trial()) for precision in ("fp32", "bf16"))
+    assert half_PV.dtype == np.float32
+    difference = np.abs(half_PV - exact_PV).max()
+    assert 0 < difference < 0.05 * np.abs(exact_PV).max()
+
+
+def test_the_latest_session_is_the_models_last_and_unknown_ones_are_refused():
+    model = make_model(CONFIGS["gru"])
+    assert TorchStepper(model, "latest").session == SESSIONS[-1]
+    with pytest.raises(RunError, match=r"did you mean 't15\.2023\.08\.13'"):
+        TorchStepper(model, "t15.2023.08.14")
+
+
+def test_a_patch_of_another_shape_is_refused_and_changes_nothing():
+    stepper = TorchStepper(make_model(CONFIGS["gru"]))
+    expected_PV = steps(stepper, trial())
+    stepper.start()
+    for shape in ((13, N_FEATURES), (14, N_FEATURES + 1), (14 * N_FEATURES,)):
+        with pytest.raises(DataError, match="patch of shape"):
+            stepper.step(np.zeros(shape, np.float32))
+    np.testing.assert_array_equal(steps(stepper, trial()), expected_PV)
