@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from cortext.data import Problem
+from cortext.decoding.normalise import log_softmax
 from cortext.decoding.options import Hypothesis, NBest, Word
 from cortext.evaluation.bleu import bleu
 from cortext.evaluation.description import Description
-from cortext.evaluation.recognise import log_softmax, number_trials
+from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.submission import write_nbest, write_predictions
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
+from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
 from cortext.decoding.words import WordChanges, Words
 from cortext.errors import DecodingError, nearest
@@ -39,6 +40,8 @@ class Utterance(Protocol):
 
 class Engine(Protocol):
     """A search engine: made from a language-model directory, starts utterances."""
+
+    lm: LanguageModel
 
     def start(
         self,
@@ -164,6 +167,12 @@ class Decoder:
     def remove_words(self, words: Iterable[str]) -> None:
         """Take words out of the search, for all utterances that begin from now on."""
         self._words = self._words.without_words(words)
+
+    def __contains__(self, word: object) -> bool:
+        """Whether utterances that begin from now on can hold the word."""
+        if word in self._words.removed:
+            return False
+        return word in self._engine.lm.lexicon or any(word == added for added, _ in self._words.added)
 
     def decode(
         self,

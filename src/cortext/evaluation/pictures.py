@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from cortext.data.trial import BIN_MS
+from cortext.decoding.normalise import log_softmax
 from cortext.evaluation.figures import Span, TrialPicture
-from cortext.evaluation.recognise import Recognised, log_softmax
+from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import PHONEME_ORDER, TrialResult
 from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel

@@ -20,6 +20,7 @@ from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.decoding import Decoder
 from cortext.decoding.greedy import greedy
+from cortext.decoding.normalise import log_softmax
 from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, nearest
 from cortext.evaluation.description import Description
@@ -211,13 +212,6 @@ def _logits(
         if progress:
             progress(start + len(places), len(chosen))
     return logits
-
-
-def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities float32 [P, V] of logits."""
-    shifted = logits_PV - logits_PV.max(axis=-1, keepdims=True)
-    log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return log_probs
 
 
 def _trial(

@@ -1,0 +1,199 @@
+"""Smoothing and normalisation of features as they come, 20 ms at a time, the same bits in any chunking.
+
+T bins of 20 ms, C features, K taps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from cortext.errors import DataError
+from cortext.features.smooth import gaussian_kernel
+
+BLOCK_BINS = 64
+"""Bins whose moments are taken together: always the same ones, however they came."""
+
+SMALLEST_STD = 1e-6
+"""A feature whose standard deviation is below this share of its mean is constant: float32 holds no more digits."""
+
+
+class StreamSmoother:
+    """Gaussian smoothing over time of an endless recording.
+
+    published: the symmetric kernel with padding 'valid', as trials are smoothed at evaluation: a bin's value comes
+               `look_ahead_bins` after the bin itself
+    causal:    the kernel's past half and its centre, renormalised: no look-ahead, less smoothing
+    Both begin where they see a full kernel; `lost_bins` is how many fewer bins come out than went in.
+    """
+
+    def __init__(
+        self, std_bins: float = 2, size: int = 100, kind: Literal["published", "causal"] = "published"
+    ) -> None:
+        kernel_K = gaussian_kernel(std_bins, size)
+        self.look_ahead_bins = len(kernel_K) - 1 - (len(kernel_K) - 1) // 2
+        if kind == "causal":
+            kernel_K = kernel_K[: len(kernel_K) - self.look_ahead_bins]
+            kernel_K = kernel_K / kernel_K.sum()
+            self.look_ahead_bins = 0
+        self._kernel_K: list[np.float32] = list(kernel_K)
+        self.lost_bins = len(kernel_K) - 1
+        self._last_TC: np.ndarray | None = None
+
+    def reset(self) -> None:
+        """Forget what came: the next bin is the first of a recording."""
+        self._last_TC = None
+
+    def push(self, x_TC: np.ndarray) -> np.ndarray:
+        """The bins that become known, float32 [T', C], when the next bins, float32 [T, C], come."""
+        x_TC = x_TC if self._last_TC is None else np.concatenate((self._last_TC, x_TC))
+        n_out = max(len(x_TC) - self.lost_bins, 0)
+        self._last_TC = x_TC[n_out:].copy()
+        # Each number is a sum of the same products in the same order, whatever comes along with it: a matrix product
+        # or a convolution would not promise that.
+        sum_TC = x_TC[:n_out] * self._kernel_K[0]
+        product_TC = np.empty_like(sum_TC)
+        for lag, tap in enumerate(self._kernel_K[1:], start=1):
+            np.multiply(x_TC[lag : lag + n_out], tap, out=product_TC)
+            sum_TC += product_TC
+        return sum_TC
+
+
+@dataclass
+class _Moments:
+    """Number of bins, their mean and the sum of squared distances from it, float64 [C]."""
+
+    n_bins: int
+    mean_C: np.ndarray
+    squares_C: np.ndarray
+
+    @classmethod
+    def none(cls, n_features: int) -> _Moments:
+        return cls(0, np.zeros(n_features), np.zeros(n_features))
+
+    @classmethod
+    def of(cls, x_TC: np.ndarray) -> _Moments:
+        mean_C = x_TC.mean(axis=0, dtype=np.float64)
+        return cls(len(x_TC), mean_C, np.square(x_TC - mean_C).sum(axis=0))
+
+    def __add__(self, other: _Moments) -> _Moments:
+        """Moments of both together (Chan, Golub & LeVeque, 1983), which loses no digits to large means."""
+        n_bins = self.n_bins + other.n_bins
+        if not n_bins:
+            return self
+        apart_C = other.mean_C - self.mean_C
+        share = other.n_bins / n_bins
+        return _Moments(
+            n_bins,
+            self.mean_C + apart_C * share,
+            self.squares_C + other.squares_C + np.square(apart_C) * (self.n_bins * share),
+        )
+
+    @property
+    def std_C(self) -> np.ndarray:
+        return np.sqrt(self.squares_C / max(self.n_bins, 1))
+
+
+class RollingZScore:
+    """Features less a rolling mean, over a rolling standard deviation, which change between utterances only.
+
+    The statistics are those of the latest utterances of the block. A block begins with the statistics of the one
+    before, or given ones (warm start), until `warm_utterances` of its own have been heard. Where nothing is known
+    (cold start), every bin is normalised by the statistics of all bins up to itself, until `cold_bins` are known.
+    A feature that has been constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew from those
+    of the utterances each time, so that errors of rounding do not grow over hours.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        *,
+        window_utterances: int = 20,
+        warm_utterances: int = 10,
+        cold_bins: int = 250,
+        limit: float = 10.0,
+    ) -> None:
+        self.n_features, self.limit = n_features, limit
+        self._warm_utterances, self._cold_bins = warm_utterances, cold_bins
+        self._utterances: deque[_Moments] = deque(maxlen=window_utterances)
+        self._warm: tuple[np.ndarray, np.ndarray] | None = None
+        self._in_force: tuple[np.ndarray, np.ndarray] | None = None
+        self._before = _Moments.none(n_features)
+        self.drop_utterance()
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation in force, float64 [C] each; None as long as too little is known."""
+        return None if self._in_force is None else (self._in_force[0].copy(), self._in_force[1].copy())
+
+    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
+        """Begin a block with given statistics, or else with those in force. Raises DataError for impossible ones."""
+        if mean_C is not None or std_C is not None:
+            self._in_force = _checked_statistics(mean_C, std_C, self.n_features)
+        self._warm = self._in_force
+        self._utterances.clear()
+        self._before = _Moments.none(self.n_features)
+        self.drop_utterance()
+
+    def push(self, x_TC: np.ndarray) -> np.ndarray:
+        """The bins float32 [T, C] normalised, float32."""
+        if self._in_force is not None:
+            self._remember(x_TC)
+            return self._normalised(x_TC, *self._in_force)
+        z_TC = np.empty_like(x_TC, dtype=np.float32)
+        for t in range(len(x_TC)):
+            self._utterance += _Moments.of(x_TC[t : t + 1])
+            known = self._before + self._utterance
+            z_TC[t] = self._normalised(x_TC[t], known.mean_C, known.std_C)
+        return z_TC
+
+    def end_utterance(self) -> None:
+        """What has come since the last call is an utterance: it counts from now on."""
+        self._utterance += _Moments.of(self._pending_TC[: self._n_pending]) if self._n_pending else self._nothing
+        if self._utterance.n_bins:
+            self._utterances.append(self._utterance)
+        self._before = sum(self._utterances, self._nothing)
+        if self._warm is not None and len(self._utterances) < self._warm_utterances:
+            self._in_force = self._warm
+        elif self._before.n_bins >= self._cold_bins:
+            self._in_force = self._before.mean_C, self._before.std_C
+        self.drop_utterance()
+
+    def drop_utterance(self) -> None:
+        """What has come since the last utterance counts for nothing."""
+        self._nothing = _Moments.none(self.n_features)
+        self._utterance = self._nothing
+        self._pending_TC = np.empty((BLOCK_BINS, self.n_features), dtype=np.float32)
+        self._n_pending = 0
+
+    def _remember(self, x_TC: np.ndarray) -> None:
+        while len(x_TC):
+            taken_TC = x_TC[: BLOCK_BINS - self._n_pending]
+            self._pending_TC[self._n_pending : self._n_pending + len(taken_TC)] = taken_TC
+            self._n_pending += len(taken_TC)
+            if self._n_pending == BLOCK_BINS:
+                self._utterance += _Moments.of(self._pending_TC)
+                self._n_pending = 0
+            x_TC = x_TC[len(taken_TC) :]
+
+    def _normalised(self, x_TC: np.ndarray, mean_C: np.ndarray, std_C: np.ndarray) -> np.ndarray:
+        varies_C = std_C > SMALLEST_STD * np.abs(mean_C)
+        z_TC = np.divide(x_TC - mean_C, std_C, out=np.zeros(x_TC.shape), where=varies_C)
+        return np.asarray(np.clip(z_TC, -self.limit, self.limit), dtype=np.float32)
+
+
+def _checked_statistics(
+    mean_C: np.ndarray | None, std_C: np.ndarray | None, n_features: int
+) -> tuple[np.ndarray, np.ndarray]:
+    if mean_C is None or std_C is None:
+        raise DataError("a warm start needs a mean and a standard deviation", fix="give both, or neither")
+    mean_C, std_C = np.array(mean_C, dtype=np.float64), np.array(std_C, dtype=np.float64)
+    if mean_C.shape != (n_features,) or std_C.shape != (n_features,):
+        found = f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape {list(std_C.shape)}"
+        raise DataError(f"{found}; [{n_features}] is needed")
+    if not (np.isfinite(mean_C).all() and np.isfinite(std_C).all() and (std_C >= 0).all()):
+        raise DataError("the statistics of a warm start are not finite, or a standard deviation is negative")
+    return mean_C, std_C

@@ -1,0 +1,374 @@
+"""Frames of neural features in, words out, as they come. No files, no sockets: what feeds it is others' business.
+
+T bins of 20 ms, C features, P frames of logits (80 ms), S bins in a patch, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.decoding import Decoder, Hypothesis, NBest, Partial, Session
+from cortext.decoding.normalise import log_softmax
+from cortext.errors import ConfigError, DataError
+from cortext.features.stream import RollingZScore, StreamSmoother
+from cortext.live.clock import STAGES, TOTAL, Stopwatch
+from cortext.live.endpoint import Endpoint, EndpointOptions, Reason
+from cortext.models import AcousticModel
+from cortext.models.stepping import Stepper, TorchStepper
+
+LARGEST_FEATURE = 1e9
+"""Values beyond this are no recording, and would overflow in the model."""
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How features become logits, and when an utterance ends."""
+
+    smoothing: Literal["published", "causal"] = "published"
+    """`published` is what models are trained and evaluated with, and looks 80 ms ahead; `causal` does not."""
+    normalise: Literal["none", "rolling"] = "none"
+    """`none` takes features that have been normalised already, as those of the data release have been."""
+    endpoint: EndpointOptions | None = None
+    """When an utterance ends by itself; None: only when `finish` is called."""
+
+    def __post_init__(self) -> None:
+        if self.smoothing not in ("published", "causal"):
+            raise ConfigError(f"smoothing is {self.smoothing!r}; use 'published' or 'causal'")
+        if self.normalise not in ("none", "rolling"):
+            raise ConfigError(f"normalise is {self.normalise!r}; use 'none' or 'rolling'")
+
+
+class AcousticStream:
+    """Features to logits: rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
+
+    model:   a loaded model, or a stepper, which has a session already
+    session: a day that the model knows; `latest` is its last one. Raises RunError for another.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel | Stepper,
+        session: str = "latest",
+        options: PipelineOptions = PipelineOptions(),
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        self.stepper: Stepper = TorchStepper(model, session) if isinstance(model, AcousticModel) else model
+        smoothing = self.stepper.smoothing
+        self._smoother = (
+            StreamSmoother(smoothing.smooth_kernel_std, smoothing.smooth_kernel_size, options.smoothing)
+            if smoothing.smooth_data
+            else None
+        )
+        self._normaliser = RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
+        self._watch = stopwatch or Stopwatch()
+        self._begin()
+
+    @property
+    def session(self) -> str:
+        """The day whose layer is used."""
+        return self.stepper.session
+
+    @property
+    def look_ahead_ms(self) -> float:
+        """How much later a bin's smoothed value is known than the bin itself."""
+        return self._smoother.look_ahead_bins * BIN_MS if self._smoother else 0.0
+
+    @property
+    def bins_to_frame(self) -> int:
+        """Bins that are missing for the next frame of logits; at least 1."""
+        lost = self._smoother.lost_bins if self._smoother else 0
+        return self._n_frames * self.stepper.patch_stride + self.stepper.patch_size + lost - self._n_bins
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation in force, float64 [C] each; None without rolling z-scores or before any."""
+        return self._normaliser.statistics if self._normaliser else None
+
+    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
+        """A block begins: with given statistics, or those in force. Drops the utterance in progress."""
+        if self._normaliser:
+            self._normaliser.start_block(mean_C, std_C)
+        self._begin()
+
+    def push(self, frames_TC: np.ndarray) -> np.ndarray:
+        """Logits float32 [P, V] (P may be 0) that become known with the next bins, float32 [T, C].
+
+        Raises DataError, and changes nothing, for bins of another width or dtype, or values that no recording has.
+        """
+        check_frames(frames_TC, self.stepper.n_features)
+        self._watch.start()
+        logits_PV = self._advance(frames_TC)
+        self._watch.stop()
+        return logits_PV
+
+    def end_utterance(self) -> None:
+        """The next bin is the first of another utterance; this one's count for the rolling statistics."""
+        if self._normaliser:
+            self._normaliser.end_utterance()
+        self._begin()
+
+    def reset(self) -> None:
+        """Drop the utterance: the next bin is the first of another, and this one's count for nothing."""
+        if self._normaliser:
+            self._normaliser.drop_utterance()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._smoother:
+            self._smoother.reset()
+        self.stepper.start()
+        self._n_bins = self._n_frames = 0
+        self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
+
+    def _advance(self, x_TC: np.ndarray) -> np.ndarray:
+        self._n_bins += len(x_TC)
+        if self._normaliser:
+            x_TC = self._normaliser.push(x_TC)
+        self._watch.lap("normalise")
+        if self._smoother:
+            x_TC = self._smoother.push(x_TC)
+        self._watch.lap("smooth")
+        logits = [self.stepper.step(bins_SC) for bins_SC in self._patches(x_TC)]
+        self._watch.lap("model")
+        self._n_frames += len(logits)
+        return np.stack(logits) if logits else np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+
+    def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
+        """The patches [S, C] that the next smoothed bins complete."""
+        size, stride = self.stepper.patch_size, self.stepper.patch_stride
+        waiting_TC = np.concatenate((self._waiting_TC, smoothed_TC))
+        n_patches = max((len(waiting_TC) - size) // stride + 1, 0)
+        self._waiting_TC = waiting_TC[n_patches * stride :].copy()
+        return [waiting_TC[first : first + size] for first in range(0, n_patches * stride, stride)]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is known after the latest bins.
+
+    partial:   the words so far
+    logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory
+    ended:     whether the utterance has ended by itself, and so is to be finished; reason: why
+    held_bins: bins that came after its end: `finish` keeps them for the next utterance
+    stage_ms:  milliseconds of the stages and in all (`total`), a number for each new frame
+    """
+
+    partial: Partial
+    logits_PV: np.ndarray
+    stage_ms: dict[str, list[float]]
+    reason: Reason | None = None
+    held_bins: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the utterance has ended by itself."""
+        return self.reason is not None
+
+    @property
+    def stable(self) -> str:
+        """Words that will not change any more."""
+        return self.partial.stable
+
+    @property
+    def tail(self) -> str:
+        """The current guess after them."""
+        return self.partial.tail
+
+    @property
+    def text(self) -> str:
+        """The whole current guess."""
+        return self.partial.text
+
+
+class Pipeline:
+    """From features to words, one utterance after the other; any chunking gives the same text, times and scores.
+
+    model:   a loaded model; not needed with a stepper
+    decoder: the word search; None gives logits only
+    session: the recording day whose layer is used; `latest` is the model's last one
+    stepper: another way to run the model (ONNX Runtime, bfloat16); it has a session already
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel | None,
+        decoder: Decoder | None,
+        session: str = "latest",
+        *,
+        options: PipelineOptions = PipelineOptions(),
+        stepper: Stepper | None = None,
+    ) -> None:
+        source = stepper or model
+        if source is None:
+            raise ConfigError("a pipeline needs a model or a stepper")
+        self.options = options
+        self._watch = Stopwatch()
+        self._stream = AcousticStream(source, session, options, self._watch)
+        self._inventory = self._stream.stepper.inventory
+        self._endpoint = Endpoint(options.endpoint, self._inventory) if options.endpoint else None
+        self._decoder, self._hotwords = decoder, dict[str, float]()
+        self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
+        self._search: Session | None = None
+        self._begin()
+
+    @property
+    def session(self) -> str:
+        """The recording day whose layer is used."""
+        return self._stream.session
+
+    @property
+    def look_ahead_ms(self) -> float:
+        """How much later a bin's smoothed value is known than the bin itself."""
+        return self._stream.look_ahead_ms
+
+    @property
+    def stepper(self) -> Stepper:
+        """What runs the model."""
+        return self._stream.stepper
+
+    @property
+    def seconds(self) -> float:
+        """Length of the utterance so far."""
+        return self.n_bins * BIN_MS / 1000
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The word search with the options in force."""
+        return self._decoder
+
+    @property
+    def hotwords(self) -> dict[str, float]:
+        """Bonus by word, from the next utterance on. A word that is not in the lexicon is added, as it is spelt.
+
+        Setting raises DecodingError for what is no word, or no number.
+        """
+        return dict(self._hotwords)
+
+    @hotwords.setter
+    def hotwords(self, bonuses: Mapping[str, float]) -> None:
+        bonuses = dict(bonuses)
+        self._open_search(bonuses)  # refuses what is wrong, and makes ready what takes time, before speech comes
+        self._hotwords = bonuses
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rolling mean and standard deviation in force, float64 [C] each, for a warm start another day; or None."""
+        return self._stream.statistics
+
+    def set_options(self, **changes: Any) -> None:
+        """Change decoder options, from the next frame on. Raises DecodingError, and changes nothing, if one is wrong.
+
+        `history_words` cannot change in mid-utterance.
+        """
+        if self._decoder is None:
+            raise ConfigError("a pipeline without a decoder has no decoder options")
+        changed = self._decoder.with_options(**changes)
+        if self._search is not None:
+            self._search.set_options(**changes)
+        self._decoder = changed
+
+    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
+        """A block of recording begins, for the rolling statistics: with given ones, or those in force (warm start).
+
+        Drops an utterance in progress.
+        """
+        self._stream.start_block(mean_C, std_C)
+        self._begin()
+
+    def push(self, frames_TC: np.ndarray) -> Update:
+        """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
+
+        Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then push on (an empty
+        chunk will do). Pushing on without `finish` goes on with the utterance.
+        Raises DataError, and changes nothing, for bins of another width or dtype, or values that no recording has.
+        """
+        check_frames(frames_TC, self._stream.stepper.n_features)
+        if len(self._held_TC):
+            frames_TC = np.concatenate((self._held_TC, frames_TC))
+        had_ended = self._endpoint is not None and self._endpoint.reason is not None
+        stage_ms: dict[str, list[float]] = {stage: [] for stage in (*STAGES, TOTAL)}
+        logits, first, reason = [], 0, None
+        while first < len(frames_TC):
+            until = first + self._stream.bins_to_frame
+            logits_PV, reason = self._step(frames_TC[first:until])
+            first = min(until, len(frames_TC))
+            if len(logits_PV):
+                logits.append(logits_PV)
+                for stage, ms in self._watch.take().items():
+                    stage_ms[stage].append(ms)
+            if reason and not had_ended:
+                break
+        self._held_TC = frames_TC[first:].copy()
+        logits_PV = np.concatenate(logits) if logits else np.empty((0, len(self._inventory)), dtype=np.float32)
+        return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
+
+    def finish(self) -> NBest:
+        """The candidate sentences, best first, words with times and confidence; the next bin begins another utterance.
+
+        Too few bins for one frame, like silence, give one candidate with an empty text.
+        """
+        search, self._search = self._search, None
+        try:
+            if search is None:
+                search = self._open_search(self._hotwords)
+            return search.finish() if search else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
+        finally:
+            self._stream.end_utterance()
+            self._begin()
+
+    def reset(self) -> None:
+        """Drop the utterance and what was held: the next bin is the first of another."""
+        self._stream.reset()
+        self._held_TC = self._held_TC[:0]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._search = None
+        self._partial = Partial("", "")
+        self.n_bins = 0
+        self._watch.take()
+        if self._endpoint:
+            self._endpoint.reset()
+
+    def _open_search(self, hotwords: Mapping[str, float]) -> Session | None:
+        if self._decoder is None:
+            return None
+        new = [word for word in hotwords if word not in self._decoder]
+        return self._decoder.session(self._inventory, words=new, hotwords=hotwords)
+
+    def _step(self, bins_TC: np.ndarray) -> tuple[np.ndarray, Reason | None]:
+        """Take in bins that complete at most one frame."""
+        self._watch.start()
+        logits_PV = self._stream._advance(bins_TC)
+        self.n_bins += len(bins_TC)
+        reason = self._endpoint.reason if self._endpoint else None
+        if len(logits_PV):
+            if self._search is None:
+                self._search = self._open_search(self._hotwords)
+            log_probs_PV = log_softmax(logits_PV)
+            if self._search:
+                self._partial = self._search.step(log_probs_PV)
+            self._watch.lap("search")
+            if self._endpoint:
+                reason = self._endpoint.push(log_probs_PV)
+        self._watch.stop()
+        return logits_PV, reason
+
+
+def check_frames(frames_TC: np.ndarray, n_features: int) -> None:
+    """Raise DataError unless these are bins, float32 [T, C], with values that a recording can have."""
+    if not isinstance(frames_TC, np.ndarray):
+        raise DataError(f"frames are a {type(frames_TC).__name__}; a NumPy array is needed")
+    if frames_TC.dtype != np.float32:
+        raise DataError(f"frames have dtype {frames_TC.dtype}; float32 is needed", fix="convert them")
+    if frames_TC.ndim != 2 or frames_TC.shape[1] != n_features:
+        raise DataError(f"frames have shape {list(frames_TC.shape)}; [bins, {n_features}] is needed for this model")
+    if len(frames_TC) and not np.abs(frames_TC).max() <= LARGEST_FEATURE:
+        bad_T = ~(np.abs(frames_TC) <= LARGEST_FEATURE).all(axis=1)
+        where = f"first in bin {int(bad_T.argmax())} of {len(frames_TC)}"
+        raise DataError(f"frames hold NaN, infinity or values beyond {LARGEST_FEATURE:g}, {where}")
