@@ -1,0 +1,103 @@
+"""The log of live decoding: one JSON object a line, through Python's logger "cortext.live".
+
+A line holds facts about the work (counts, times, names of options). What somebody said, or their neural data, comes
+into a line only as `private` facts, and those only when the log was opened for them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cortext.errors import LiveError
+
+LOGGER = logging.getLogger("cortext.live")
+
+
+def event(name: str, level: str = "info", private: Mapping[str, Any] | None = None, **facts: Any) -> None:
+    """Log that something happened.
+
+    name:    what, in snake_case ("utterance_finished")
+    level:   debug, info, warning or error
+    private: texts and the like, left out unless the log was opened with `with_text`
+    facts:   whatever JSON can hold; anything else is written as its `str`
+    """
+    number = logging.getLevelNamesMapping()[level.upper()]
+    if LOGGER.isEnabledFor(number):
+        LOGGER.log(number, name, extra={"facts": facts, "private": dict(private or {})})
+
+
+@contextmanager
+def open_log(path: str | Path | None = None, with_text: bool = False, level: str = "info") -> Iterator[JsonLines]:
+    """Write events to a file (appended), or to stderr; a full disk loses lines and nothing else.
+
+    Raises LiveError where the file cannot be opened.
+    """
+    handler = JsonLines(path, with_text)
+    before = LOGGER.level, LOGGER.propagate
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(level.upper())
+    LOGGER.propagate = False
+    try:
+        yield handler
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before[0])
+        LOGGER.propagate = before[1]
+        handler.close()
+
+
+class JsonLines(logging.Handler):
+    """Writes each event as one line with one call, so that processes may share a file and a full disk tears no more
+    than the line that did not fit. `lost` counts the lines that could not be written; the next that can says so."""
+
+    def __init__(self, path: str | Path | None, with_text: bool) -> None:
+        super().__init__()
+        self._with_text, self.lost, self._torn = with_text, 0, False
+        self._own = path is not None
+        if path is None:
+            self._file = 2
+            return
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LiveError(f"the log cannot be written: {error.strerror}", where=path, fix="choose another") from None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one event."""
+        if self.lost and self._write(self._line("warning", "log_lines_lost", {"lines": self.lost})):
+            self.lost = 0
+        facts = dict(getattr(record, "facts", {}))
+        if self._with_text:
+            facts |= getattr(record, "private", {})
+        if not self._write(self._line(record.levelname.lower(), record.getMessage(), facts)):
+            self.lost += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._own:
+            os.close(self._file)
+            self._own = False
+        super().close()
+
+    @staticmethod
+    def _line(level: str, name: str, facts: dict[str, Any]) -> bytes:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, "level": level, "event": name} | facts, default=str)
+        return line.encode() + b"\n"
+
+    def _write(self, line: bytes) -> bool:
+        """Whether the whole line could be written."""
+        try:
+            written = os.write(self._file, b"\n" + line if self._torn else line)
+        except OSError:
+            return False
+        written -= self._torn
+        self._torn = written < len(line)
+        return not self._torn

@@ -1,0 +1,325 @@
+"""One connection to Redis that outlives restarts, flushes, stalls and full memory.
+
+Whoever asks through it waits until Redis answers; what happened meanwhile is in the log. An entry is added exactly
+once, whatever is repeated: its id is decided before it is sent, and Redis takes no id twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from cortext.errors import LiveError
+from cortext.extras import need
+from cortext.live.log import event
+
+T = TypeVar("T")
+StreamId = tuple[int, int]
+"""Id of a stream's entry: milliseconds of Redis's clock, and a number within the millisecond."""
+
+SLOW_S = 1.0
+"""A command that takes longer is mentioned in the log."""
+LONGEST_WAIT_S = 1.0
+"""Between two attempts to reach a Redis that does not answer."""
+_REFUSING = ("OOM ", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+"""How replies begin that refuse to write for now: memory or disk are full, or another server is in charge."""
+
+
+class Stopped(Exception):
+    """The process was asked to stop while it waited for Redis."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a stream."""
+
+    stream: str
+    id: StreamId
+    fields: dict[bytes, bytes]
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+        return sum(len(name) + len(value) for name, value in self.fields.items())
+
+
+class RedisLink:
+    """A connection that is made again whenever it breaks. For one thread.
+
+    url:       redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never logged
+    name:      the connection's name, by which others that do the same work are found
+    stop:      set it, and waiting for Redis ends with `Stopped`
+    timeout_s: how long Redis may take for an answer before the connection is made anew
+    keep:      most entries and most bytes that a stream keeps of those added or retired here; older ones are deleted
+    Raises MissingLibrary without the redis library, LiveError for a URL that is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        stop: threading.Event | None = None,
+        timeout_s: float = 10.0,
+        keep: tuple[int, int] = (10_000, 64 * 2**20),
+    ) -> None:
+        redis = need("redis", "live")
+        self.where, self.name, self.n_connections = address(url), name, 0
+        self.stop = stop or threading.Event()
+        self._errors = redis.exceptions
+        self._newest: dict[str, StreamId] = {}
+        self._kept = _Kept(*keep)
+        self._down_since: float | None = None
+        try:
+            self._redis = redis.Redis.from_url(
+                url,
+                client_name=name,
+                protocol=2,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                socket_keepalive=True,
+                redis_connect_func=self._on_connect,
+                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # repeated unseen, a command could act twice
+            )
+        except (ValueError, TypeError, AttributeError):
+            raise _bad_url() from None
+
+    def call(self, do: Callable[[Any], T], expected_s: float = 0.0) -> T:
+        """What `do` gives for the client (`redis.Redis`), repeated until Redis answers; it must bear repetition.
+
+        expected_s: how long it may take by itself (a blocking read)
+        Raises LiveError where Redis refuses (a password, a permission, a key of another kind), Stopped after `stop`.
+        """
+        wait_s = 0.02
+        while True:
+            start = time.monotonic()
+            try:
+                value = do(self._redis)
+            except self._errors.RedisError as error:
+                self._bear(error, start)
+            else:
+                self._mention(start, expected_s)
+                return value
+            if self.stop.wait(wait_s):
+                raise Stopped
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
+        """Entries of streams that come after the given ids, in the order in which they were added.
+
+        Waits up to `block_ms` for the first. Within a millisecond the streams' order decides. A stream with more
+        than `count` new entries holds back the other streams' later ones until the next call.
+        """
+        asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
+        rank = {stream: number for number, stream in enumerate(after)}
+        found = self.call(lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000) or []
+
+        def order(entry: Entry) -> tuple[int, int, int]:
+            return entry.id[0], rank[entry.stream], entry.id[1]
+
+        entries, last = [], (2**64, 0, 0)
+        for stream, items in found:
+            own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
+            if len(own) >= count:
+                last = min(last, order(own[-1]))
+            entries += own
+        return sorted((entry for entry in entries if order(entry) <= last), key=order)
+
+    def add(self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0)) -> StreamId:
+        """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.
+
+        A client that waits for what comes after the time at which it asked so misses no answer, however fast.
+        """
+        sent: StreamId | None = None
+        again = False
+
+        def write(redis: Any) -> StreamId:
+            nonlocal sent, again
+            while True:
+                sent, before, again = sent or self._next_id(stream, redis.time(), answers), again, True
+                try:
+                    redis.xadd(stream, fields, id=format_id(sent))
+                except self._errors.ResponseError as error:
+                    if "equal or smaller" not in str(error):
+                        raise
+                    if before and redis.xrange(stream, *2 * [format_id(sent)]):
+                        return sent  # by an attempt whose answer was lost
+                    self._newest[stream] = parse_id(redis.xinfo_stream(stream)["last-generated-id"])
+                    sent, again = None, False
+                else:
+                    return sent
+
+        entry_id = self._newest[stream] = self.call(write)
+        n_bytes = sum(len(value) if isinstance(value, bytes | str) else 8 for value in fields.values())
+        self._delete(stream, self._kept.add(stream, entry_id, n_bytes, is_input=False))
+        return entry_id
+
+    def retire(self, entry: Entry) -> None:
+        """Say that an entry is done with: it stays for others to read until the stream holds too much."""
+        self._delete(entry.stream, self._kept.add(entry.stream, entry.id, entry.n_bytes, is_input=True))
+
+    def now(self) -> StreamId:
+        """The time of Redis's clock, as an id that all later entries come after."""
+        seconds, micros = self.call(lambda redis: redis.time())
+        return seconds * 1000 + micros // 1000, 0
+
+    def newest_id(self, stream: str) -> StreamId | None:
+        """Id of the newest entry of a stream, or None."""
+        found = self.call(lambda redis: redis.xrevrange(stream, count=1))
+        return parse_id(found[0][0]) if found else None
+
+    def has(self, stream: str, entry_id: StreamId) -> bool:
+        """Whether a stream holds that entry."""
+        return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
+
+    def rivals(self) -> list[str]:
+        """Addresses of connections with this one's name and database that were made before it.
+
+        Connections do the same work when they have the same name; a process that has died has none.
+        """
+
+        def look(redis: Any) -> tuple[int, list[dict[str, str]]] | None:
+            try:
+                return redis.client_id(), redis.client_list()
+            except self._errors.NoPermissionError:
+                return None
+
+        found = self.call(look)
+        if found is None:
+            event("rivals_unknown", "warning", redis=self.where, reason="the Redis user may not use CLIENT LIST")
+            return []
+        own, clients = found
+        databases = {client["db"] for client in clients if int(client["id"]) == own}
+        return [
+            client["addr"]
+            for client in clients
+            if client["name"] == self.name and client["db"] in databases and int(client["id"]) < own
+        ]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+    def _on_connect(self, connection: Any) -> None:
+        connection.on_connect()
+        self.n_connections += 1
+
+    def _next_id(self, stream: str, now: tuple[int, int], answers: StreamId) -> StreamId:
+        milliseconds = max(now[0] * 1000 + now[1] // 1000, answers[0])
+        newest = max(self._newest.get(stream, (0, 0)), answers)
+        return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
+
+    def _bear(self, error: Exception, start: float) -> None:
+        """Log an error that will pass; raise LiveError for one that will not."""
+        what, errors = str(error), self._errors
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError):
+            raise LiveError(f"Redis refuses: {what}", where=self.where, fix="check user and password") from None
+        if isinstance(error, errors.ConnectionError | errors.TimeoutError):
+            self._redis.connection_pool.disconnect()
+            self._down("redis_unreachable", start)
+        elif isinstance(error, errors.OutOfMemoryError) or what.startswith(_REFUSING):
+            if self._down("redis_refuses_to_write", start, reason=what):
+                for stream, ids in self._kept.all_inputs():
+                    self._delete(stream, ids)
+        else:  # the arguments that a reply may quote are nobody's business
+            what = what.partition(", with args")[0]
+            raise LiveError(
+                f"Redis refuses: {what}",
+                where=self.where,
+                fix="it must be Redis 5 or newer, and these names must be free for streams",
+            ) from None
+
+    def _down(self, name: str, start: float, **facts: Any) -> bool:
+        """Whether this is the first failure in a row, which alone is logged."""
+        if self._down_since is not None:
+            return False
+        self._down_since = start
+        event(name, "error", redis=self.where, **facts)
+        return True
+
+    def _mention(self, start: float, expected_s: float) -> None:
+        now = time.monotonic()
+        if self._down_since is not None:
+            event("redis_answers_again", "warning", redis=self.where, after_s=round(now - self._down_since, 3))
+            self._down_since = None
+        elif now - start > SLOW_S + expected_s:
+            event("redis_slow", "warning", redis=self.where, took_s=round(now - start, 3))
+
+    def _delete(self, stream: str, ids: Sequence[StreamId]) -> None:
+        if not ids:
+            return
+        names = [format_id(entry_id) for entry_id in ids]
+        try:
+            self._redis.xdel(stream, *names)
+        except self._errors.RedisError as error:  # they stay a little longer
+            event("trimming_failed", "warning", redis=self.where, reason=type(error).__name__)
+
+
+class _Kept:
+    """What streams hold of entries that are done with, oldest first."""
+
+    def __init__(self, most_entries: int, most_bytes: int) -> None:
+        self._most = most_entries, most_bytes
+        self._inputs: set[str] = set()
+        self._entries: dict[str, deque[tuple[StreamId, int]]] = {}
+        self._n_bytes: dict[str, int] = {}
+
+    def add(self, stream: str, entry_id: StreamId, n_bytes: int, is_input: bool) -> list[StreamId]:
+        """Take note of an entry; returns the surplus, a tenth or more at once."""
+        if is_input:
+            self._inputs.add(stream)
+        kept = self._entries.setdefault(stream, deque())
+        kept.append((entry_id, n_bytes))
+        self._n_bytes[stream] = self._n_bytes.get(stream, 0) + n_bytes
+        if len(kept) <= self._most[0] and self._n_bytes[stream] <= self._most[1]:
+            return []
+        surplus = []
+        while len(kept) > 1 and (len(kept) > 0.9 * self._most[0] or self._n_bytes[stream] > 0.9 * self._most[1]):
+            oldest, size = kept.popleft()
+            self._n_bytes[stream] -= size
+            surplus.append(oldest)
+        return surplus
+
+    def all_inputs(self) -> list[tuple[str, list[StreamId]]]:
+        """All entries of input streams, which are forgotten here."""
+        found = [(stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs]
+        for stream in self._inputs:
+            self._entries[stream].clear()
+            self._n_bytes[stream] = 0
+        return found
+
+
+def redis_url(host: str, port: int, socket: str | None = None) -> str:
+    """The URL of a Redis server without a password; a Unix socket goes before host and port."""
+    return f"unix://{quote(socket)}" if socket else f"redis://{host}:{port}/0"
+
+
+def address(url: str) -> str:
+    """What may be shown of a Redis URL: host and port, or the path of the socket. Raises LiveError for no URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise _bad_url() from None
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise _bad_url()
+    return parts.path if parts.scheme == "unix" else f"{host or 'localhost'}:{port or 6379}"
+
+
+def parse_id(text: bytes | str) -> StreamId:
+    """The id of an entry."""
+    milliseconds, _, number = (text.decode() if isinstance(text, bytes) else text).partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def format_id(entry_id: StreamId) -> str:
+    """The id as Redis writes it."""
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def _bad_url() -> LiveError:
+    return LiveError("the Redis URL cannot be read", fix="write redis[s]://[user:password@]host[:port][/db]")
