@@ -146,7 +146,7 @@ def test_the_whole_model_learns_with_old_trials_in_every_batch(base, packed, tur
     assert not torch.equal(new["day_weight"][:2], old["day_weight"])
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert "days_per_batch: 2" in text
-    assert "must_include_days:\n  - -1" in text
+    assert "must_include_days:\n  - 2\n" in text
 
 
 def test_without_old_trials_the_whole_model_learns_and_the_old_layers_stay(base, turned, tmp_path):
@@ -157,7 +157,7 @@ def test_without_old_trials_the_whole_model_learns_and_the_old_layers_stay(base,
 
 
 def test_old_trials_are_spread_over_the_known_days_and_the_latest_get_the_rest(base, packed):
-    chosen = _old_days(open_packed(packed), load_model(base), 7, TrainConfig()).split("train")
+    chosen = _old_days(open_packed(packed), load_model(base).sessions, 7, TrainConfig()).split("train")
     counts = {name: int((chosen.day_N == chosen.sessions.index(name)).sum()) for name in (*OLD, NEW)}
     assert counts == {OLD[0]: 3, OLD[1]: 4, NEW: 0}
     assert chosen.trial_N.tolist() == [0, 9, 19, 0, 6, 12, 19]  # of 20: evenly spread, first and last included
@@ -186,6 +186,36 @@ def test_what_the_model_reads_stays_as_it_was(packed, tmp_path):
     assert model.inventory == load_model(tmp_path / "base").inventory
 
 
+def test_a_known_day_learns_on_and_no_other_day_changes(base, packed, tmp_path):
+    """More trials of a day that the model was trained on: its own layer is nearest and is what learns."""
+    source = shutil.copytree(base, tmp_path / "source")
+    tensors = weights(source)
+    tensors["day_weight"][1] = 0  # no other layer reads anything
+    tensors["day_bias"][0] += 0.5  # and there is something to learn
+    save_file(tensors, source / "model.safetensors")
+    overrides = ["lr_max_day=0.03"]
+    summary = adapt(source, packed, tmp_path / "run", session=OLD[0], batches=9, overrides=overrides, progress=False)
+    assert summary.val_loss < summary.val_loss_before
+    assert (summary.session, summary.nearest) == (OLD[0], OLD[0])
+    assert set(summary.loss_by_session) == set(OLD)
+    assert (summary.n_trials, summary.n_val_trials) == (20, 6)
+    assert load_model(tmp_path / "run").sessions == OLD
+    new = weights(tmp_path / "run")
+    for name, tensor in tensors.items():
+        if name.startswith("day_"):
+            assert torch.equal(new[name][1], tensor[1]), name
+            assert not torch.equal(new[name][0], tensor[0]), name
+        else:
+            assert torch.equal(new[name], tensor), name
+
+
+def test_old_trials_beside_those_of_a_known_day_are_of_the_other_days(base, packed, tmp_path):
+    run = tmp_path / "run"
+    summary = adapt(base, packed, run, session=OLD[1], whole_model=True, old_data=packed, old_trials=4, **QUICK)
+    assert (summary.n_trials, summary.n_old_trials) == (20, 4)
+    assert "must_include_days:\n  - 1\n" in (run / "config.yaml").read_text()
+
+
 def three_days_of_four_features(folder: Path) -> Path:
     features_TC = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
     for session in (NEW, "t15.2023.08.20"):
@@ -202,8 +232,12 @@ def test_wrong_wishes_are_refused_in_a_line_and_leave_nothing(base, packed, turn
     adapt(base, turned, adapted, trials=4, **QUICK)
     wrong = [
         (base, few, {}, "4 features found, the model needs 8"),
-        (adapted, packed, {}, "the model knows every session here; give a new day"),
-        (base, packed, {"session": OLD[0]}, "the model knows session 't15.2023.08.11'"),
+        (
+            adapted,
+            packed,
+            {},
+            f"the model knows every session here: {OLD[0]}, {OLD[1]}, {NEW}; name one with --session",
+        ),
         (base, packed, {"session": "t15.2023.08.81"}, "no training trials of session .*did you mean"),
         (base, turned, {"trials": 21}, "has 20 training trials, and 21 are asked for; give --trials 20"),
         (base, files, {"trials": 1}, "both learnt from and validated on; give --trials 2"),

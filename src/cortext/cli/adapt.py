@@ -19,12 +19,12 @@ def add_verbs(app: typer.Typer) -> None:
 
 def adapt(
     run: Annotated[Path, typer.Argument(help="Run directory of a trained model; it is not changed.")],
-    data: Annotated[Path, typer.Option(help="Session files with the new day, or a packed directory.")],
+    data: Annotated[Path, typer.Option(help="Session files with the day, or a packed directory.")],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     trials: Annotated[
         int | None, typer.Option(min=1, help="The day's first training trials to use; all without it.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="The new day, where the data have several.")] = None,
+    session: Annotated[str | None, typer.Option(help="The day, where the data have several.")] = None,
     whole_model: Annotated[
         bool, typer.Option("--whole-model", help="Everything learns, not the new day's layer alone.")
     ] = False,
@@ -39,7 +39,7 @@ def adapt(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Fit a trained model to a new day, from the nearest day that it knows.
+    """Fit a trained model to a new day, from the nearest day that it knows, or to more trials of a known one.
 
     Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
     """

@@ -2,7 +2,8 @@
 
 The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss. Then either it alone
 learns, and everything about the known days stays as it is to the bit, or the whole model learns with small steps, with
-old trials in every batch where there are some.
+old trials in every batch where there are some. A day that the model knows, of which there are more trials now, goes
+the same way: its own layer is one of those compared, and is the one that learns.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class AdaptSummary:
     source: str
     """The run that was adapted."""
     session: str
-    """The new day."""
+    """The day that was adapted to."""
     nearest: str
-    """The known day whose layer the new one began as."""
+    """The known day whose layer its layer began as; a day that the model knew may be nearest to itself."""
     loss_by_session: dict[str, float]
-    """Of the new day's training trials under each known day's layer."""
+    """Of the day's training trials under each known day's layer."""
     whole_model: bool
     n_trials: int
-    """Trials of the new day that it learnt from."""
+    """Trials of the day that it learnt from."""
     n_old_trials: int
     n_val_trials: int
     validated_on: Literal["the day's validation split", "trials held out of training"]
@@ -101,7 +102,7 @@ def adapt(
     data:        packed directory or session files with training trials of the new day; its validation split of that
                  day is validated on, or else a share of the trials (`dataset.test_percentage`), which then do not train
     trials:      how many of the day's training trials to use, in the order of recording; None for all
-    session:     the new day, where the data have several that the model does not know
+    session:     the day to adapt to; must be given where the data have several new days, or only known ones and several
     whole_model: everything learns, not the new day's layer alone
     old_data:    known days, which may be in the same directory; their trials are mixed in, an old day in every batch
     old_trials:  how many, evenly spread over the known days
@@ -116,22 +117,23 @@ def adapt(
     with reading_bar(progress) as bar:
         new = _checked(data, source, ("train", "val"), skip_bad, bar)
         old = None if old_data is None else _checked(old_data, source, ("train",), skip_bad, bar)
-    name = _new_session(source, new, session)
-    chosen = _new_day(new, name, trials, config)
-    model = _with_day(source, name)
-    settings = _settings(config, model, len(chosen.split("train")), old is not None, whole_model, batches)
+    name = _session(source, new, session)
+    chosen = _trials_of(new, name, trials, config)
+    model = source if name in source.sessions else _with_day(source, name)
+    day = model.sessions.index(name)
+    settings = _settings(config, model, day, len(chosen.split("train")), old is not None, whole_model, batches)
     if old is not None:
-        chosen = joined([chosen, _old_days(old, source, old_trials, config)])
+        chosen = joined([chosen, _old_days(old, [s for s in source.sessions if s != name], old_trials, config)])
     with (
         Trainer(settings, chosen, out, model=model, device=device, overrides=overrides, progress=progress) as trainer,
         _emptied_on_failure(out),
     ):
-        losses = _begin_as_nearest(trainer, progress)
+        losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
         before = trainer.validate()
         result = trainer.run()
         assert result is not None  # it has run to the end
         seconds = round(time.perf_counter() - started, 2)
-        summary = _summary(trainer, result, before, losses, str(run), whole_model, seconds)
+        summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
         content = asdict(summary) | {"provenance": provenance()}
         write_whole(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
     return summary
@@ -188,21 +190,21 @@ def _checked(
     return data
 
 
-def _new_session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
-    """The day to adapt to: as named, or the only one that the model does not know."""
+def _session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
+    """The day to adapt to: as named, or the only one that the model does not know, or the only one that there is."""
     split = data.split("train")
     recorded = [data.sessions[day] for day in np.unique(split.day_N)]
-    if wanted is not None and wanted not in recorded:
-        what = f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
-        raise DataError(what, where=data.path)
+    if wanted is not None:
+        if wanted not in recorded:
+            what = f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+            raise DataError(what, where=data.path)
+        return wanted
     unknown = [name for name in recorded if name not in model.sessions]
-    if wanted in model.sessions or not unknown:
-        what = f"the model knows session {wanted!r}" if wanted else "the model knows every session here"
-        raise DataError(what, where=data.path, fix="give a new day, or adapt a run that does not know it")
-    if wanted is None and len(unknown) > 1:
-        what = f"{len(unknown)} sessions are new to the model: {', '.join(unknown)}"
-        raise DataError(what, where=data.path, fix="name one with --session")
-    return wanted or unknown[0]
+    choice: list[str] = unknown or recorded
+    if len(choice) > 1:
+        what = f"{len(choice)} sessions are new to the model" if unknown else "the model knows every session here"
+        raise DataError(f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session")
+    return choice[0]
 
 
 def _recorded(split: PackedSplit, session: str) -> np.ndarray:
@@ -211,7 +213,7 @@ def _recorded(split: PackedSplit, session: str) -> np.ndarray:
     return trials[np.lexsort((split.trial_N[trials], split.block_N[trials]))]
 
 
-def _new_day(data: PackedDataset, session: str, trials: int | None, config: TrainConfig) -> PackedDataset:
+def _trials_of(data: PackedDataset, session: str, trials: int | None, config: TrainConfig) -> PackedDataset:
     """The data with only the day's first training trials and, where there is one, its validation split."""
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
@@ -230,13 +232,13 @@ def _new_day(data: PackedDataset, session: str, trials: int | None, config: Trai
     return data.showing(splits)
 
 
-def _old_days(data: PackedDataset, model: AcousticModel, most: int, config: TrainConfig) -> PackedDataset:
+def _old_days(data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig) -> PackedDataset:
     """The data with at most that many training trials, evenly spread over the known days; the latest get the rest."""
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
-    days = [trials for name in model.sessions if name in data.sessions and len(trials := _recorded(train, name))]
+    days = [trials for name in known if name in data.sessions and len(trials := _recorded(train, name))]
     if not days:
-        what = f"none of its sessions is known to the model; known: {', '.join(model.sessions)}"
+        what = f"none of its sessions is known to the model; known: {', '.join(known)}"
         raise DataError(what, where=data.path, fix="give data of the days it was trained on as old data")
     each, rest = divmod(most, len(days))
     chosen = []
@@ -267,7 +269,7 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
 
 
 def _settings(
-    config: TrainConfig, model: AcousticModel, n_trials: int, mixed: bool, whole_model: bool, batches: int
+    config: TrainConfig, model: AcousticModel, day: int, n_trials: int, mixed: bool, whole_model: bool, batches: int
 ) -> TrainConfig:
     """The run's configuration, made to adapt: few trials overfit, and the fewer, the smaller the steps must be.
 
@@ -281,9 +283,9 @@ def _settings(
         batch_size=TRIALS_PER_DAY * n_days,
         days_per_batch=n_days,
         length_buckets=1,
-        must_include_days=[-1] if mixed else None,
+        must_include_days=[day] if mixed else None,
         sessions=None,
-        dataset_probability_val=[0.0] * (len(model.sessions) - 1) + [1.0],
+        dataset_probability_val=[float(number == day) for number in range(len(model.sessions))],
     )
     return replace(
         config,
@@ -312,29 +314,30 @@ def _settings(
 
 
 @torch.no_grad()
-def _begin_as_nearest(trainer: Trainer, progress: bool) -> dict[str, float]:
-    """Make the new day's layer that of the known day with the lowest CTC loss; returns the losses by session."""
+def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) -> dict[str, float]:
+    """Make the day's layer that of the known day with the lowest CTC loss; returns the losses by session."""
     network, sessions = trainer.model.network.eval(), trainer.model.sessions
-    new = np.flatnonzero(trainer.batches.layer_of_day[trainer.train_split.day_N] == len(sessions) - 1)
+    new = np.flatnonzero(trainer.batches.layer_of_day[trainer.train_split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
     batch = trainer.batches.batch(compared)
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
-        for day, session in enumerate(sessions[:-1]):
+        for known, session in enumerate(sessions[:n_known]):
             with autocast(trainer.device, trainer.bf16):
-                logits_BPV = network(batch.x_BTC, torch.full_like(batch.day_B, day))[0]
+                logits_BPV = network(batch.x_BTC, torch.full_like(batch.day_B, known))[0]
             losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
             losses[session] = float(losses_B.mean())
-            bar(day + 1, len(sessions) - 1)
-    best = min(range(len(sessions) - 1), key=list(losses.values()).__getitem__)
+            bar(known + 1, n_known)
+    best = min(range(n_known), key=list(losses.values()).__getitem__)
     for name, parameter in network.named_parameters():
         if name.startswith("day_"):
-            parameter[-1] = parameter[best]
+            parameter[day] = parameter[best]
     return losses
 
 
 def _summary(
     trainer: Trainer,
+    day: int,
     result: RunSummary,
     before: dict[str, Any],
     losses: dict[str, float],
@@ -343,12 +346,12 @@ def _summary(
     seconds: float,
 ) -> AdaptSummary:
     split, layer_of_day = trainer.train_split, trainer.batches.layer_of_day
-    n_trials = int((layer_of_day[split.day_N] == len(losses)).sum())
+    n_trials = int((layer_of_day[split.day_N] == day).sum())
     own = trainer.validator.batches.split.name == "val"
     return AdaptSummary(
         run=result.run,
         source=source,
-        session=trainer.model.sessions[-1],
+        session=trainer.model.sessions[day],
         nearest=min(losses, key=losses.__getitem__),
         loss_by_session=losses,
         whole_model=whole_model,
