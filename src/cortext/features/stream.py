@@ -100,9 +100,9 @@ class _Moments:
 class RollingZScore:
     """Features less a rolling mean, over a rolling standard deviation, which change between utterances only.
 
-    The statistics are those of the latest utterances of the block. A block begins with the statistics of the one
-    before, or given ones (warm start), until `warm_utterances` of its own have been heard. Where nothing is known
-    (cold start), every bin is normalised by the statistics of all bins up to itself, until `cold_bins` are known.
+    The statistics are those of the latest utterances of the block, if these have `least_bins`. A block begins with the
+    statistics of the one before, or given ones (warm start), until `warm_utterances` of its own have been heard. Where
+    nothing is known (cold start), every bin is normalised by the statistics of all bins up to itself.
     A feature that has been constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew from those
     of the utterances each time, so that errors of rounding do not grow over hours.
     """
@@ -113,11 +113,11 @@ class RollingZScore:
         *,
         window_utterances: int = 20,
         warm_utterances: int = 10,
-        cold_bins: int = 250,
+        least_bins: int = 250,
         limit: float = 10.0,
     ) -> None:
         self.n_features, self.limit = n_features, limit
-        self._warm_utterances, self._cold_bins = warm_utterances, cold_bins
+        self._warm_utterances, self._least_bins = warm_utterances, least_bins
         self._utterances: deque[_Moments] = deque(maxlen=window_utterances)
         self._warm: tuple[np.ndarray, np.ndarray] | None = None
         self._in_force: tuple[np.ndarray, np.ndarray] | None = None
@@ -158,7 +158,7 @@ class RollingZScore:
         self._before = sum(self._utterances, self._nothing)
         if self._warm is not None and len(self._utterances) < self._warm_utterances:
             self._in_force = self._warm
-        elif self._before.n_bins >= self._cold_bins:
+        elif self._before.n_bins >= self._least_bins:
             self._in_force = self._before.mean_C, self._before.std_C
         self.drop_utterance()
 

@@ -275,10 +275,10 @@ class Pipeline:
     def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
         """A block of recording begins, for the rolling statistics: with given ones, or those in force (warm start).
 
-        Drops an utterance in progress.
+        Drops an utterance in progress and what was held.
         """
         self._stream.start_block(mean_C, std_C)
-        self._begin()
+        self.reset()
 
     def push(self, frames_TC: np.ndarray) -> Update:
         """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
@@ -290,9 +290,9 @@ class Pipeline:
         check_frames(frames_TC, self._stream.stepper.n_features)
         if len(self._held_TC):
             frames_TC = np.concatenate((self._held_TC, frames_TC))
-        had_ended = self._endpoint is not None and self._endpoint.reason is not None
+        reason = had_ended = self._endpoint.reason if self._endpoint else None
         stage_ms: dict[str, list[float]] = {stage: [] for stage in (*STAGES, TOTAL)}
-        logits, first, reason = [], 0, None
+        logits, first = [], 0
         while first < len(frames_TC):
             until = first + self._stream.bins_to_frame
             logits_PV, reason = self._step(frames_TC[first:until])
