@@ -1,6 +1,8 @@
 import os
 import platform
 
+import pytest
+
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 
 
@@ -11,8 +13,8 @@ def test_glibc_takes_the_settings_and_other_systems_are_left_alone(monkeypatch):
     assert not keep_freed_memory()
 
 
-def test_kernels_are_remembered_sparingly_unless_the_user_wants_otherwise(monkeypatch):
-    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+@pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"])
+def test_kernels_are_remembered_sparingly_unless_the_user_wants_otherwise(name, monkeypatch):
     monkeypatch.delenv(name, raising=False)
     bound_kernel_cache(32)
     assert os.environ[name] == "32"
