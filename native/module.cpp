@@ -40,4 +40,5 @@ NB_MODULE(_native, module) {
     cortext::bind_sentences(module);
     cortext::bind_engine(module);
     cortext::bind_recurrence(module);
+    cortext::bind_step(module);
 }

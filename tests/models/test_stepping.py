@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from cortext.errors import DataError, RunError
 from cortext.models import AcousticModel, GRUConfig, TripleGRUConfig, build_model
 from cortext.models.acoustic import Smoothing
+from cortext.models.single_step import for_single_steps
 from cortext.models.stepping import TorchStepper
 from cortext.text.phonemes import RELEASE
 
@@ -81,6 +83,49 @@ def test_bfloat16_is_near_float32_and_not_the_same(name):
     assert half_PV.dtype == np.float32
     difference = np.abs(half_PV - exact_PV).max()
     assert 0 < difference < 0.05 * np.abs(exact_PV).max()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_network_of_single_steps_still_does_what_it_did_for_batches(name):
+    network = make_model(CONFIGS[name]).network
+    fast = for_single_steps(network, bf16=True)
+    x_BTC, day_B = torch.randn(3, 40, N_FEATURES), torch.tensor([0, 1, 1])
+    logits_BPV, state = network(x_BTC, day_B)
+    assert torch.equal(fast(x_BTC, day_B)[0], logits_BPV)
+    assert torch.equal(fast(x_BTC, day_B, state)[0], network(x_BTC, day_B, state)[0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_network_of_single_steps_shares_the_weights_and_leaves_the_other_alone(name):
+    network = make_model(CONFIGS[name]).network
+    fast = for_single_steps(network, bf16=False)
+    for ours, theirs in zip(fast.parameters(), network.parameters(), strict=True):
+        assert ours is theirs
+    assert not [module for module in network.modules() if "forward" in vars(module)]
+
+
+def test_a_gru_that_computes_otherwise_is_left_as_it_is():
+    class Doubled(nn.GRU):
+        def forward(self, x_BPI, state_LBD):
+            hidden_BPD, state_LBD = super().forward(x_BPI, state_LBD)
+            return 2 * hidden_BPD, state_LBD
+
+    for gru in (Doubled(4, 8, batch_first=True), nn.GRU(4, 8, batch_first=True, bidirectional=True)):
+        fast = for_single_steps(nn.ModuleList([gru]), bf16=True)[0]
+        x_BPI, state_LBD = torch.randn(1, 1, 4), torch.randn(1 + gru.bidirectional, 1, 8)
+        with torch.no_grad():
+            assert torch.equal(fast(x_BPI, state_LBD)[0], gru(x_BPI, state_LBD)[0])
+
+
+def test_another_day_is_used_from_the_next_step_on():
+    model = make_model(CONFIGS["gru"])
+    stepper = TorchStepper(model, SESSIONS[0])
+    stepper.use("latest")
+    assert stepper.session == SESSIONS[1]
+    np.testing.assert_allclose(steps(stepper, trial()), model.logits(trial(), SESSIONS[1], smooth=False), atol=1e-5)
+    with pytest.raises(RunError, match="knows no session"):
+        stepper.use("t15.2020.01.01")
+    assert stepper.session == SESSIONS[1]
 
 
 def test_the_latest_session_is_the_models_last_and_unknown_ones_are_refused():

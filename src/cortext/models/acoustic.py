@@ -77,7 +77,6 @@ class AcousticModel:
         self.inventory = inventory
         self.smoothing = smoothing
         self.feature_subset = list(feature_subset) if feature_subset is not None else None
-        self._days = {session: day for day, session in enumerate(self.sessions)}
 
     @property
     def device(self) -> torch.device:
@@ -91,11 +90,8 @@ class AcousticModel:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def day(self, session: str) -> int:
-        """Number of the session's day layer; raises RunError for a session that the model was not trained on."""
-        if session not in self._days:
-            what = f"the model knows no session {session!r}; {nearest(session, self._days)}"
-            raise RunError(what, fix="adapt the model to this day, or name a known session")
-        return self._days[session]
+        """Number of the session's day layer, see `day_of`."""
+        return day_of(session, self.sessions)[1]
 
     def n_patches(self, n_bins: Any, smooth: bool = True) -> Any:
         """Frames of logits that `logits` gives for a trial of `n_bins` bins (an int or an integer array)."""
@@ -189,6 +185,16 @@ class AcousticModel:
         )
 
 
+def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
+    """A session's name and the number of its day layer; `latest` is the last one. Raises RunError for an unknown."""
+    if session == "latest":
+        session = sessions[-1]
+    if session not in sessions:
+        what = f"the model knows no session {session!r}; {nearest(session, sessions)}"
+        raise RunError(what, fix="adapt the model to this day, or name a known session")
+    return session, sessions.index(session)
+
+
 def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     """Write `model.json` and `model.safetensors` into a run directory, each whole or not at all.
 
@@ -205,7 +211,7 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
     Raises RunError for a directory without a model, a broken or foreign file, or weights that do not fit.
     """
     run_dir = Path(run_dir)
-    card = _read_card(run_dir / "model.json")
+    card = read_card(run_dir / "model.json")
     path = run_dir / "model.safetensors"
     symbols = tuple(card.inventory["symbols"])
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
@@ -232,7 +238,8 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
     )
 
 
-def _read_card(path: Path) -> ModelCard:
+def read_card(path: Path) -> ModelCard:
+    """Read a `model.json`; raises RunError for one that is missing, foreign or of another version."""
     fix = "give the directory that `cortext train --out` wrote"
     try:
         mapping = json.loads(path.read_text())

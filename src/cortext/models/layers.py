@@ -17,10 +17,14 @@ from cortext.models.recurrence import recurrence, with_padding, without_padding
 def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
 
-    Where each day's trials are equally many and follow each other, as in training, it is one product for each day.
-    That takes a look at `day_B`, for which a GPU would have to be waited for.
+    Where each day's trials are equally many and follow each other, as in training, it is one product for each day, and
+    for a single trial one without a copy of its matrix. That takes a look at `day_B`, for which a GPU would have to be
+    waited for, and which a graph that is to serve every day must not take.
     """
     n_trials, _, n_features = x_BTC.shape
+    if day_B.device.type == "cpu" and n_trials == 1 and not torch.compiler.is_compiling():
+        day = int(day_B[0])
+        return torch.addmm(bias[day], x_BTC[0], weight[day])[None]
     if day_B.device.type == "cpu" and n_trials > 1:
         days, counts = torch.unique_consecutive(day_B, return_counts=True)
         if len(days) < n_trials and bool((counts == counts[0]).all()):

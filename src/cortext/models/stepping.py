@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from cortext.errors import DataError
-from cortext.models.acoustic import AcousticModel, Smoothing, load_model
+from cortext.models.acoustic import AcousticModel, Smoothing, day_of, load_model
 from cortext.models.precision import autocast, full_float32
+from cortext.models.single_step import for_single_steps
 from cortext.text.phonemes import Inventory
 
 Backend = Literal["torch"]
@@ -35,6 +36,10 @@ class Stepper(Protocol):
     patch_stride: int
     smoothing: Smoothing
     inventory: Inventory
+
+    def use(self, session: str) -> None:
+        """Take another day's layer from the next step on; `latest` is the last one. Raises RunError for an unknown."""
+        ...
 
     def start(self) -> None:
         """Begin an utterance: the next step goes on from the learnt first state."""
@@ -59,20 +64,24 @@ class TorchStepper:
     """A `Stepper` of a loaded model, on the device where the model is. The logits agree with the whole trial's to 1e-5.
 
     session:   a day that the model knows; `latest` is its last one. Raises RunError for another.
-    precision: `bf16` multiplies in bfloat16 and adds in float32
+    precision: `bf16` rounds weights to bfloat16, which on a CPU halves the time of a step; see `single_step.py`
     """
 
     def __init__(self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32") -> None:
-        self.session = model.sessions[-1] if session == "latest" else session
-        self.sessions = model.sessions
-        self.n_features = model.n_features
-        self.patch_size, self.patch_stride = patch_shape(
-            model.network.config.patch_size, model.network.config.patch_stride
-        )
+        self.sessions, self.n_features = model.sessions, model.n_features
+        self.patch_size, self.patch_stride = patch_shape(model.network.config)
         self.smoothing, self.inventory = model.smoothing, model.inventory
-        self._model, self._bf16 = model, precision == "bf16"
-        self._day_B = torch.tensor([model.day(self.session)], device=model.device)
+        bf16, on_cpu = precision == "bf16", model.device.type == "cpu"
+        self._network: Any = for_single_steps(model.network, bf16) if on_cpu else model.network
+        self._device, self._autocast = model.device, bf16 and not on_cpu
+        self._columns = model.feature_subset
         self._state: Any = None
+        self.use(session)
+
+    def use(self, session: str) -> None:
+        """See `Stepper`."""
+        self.session, day = day_of(session, self.sessions)
+        self._day_B = torch.tensor([day], device=self._device)
 
     def start(self) -> None:
         """See `Stepper`."""
@@ -82,18 +91,18 @@ class TorchStepper:
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        x_BTC = torch.from_numpy(np.ascontiguousarray(bins_SC, dtype=np.float32)).to(self._model.device)[None]
-        if self._model.feature_subset is not None:
-            x_BTC = x_BTC[..., self._model.feature_subset]
-        with full_float32(), autocast(self._model.device, self._bf16):
-            logits_BPV, self._state = self._model.network(x_BTC, self._day_B, self._state)
+        x_BTC = torch.from_numpy(np.ascontiguousarray(bins_SC, dtype=np.float32)).to(self._device)[None]
+        if self._columns is not None:
+            x_BTC = x_BTC[..., self._columns]
+        with full_float32(), autocast(self._device, self._autocast):
+            logits_BPV, self._state = self._network(x_BTC, self._day_B, self._state)
         logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
         return logits_V
 
 
-def patch_shape(size: int, stride: int) -> tuple[int, int]:
+def patch_shape(config: Any) -> tuple[int, int]:
     """Bins in a patch and from one to the next: a patch size of 0 means single bins."""
-    return (size, stride) if size else (1, 1)
+    return (config.patch_size, config.patch_stride) if config.patch_size else (1, 1)
 
 
 def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:

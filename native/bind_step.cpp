@@ -1,0 +1,85 @@
+// cortext._native.{StepGRU, StepLinear}.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "bind.hpp"
+#include "step_gru.hpp"
+
+namespace nb = nanobind;
+
+namespace cortext {
+
+namespace {
+
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using VectorOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MatrixOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char* name) {
+    if (!holds) throw std::invalid_argument(std::string(name) + " has a wrong shape");
+}
+
+StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks, bool bf16) {
+    require(weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
+    require(!bias || bias->shape(0) == weight.shape(0), "bias");
+    return {weight.data(),   bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1),
+            bf16};
+}
+
+using Weights = std::tuple<Matrix, Matrix, Vector, Vector>;
+
+std::vector<StepGRU::Layer> gru_layers(const std::vector<Weights>& layers, bool bf16) {
+    require(!layers.empty(), "layers");
+    const std::size_t n_units = std::get<1>(layers.front()).shape(1);
+    std::vector<StepGRU::Layer> found;
+    for (const auto& [w_ih, w_hh, b_ih, b_hh] : layers) {
+        require(w_ih.shape(0) == 3 * n_units && (found.empty() || w_ih.shape(1) == n_units), "w_ih");
+        require(w_hh.shape(0) == 3 * n_units && w_hh.shape(1) == n_units, "w_hh");
+        found.push_back({linear(w_ih, b_ih, 3, bf16), linear(w_hh, b_hh, 3, bf16)});
+    }
+    return found;
+}
+
+void step(const StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOut& next_state_LD) {
+    require(x.shape(0) == self.n_inputs(), "x");
+    require(state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(), "state_LD");
+    require(next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(), "next_state_LD");
+    nb::gil_scoped_release released;
+    self.step(x.data(), state_LD.data(), next_state_LD.data());
+}
+
+void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
+    require(x.shape(0) == self.matrix().n_columns(), "x");
+    require(y.shape(0) == self.n_rows(), "y");
+    nb::gil_scoped_release released;
+    std::vector<float> filled_up(self.matrix().size());
+    self.apply(x.data(), filled_up.data());
+    std::copy_n(filled_up.data(), y.shape(0), y.data());
+}
+
+}  // namespace
+
+void bind_step(nb::module_& module) {
+    nb::class_<StepGRU>(module, "StepGRU")
+        .def("__init__", [](StepGRU* self, const std::vector<Weights>& layers,
+                            bool bf16) { new (self) StepGRU(gru_layers(layers, bf16)); },
+             nb::arg("layers"), nb::arg("bf16"))
+        .def("step", &step, nb::arg("x").noconvert(), nb::arg("state_LD").noconvert(),
+             nb::arg("next_state_LD").noconvert());
+    nb::class_<StepLinear>(module, "StepLinear")
+        .def("__init__", [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias,
+                            bool bf16) { new (self) StepLinear(linear(weight, bias, 1, bf16)); },
+             nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("bf16"))
+        .def("apply", &apply, nb::arg("x").noconvert(), nb::arg("y").noconvert());
+}
+
+}  // namespace cortext

@@ -1,0 +1,81 @@
+#include "step_gru.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "lanes.hpp"
+
+namespace cortext {
+
+namespace {
+
+// e^x to a few units in the last place, for |x| <= 80: 2^n times the Taylor series of e^r for |r| <= log(2) / 2.
+CORTEXT_INLINE Floats exponential(Floats x) {
+    x = x > 80.0F ? all(80.0F) : x;  // NaN stays NaN
+    x = x < -80.0F ? all(-80.0F) : x;
+    const float shift = 12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+    const Floats n = (x * 1.44269504F + shift) - shift;
+    const Floats r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // log(2), its first bits and the rest
+    Floats sum = all(1.0F / 5040);
+    for (float coefficient : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
+        sum = sum * r + coefficient;
+    }
+    const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+    return sum * load<Floats>(&power);
+}
+
+CORTEXT_INLINE Floats sigmoid(const Floats& x) { return 1.0F / (1.0F + exponential(-x)); }
+
+CORTEXT_INLINE Floats hyperbolic_tangent(const Floats& x) { return 1.0F - 2.0F * sigmoid(x * -2.0F); }
+
+CORTEXT_FOR_EACH_PROCESSOR
+void add(float* sum, const float* x, std::size_t size) {
+    for (std::size_t i = 0; i < size; i += lanes) store(sum + i, load<Floats>(sum + i) + load<Floats>(x + i));
+}
+
+// h [block]: from the state before to the state after; a block is a gate.
+CORTEXT_FOR_EACH_PROCESSOR
+void update(const float* input, const float* recurrent, std::size_t block, float* h) {
+    for (std::size_t unit = 0; unit < block; unit += lanes) {
+        const auto in = [&](std::size_t gate) __attribute__((always_inline)) {
+            return load<Floats>(input + gate * block + unit);
+        };
+        const auto rec = [&](std::size_t gate) __attribute__((always_inline)) {
+            return load<Floats>(recurrent + gate * block + unit);
+        };
+        const Floats r = sigmoid(in(0) + rec(0)), z = sigmoid(in(1) + rec(1));
+        const Floats n = hyperbolic_tangent(in(2) + r * rec(2));
+        store(h + unit, n + z * (load<Floats>(h + unit) - n));
+    }
+}
+
+}  // namespace
+
+StepLinear::StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows,
+                       std::size_t n_columns, bool as_bfloat16)
+    : n_rows_(n_rows), matrix_(weight, n_blocks, n_rows, n_columns, as_bfloat16), bias_(matrix_.size()) {
+    if (bias == nullptr) return;
+    for (std::size_t b = 0; b < n_blocks; ++b) std::copy_n(bias + b * n_rows, n_rows, &bias_[matrix_.block(b)]);
+}
+
+void StepLinear::apply(const float* x, float* y) const {
+    matrix_.multiply(x, y);
+    add(y, bias_.data(), bias_.size());
+}
+
+void StepGRU::step(const float* x, const float* state, float* next_state) const {
+    const std::size_t D = n_units(), block = layers_.front().recurrent.matrix().block(1);
+    const std::size_t n_gates = layers_.front().recurrent.matrix().size();
+    std::vector<float> input(n_gates), recurrent(n_gates), h(block);
+    for (const Layer& layer : layers_) {
+        layer.input.apply(x, input.data());
+        layer.recurrent.apply(state, recurrent.data());
+        std::copy_n(state, D, h.data());
+        update(input.data(), recurrent.data(), block, h.data());
+        x = std::copy_n(h.data(), D, next_state) - D;
+        state += D;
+        next_state += D;
+    }
+}
+
+}  // namespace cortext

@@ -1,0 +1,40 @@
+// A matrix for products with one vector after another, as a live decoder needs them: they take as long as reading the
+// matrix does. It is laid out in the order in which it is read, in large pages where the system has them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace cortext {
+
+class StepMatrix {
+public:
+    // rows [n_blocks * n_rows, n_columns]; as_bfloat16 rounds the weights, products and sums are float32 in any case.
+    StepMatrix(const float* rows, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns, bool as_bfloat16);
+
+    // How many numbers a product has: every block is filled up to a multiple of `block_rows`, and all together to one
+    // of `panel_rows`. What belongs to no row is zero.
+    std::size_t size() const { return n_panels_ * panel_rows; }
+    // Where the numbers of a block begin.
+    std::size_t block(std::size_t number) const { return number * block_size_; }
+    std::size_t n_columns() const { return n_columns_; }
+
+    // product [size()] = matrix times x [n_columns]
+    void multiply(const float* x, float* product) const;
+
+private:
+    static constexpr std::size_t block_rows = 16, panel_rows = 64;
+
+    struct Free {
+        void operator()(std::uint32_t* words) const;
+    };
+
+    std::uint32_t& word(std::size_t row, std::size_t column);
+
+    std::size_t block_size_, n_panels_, n_columns_, columns_per_word_;
+    // [panels][columns or pairs of columns][panel_rows]: a float32, or two bfloat16, the first in the low half.
+    std::unique_ptr<std::uint32_t, Free> words_;
+};
+
+}  // namespace cortext

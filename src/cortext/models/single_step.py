@@ -1,0 +1,79 @@
+"""A network for one step of one trial at a time, as live decoding takes them, on a CPU.
+
+Such a step multiplies every matrix with one vector, and takes as long as reading the weights from memory does. So the
+weights of GRUs and linear maps are laid out anew, in the order in which they are read (`native/step_matrix.hpp`), and
+in bfloat16 they are half as many bytes: products and sums are float32 then, too, and only the weights are rounded.
+
+B trials, P patches, L layers, D hidden units, I inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cortext import _native
+
+
+def for_single_steps(network: nn.Module, bf16: bool) -> nn.Module:
+    """A network in evaluation mode that does what `network` does, faster where one trial is given one patch.
+
+    It shares the parameters of `network`, but the new layout holds those of today: make another one after training.
+    """
+    shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
+    network = copy.deepcopy(network, shared).eval()
+    for module in network.modules():
+        # Not subclasses: their `forward` may be another.
+        if type(module) is nn.GRU and _is_plain(module):
+            vars(module)["forward"] = _gru_step(module, bf16)
+        elif type(module) is nn.Linear and _is_on_cpu(module):
+            vars(module)["forward"] = _linear_step(module, bf16)
+    return network
+
+
+def _is_plain(module: nn.GRU) -> bool:
+    return module.batch_first and module.bias and not module.bidirectional and _is_on_cpu(module)
+
+
+def _is_on_cpu(module: nn.Module) -> bool:
+    return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+
+
+def _gru_step(module: nn.GRU, bf16: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    layers = [
+        tuple(getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names)
+        for layer in range(module.num_layers)
+    ]
+    fast, whole = _native.StepGRU(layers, bf16), module.forward
+
+    def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        if x_BPI.shape[:2] != (1, 1) or state_LBD is None or torch.is_grad_enabled():
+            return whole(x_BPI, state_LBD)
+        next_LBD = torch.empty_like(state_LBD, memory_format=torch.contiguous_format)
+        fast.step(_vector(x_BPI), state_LBD[:, 0].contiguous().numpy(), next_LBD[:, 0].numpy())
+        return next_LBD[-1:], next_LBD
+
+    return forward
+
+
+def _linear_step(module: nn.Linear, bf16: bool) -> Callable[..., torch.Tensor]:
+    weight, bias = module.weight.detach(), module.bias
+    fast = _native.StepLinear(weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), bf16)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if x.numel() != module.in_features or torch.is_grad_enabled():
+            return F.linear(x, weight, bias)
+        y = x.new_empty(*x.shape[:-1], module.out_features)
+        fast.apply(_vector(x), y.view(-1).numpy())
+        return y
+
+    return forward
+
+
+def _vector(x: torch.Tensor) -> object:
+    return x.detach().float().reshape(-1).contiguous().numpy()

@@ -1,0 +1,112 @@
+"""Compiled single steps against the formulas in float64."""
+
+import numpy as np
+import pytest
+
+from cortext import _native
+
+SHAPES = [(1, 1, 1), (7, 5, 2), (16, 16, 1), (33, 65, 3), (112, 48, 2)]  # inputs, units, layers
+
+
+def draw(n_inputs, n_units, n_layers, seed=0):
+    rng = np.random.default_rng(seed)
+    widths = [n_inputs] + [n_units] * (n_layers - 1)
+    layers = [
+        tuple(
+            rng.normal(scale=0.3, size=shape).astype(np.float32)
+            for shape in ((3 * n_units, width), (3 * n_units, n_units), 3 * n_units, 3 * n_units)
+        )
+        for width in widths
+    ]
+    state_LD = rng.normal(size=(n_layers, n_units)).astype(np.float32)
+    return layers, rng.normal(size=n_inputs).astype(np.float32), state_LD
+
+
+def to_bfloat16(x):
+    """The nearest number with 8 significant bits, ties to even."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(mantissa * 256) / 256, exponent)
+
+
+def gru_step(layers, x, state_LD, round_weights=lambda w: w):
+    """cortext's definition, written out in float64."""
+    states = []
+    for (w_ih, w_hh, b_ih, b_hh), h in zip(layers, state_LD.astype(float), strict=True):
+        given = np.split(round_weights(w_ih).astype(float) @ x + b_ih, 3)
+        recurrent = np.split(round_weights(w_hh).astype(float) @ h + b_hh, 3)
+        r, z = (1 / (1 + np.exp(-(a + b))) for a, b in zip(given[:2], recurrent[:2], strict=True))
+        n = np.tanh(given[2] + r * recurrent[2])
+        x = (1 - z) * n + z * h
+        states.append(x)
+    return np.stack(states)
+
+
+def native_step(layers, x, state_LD, bf16):
+    next_state_LD = np.empty_like(state_LD)
+    _native.StepGRU(layers, bf16).step(x, state_LD, next_state_LD)
+    return next_state_LD
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_step_is_the_formula_in_float32(shape):
+    layers, x, state_LD = draw(*shape)
+    np.testing.assert_allclose(native_step(layers, x, state_LD, False), gru_step(layers, x, state_LD), atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bfloat16_rounds_the_weights_and_nothing_else(shape):
+    layers, x, state_LD = draw(*shape)
+    expected_LD = gru_step(layers, x, state_LD, to_bfloat16)
+    np.testing.assert_allclose(native_step(layers, x, state_LD, True), expected_LD, atol=2e-6)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_saturated_gates_stay_finite(bf16):
+    layers, x, state_LD = draw(7, 5, 2)
+    for scale in (1e3, -1e3, 1e30):
+        stepped_LD = native_step(layers, np.float32(scale) * x, state_LD, bf16)
+        assert np.isfinite(stepped_LD).all()
+        assert np.abs(stepped_LD).max() <= np.abs(state_LD).max()
+
+
+def test_what_is_not_a_number_does_not_become_one():
+    layers, x, state_LD = draw(7, 5, 1)
+    x[3] = np.nan
+    assert np.isnan(native_step(layers, x, state_LD, False)).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (41, 96), (64, 33), (130, 7)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
+    rng = np.random.default_rng(0)
+    weight, bias, x = (rng.normal(size=size).astype(np.float32) for size in (shape, shape[0], shape[1]))
+    bias = bias if with_bias else None
+    for bf16, rounded in ((False, weight), (True, to_bfloat16(weight))):
+        y = np.full(shape[0], np.nan, np.float32)
+        _native.StepLinear(weight, bias, bf16).apply(x, y)
+        expected = rounded.astype(float) @ x + (0 if bias is None else bias)
+        np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_wrong_shapes_are_refused():
+    layers, x, state_LD = draw(7, 5, 2)
+    with pytest.raises(ValueError, match="layers"):
+        _native.StepGRU([], False)
+    with pytest.raises(ValueError, match="w_ih"):
+        _native.StepGRU([layers[0], layers[0]], False)
+    with pytest.raises(ValueError, match="bias"):
+        _native.StepGRU([(*layers[0][:3], layers[0][3][:-1])], False)
+    gru = _native.StepGRU(layers, False)
+    for arguments in (
+        (x[:-1], state_LD, state_LD),
+        (x, state_LD[:1], state_LD),
+        (x, state_LD, state_LD[:, :-1].copy()),
+    ):
+        with pytest.raises(ValueError, match="wrong shape"):
+            gru.step(*arguments)
+    with pytest.raises(TypeError):
+        gru.step(x.astype(np.float64), state_LD, state_LD.copy())
+    linear = _native.StepLinear(layers[0][0], None, False)
+    for arguments in ((x[:-1], np.empty(15, np.float32)), (x, np.empty(14, np.float32))):
+        with pytest.raises(ValueError, match="wrong shape"):
+            linear.apply(*arguments)
