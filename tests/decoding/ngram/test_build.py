@@ -147,11 +147,12 @@ def test_an_interrupted_build_leaves_the_old_model_and_nothing_else(tmp_path, br
 
 
 def test_ctrl_c_is_heard_while_the_database_works(tmp_path):
+    # The query needs time but no memory, which could run out before Ctrl-C comes.
     with Database(tmp_path, 256 << 20) as database:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            database.run("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b")  # needs time, no memory
+            database.run("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b")
         assert time.monotonic() - started < 10
 
 
