@@ -1,0 +1,91 @@
+"""Starts and stops of trials from a control stream, put in their places among the entries of the data stream."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cortext.live.brand_entries import index_of
+from cortext.live.brand_parameters import NodeParameters
+from cortext.live.redis_link import Entry
+
+PATIENCE_S = 2.0
+"""How long a mark waits for the entry that it names."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A start, stop or block.
+
+    index:   number of the data entry that is a trial's first (start) or last (stop), where the control entry has it;
+             without it the times at which Redis took the entries decide, to the millisecond
+    trial:   what the control entry's field `trial` says, copied through
+    since_s: when it was read, on the monotonic clock
+    """
+
+    what: Literal["start", "stop", "block"]
+    entry: Entry
+    index: int | None
+    trial: bytes
+    since_s: float
+
+
+class ControlReader:
+    """Reads marks from control entries, and holds them until their place has come."""
+
+    def __init__(self, parameters: NodeParameters) -> None:
+        self._field = parameters.control_field.encode()
+        self._index_field = parameters.index_field.encode()
+        self._values: dict[bytes, Literal["start", "stop", "block"]] = {
+            parameters.start_value.encode(): "start",
+            parameters.stop_value.encode(): "stop",
+            parameters.block_value.encode(): "block",
+        }
+        self._waiting: deque[Mark] = deque()
+
+    def mark(self, entry: Entry) -> Mark | None:
+        """The mark of a control entry; None for entries that are others' business."""
+        what = self._values.get(entry.fields.get(self._field, b""))
+        if what is None:
+            return None
+        index = index_of(entry.fields.get(self._index_field))
+        return Mark(what, entry, index, entry.fields.get(b"trial", b""), time.monotonic())
+
+    def add(self, entry: Entry) -> None:
+        """Hold the mark of a control entry."""
+        if (mark := self.mark(entry)) is not None:
+            self._waiting.append(mark)
+
+    def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
+        """The marks that come before a data entry."""
+        while self._waiting:
+            mark = self._waiting[0]
+            if mark.index is None or index is None:
+                due = mark.what != "stop" or entry.id[0] > mark.entry.id[0]
+            else:
+                due = index > mark.index if mark.what == "stop" else index >= mark.index
+            if not due and time.monotonic() - mark.since_s < PATIENCE_S:
+                return
+            yield self._waiting.popleft()
+
+    def after(self, index: int | None) -> Iterator[Mark]:
+        """The stops that name the data entry that was just taken."""
+        while self._waiting and index is not None:
+            mark = self._waiting[0]
+            if mark.what != "stop" or mark.index is None or mark.index > index:
+                return
+            yield self._waiting.popleft()
+
+    def idle(self) -> Iterator[Mark]:
+        """The marks that are due when no data come: stops without a number, and stops that have waited long enough."""
+        while self._waiting:
+            mark = self._waiting[0]
+            waited_s = time.monotonic() - mark.since_s
+            if mark.what == "stop" and mark.index is not None and waited_s < PATIENCE_S:
+                return
+            if mark.what == "start" and mark.index is not None:
+                return
+            yield self._waiting.popleft()

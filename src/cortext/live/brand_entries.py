@@ -1,0 +1,97 @@
+"""Entries of BRAND streams: raw array bytes, running numbers, and what can be wrong with them.
+
+T bins of 20 ms, C features.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from cortext.errors import DataError
+from cortext.live.brand_parameters import NodeParameters
+
+LARGEST_FEATURE = 1e6
+SMALLEST_FEATURE = 1e-30
+"""Numbers other than zero beyond these are no features, but bytes of another dtype."""
+_DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64")
+
+
+def timestamp() -> bytes:
+    """What BRAND writes as `ts`: the monotonic clock in ns, as the bytes of an unsigned 64-bit number."""
+    return uint64(time.monotonic_ns())
+
+
+def uint64(number: int) -> bytes:
+    """The bytes of an unsigned 64-bit number, little-endian."""
+    return struct.pack("<Q", number)
+
+
+def index_of(value: bytes | None) -> int | None:
+    """The running number of an entry: bytes of an unsigned number (8, 4 or 2) or decimal digits; None for neither.
+
+    Bytes that are all digits are decimal: as binary numbers they would be centuries of bins.
+    """
+    if not value:
+        return None
+    if value.isdigit():
+        return int(value)
+    return int.from_bytes(value, "little") if len(value) in (1, 2, 4, 8) else None
+
+
+class Numbering:
+    """Follows the running number of a stream's entries, to find those that were lost."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+
+    def see(self, index: int | None) -> range:
+        """The numbers that are missing before this one; none where numbering began anew or there is none."""
+        last, self.last = self.last, self.last if index is None else index
+        if index is None or last is None or index <= last:
+            return range(0)
+        return range(last + 1, index)
+
+
+class EntryReader:
+    """Reads bins from entries as the parameters say.
+
+    n_features: features of a bin of the model
+    """
+
+    def __init__(self, parameters: NodeParameters, n_features: int) -> None:
+        self._field, self._n_features = parameters.input_field.encode(), n_features
+        self._dtype = np.dtype(parameters.input_dtype)
+        self._bins_per_entry = parameters.bins_per_entry
+
+    def bins(self, fields: Mapping[bytes, bytes]) -> np.ndarray:
+        """The bins of an entry, float32 [T, C]. Raises DataError for what cannot be bins, with what it may be."""
+        name, value = self._field.decode(), fields.get(self._field)
+        if value is None:
+            raise DataError(f"no field {name!r}")
+        per_bin = self._n_features * self._dtype.itemsize
+        wanted = (self._bins_per_entry or max(len(value) // per_bin, 1)) * per_bin
+        if len(value) != wanted:
+            raise DataError(f"{name} has {len(value)} bytes; {self._expected(wanted)}{self._guess(len(value))}")
+        numbers = np.frombuffer(value, dtype=self._dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            bins_TC: np.ndarray = numbers.astype(np.float32).reshape(-1, self._n_features)
+        largest = np.abs(bins_TC).max()
+        if not np.isfinite(largest):
+            raise DataError(f"{name} holds NaN or infinity")
+        if largest > LARGEST_FEATURE or 0 < largest < SMALLEST_FEATURE:
+            raise DataError(f"{name} holds numbers of the size {largest:.1g}: input_dtype is not {self._dtype}")
+        return bins_TC
+
+    def _expected(self, n_bytes: int) -> str:
+        n_bins = f"{self._bins_per_entry or 'whole'} bins of " if self._bins_per_entry != 1 else ""
+        return f"{n_bytes} are needed for {n_bins}{self._n_features} {self._dtype}"
+
+    def _guess(self, n_bytes: int) -> str:
+        """Which dtypes the number of bytes would fit."""
+        n_numbers = (self._bins_per_entry or 1) * self._n_features
+        fitting = [name for name in _DTYPES if np.dtype(name).itemsize * n_numbers == n_bytes]
+        return f" ({' or '.join(fitting)} would fit)" if fitting else ""

@@ -1,0 +1,157 @@
+"""What a BRAND node is told: its parameters in the newest entry of `supergraph_stream`.
+
+The layout of that entry follows the BRAND specification 0.1.0 (github.com/brandbci/brand).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cortext.config import from_mapping
+from cortext.decoding.options import DecoderOptions
+from cortext.errors import ConfigError, CortextError
+from cortext.live.endpoint import EndpointOptions
+from cortext.live.pipeline import PipelineOptions
+
+SUPERGRAPH = "supergraph_stream"
+
+
+@dataclass(frozen=True)
+class NodeParameters:
+    """The node's parameters. An empty stream name is replaced by NICK and a suffix; NICK is the node's nickname."""
+
+    run: Path
+    """Run directory of the model."""
+    lm: Path | None = None
+    """Language-model directory; without it the node gives logits and no text."""
+    day: str = "latest"
+    """Recording day whose layer the model uses."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Decoder options (`DecoderOptions`) by name."""
+    hotwords: dict[str, float] = field(default_factory=dict)
+    """Bonus by word."""
+    smoothing: Literal["published", "causal"] = "published"
+    """`published` looks 80 ms ahead, as training and evaluation do; `causal` does not."""
+    normalise: Literal["none", "rolling"] = "none"
+    """`rolling` where the features have not been z-scored before."""
+
+    input_stream: str = "binned_spikes"
+    input_field: str = "samples"
+    input_dtype: str = "float32"
+    """Any dtype that NumPy knows by name; a leading `>` for big-endian numbers."""
+    n_features: int | None = None
+    """Features in a bin; by default as many as the model has. Another number is refused."""
+    bins_per_entry: int | None = 1
+    """Bins of 20 ms in an entry; null for any number, where a wrong dtype may go unnoticed that makes whole bins."""
+    index_field: str = "i"
+    """Field with the running number of an entry; where entries lack it, lost ones go unnoticed."""
+    sync_key: str = "sync"
+    time_key: str = "ts"
+
+    control_stream: str | None = None
+    """Stream with the starts and stops of trials; without one a long enough silence ends an utterance."""
+    control_field: str = "command"
+    start_value: str = "start"
+    stop_value: str = "stop"
+    block_value: str = "block"
+    """Begins a block for `normalise: rolling`."""
+    silence_ms: float | None = None
+    """Silence that ends an utterance; by default 1500 without a control stream and never with one."""
+    max_ms: float = 60_000.0
+    """Length at which an utterance ends in any case."""
+
+    output_stream: str = ""
+    """An entry per 80 ms step; NICK_output by default."""
+    logits_field: str = "logits"
+    partial_field: str = "text"
+    final_stream: str = ""
+    """An entry per utterance; NICK_final by default."""
+    final_field: str = "text"
+    nbest_field: str = "nbest"
+    log: str = "INFO"
+    """Level of the log on stderr."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_features", "bins_per_entry"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"parameters.{name} is {value}; at least 1 is needed")
+        for name in _NAMES:
+            if not getattr(self, name):
+                raise ConfigError(f"parameters.{name} is empty; a name is needed")
+        try:
+            if np.dtype(self.input_dtype).kind not in "iuf":
+                raise TypeError
+        except TypeError:
+            found = f"parameters.input_dtype is {self.input_dtype!r}"
+            raise ConfigError(f"{found}; a dtype of numbers such as 'float32' or 'int16' is needed") from None
+        values = [self.start_value, self.stop_value, self.block_value]
+        if len(set(values)) < len(values):
+            found = ", ".join(map(repr, values))
+            raise ConfigError(f"parameters.start_value, stop_value and block_value are {found}; three are needed")
+        if self.log.upper() not in LOG_LEVELS:
+            raise ConfigError(f"parameters.log is {self.log!r}; one of {', '.join(LOG_LEVELS)} is needed")
+        _in_parameters(lambda: self.pipeline)
+        _in_parameters(lambda: DecoderOptions.of(self.options), "options: ")
+
+    @property
+    def pipeline(self) -> PipelineOptions:
+        """How features become logits, and when an utterance ends."""
+        silence_ms = self.silence_ms
+        if silence_ms is None:  # the stop ends it, or its length
+            silence_ms = self.max_ms if self.control_stream else EndpointOptions().silence_ms
+        return PipelineOptions(self.smoothing, self.normalise, EndpointOptions(silence_ms, max_ms=self.max_ms))
+
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_NAMES: tuple[str, ...] = ("input_stream", "input_field", "index_field", "sync_key", "time_key", "control_field")
+_NAMES += ("logits_field", "partial_field", "final_field", "nbest_field", "day")
+
+
+def _in_parameters(make: Callable[[], object], prefix: str = "") -> None:
+    try:
+        make()
+    except CortextError as error:
+        raise ConfigError(f"parameters.{prefix}{error.what.removeprefix('endpoint.')}", fix=error.fix) from None
+
+
+def node_parameters(entry_id: str, fields_of_entry: Mapping[bytes, bytes], nickname: str) -> NodeParameters:
+    """The parameters of node `nickname` in an entry of `supergraph_stream`.
+
+    Raises ConfigError, which names the entry, the node and the parameter, for anything that cannot be.
+    """
+    where = f"{SUPERGRAPH} {entry_id}"
+    node = _node(fields_of_entry, nickname, where)
+    where = f"{where}, node {nickname}"
+    mapping = node.get("parameters") or {}
+    found = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
+    return with_names(found, nickname)
+
+
+def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
+    """The parameters with names for the streams that have none."""
+    values = {f.name: getattr(parameters, f.name) for f in fields(parameters)}
+    values["output_stream"] = parameters.output_stream or f"{nickname}_output"
+    values["final_stream"] = parameters.final_stream or f"{nickname}_final"
+    return NodeParameters(**values)
+
+
+def _node(entry: Mapping[bytes, bytes], nickname: str, where: str) -> Mapping[str, Any]:
+    if b"data" not in entry:
+        raise ConfigError("the entry has no field 'data'", where=where, fix="publish the graph again")
+    try:
+        nodes = json.loads(entry[b"data"])["nodes"]
+        by_nickname = {node.get("nickname", key): node for key, node in nodes.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError("field 'data' is no graph: JSON with 'nodes' is needed", where=where) from None
+    if nickname not in by_nickname:
+        known = ", ".join(map(str, by_nickname)) or "none"
+        raise ConfigError(f"no node with the nickname {nickname!r}; the graph has: {known}", where=where)
+    found: Mapping[str, Any] = by_nickname[nickname]
+    return found
