@@ -6,6 +6,7 @@ once, whatever is repeated: its id is decided before it is sent, and Redis takes
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -52,7 +53,7 @@ class RedisLink:
     """A connection that is made again whenever it breaks. For one thread.
 
     url:       redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never logged
-    name:      the connection's name, by which others that do the same work are found
+    name:      of the work, by which others that do the same are found; the connection's name is this and a number
     stop:      set it, and waiting for Redis ends with `Stopped`
     timeout_s: how long Redis may take for an answer before the connection is made anew
     keep:      most entries and most bytes that a stream keeps of those added or retired here; older ones are deleted
@@ -68,7 +69,7 @@ class RedisLink:
         keep: tuple[int, int] = (10_000, 64 * 2**20),
     ) -> None:
         redis = need("redis", "live")
-        self.where, self.name, self.n_connections = address(url), name, 0
+        self.where, self.name, self.n_connections = address(url), f"{name}:{secrets.token_hex(4)}", 0
         self.stop = stop or threading.Event()
         self._errors = redis.exceptions
         self._newest: dict[str, StreamId] = {}
@@ -77,7 +78,7 @@ class RedisLink:
         try:
             self._redis = redis.Redis.from_url(
                 url,
-                client_name=name,
+                client_name=self.name,
                 protocol=2,
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
@@ -177,28 +178,33 @@ class RedisLink:
         return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
 
     def rivals(self) -> list[str]:
-        """Addresses of connections with this one's name and database that were made before it.
+        """Addresses of connections to this database that were made before this one by others who do the same work.
 
-        Connections do the same work when they have the same name; a process that has died has none.
+        A process that has died has no connection.
         """
 
-        def look(redis: Any) -> tuple[int, list[dict[str, str]]] | None:
+        def look(redis: Any) -> tuple[int, list[dict[str, str]]]:
             try:
                 return redis.client_id(), redis.client_list()
             except self._errors.NoPermissionError:
-                return None
+                event("rivals_unknown", "warning", redis=self.where, reason="the Redis user may not use CLIENT LIST")
+                return 0, []
 
-        found = self.call(look)
-        if found is None:
-            event("rivals_unknown", "warning", redis=self.where, reason="the Redis user may not use CLIENT LIST")
-            return []
-        own, clients = found
+        own, clients = self.call(look)
         databases = {client["db"] for client in clients if int(client["id"]) == own}
+        work = self.name.rpartition(":")[0]
         return [
             client["addr"]
             for client in clients
-            if client["name"] == self.name and client["db"] in databases and int(client["id"]) < own
+            if client["db"] in databases
+            and int(client["id"]) < own
+            and client["name"] != self.name  # a connection of ours that broke, and that Redis still holds
+            and client["name"].rpartition(":")[0] == work
         ]
+
+    def end_connection(self, rival: str) -> None:
+        """Close another's connection; Redis does it, by its address."""
+        self.call(lambda redis: redis.client_kill_filter(addr=rival))
 
     def close(self) -> None:
         """Close the connection."""

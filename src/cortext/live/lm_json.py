@@ -1,0 +1,196 @@
+"""The JSON profile of the language-model server, without Redis: one stream in, one out, and utterances with names.
+
+`docs/redis.md` describes the messages. Clients that name their utterances apart do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from cortext import __version__
+from cortext.decoding.nbest import hypothesis_json
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.session import Decoder
+from cortext.errors import LiveError, nearest
+from cortext.live.lm_protocol import LOST, Answer, internal_error
+from cortext.live.lm_utterance import LiveUtterance
+from cortext.live.log import event
+from cortext.live.redis_link import Entry, Stopped, format_id
+from cortext.text.phonemes import get_inventory
+
+INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
+MOST_UTTERANCES = 16
+"""Under way at once; each takes memory."""
+SILENT_S = 600.0
+"""After so long without a word an utterance gives its place to a new one."""
+
+Message = dict[str, Any]
+
+
+class JsonProtocol:
+    """Any number of clients, each with utterances of its own.
+
+    options: of the search; a `begin` may change some of them for its utterance
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        options: DecoderOptions,
+        input_stream: str = INPUT,
+        output_stream: str = OUTPUT,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._decoder, self._options, self._stop = decoder, options, stop
+        self.inputs: tuple[str, ...] = (input_stream,)
+        self._output = output_stream
+        self._utterances: dict[str, LiveUtterance] = {}
+        self._heard_at: dict[str, float] = {}
+        self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
+            "begin": self._begin,
+            "frames": self._frames,
+            "end": self._end,
+            "drop": self._drop,
+        }
+
+    def announcement(self) -> Answer:
+        """That the server is there, and with what."""
+        options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
+        return self._say("ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options)
+
+    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        """Do what a message asks."""
+        name: str | None = None
+        try:
+            message = _message(entry)
+            name = message["utterance"]
+            self._heard_at[name] = time.monotonic()
+            return self._actions[message["type"]](name, message, entry)
+        except Stopped:
+            raise
+        except Exception as error:  # the client waits for an answer, whatever it is
+            return [self._error(name, internal_error(error), entry)]
+
+    def in_utterance(self) -> bool:
+        """Whether an utterance is under way."""
+        return bool(self._utterances)
+
+    def streams_lost(self) -> list[Answer]:
+        """Redis was emptied: the results of what is under way will say so."""
+        for utterance in self._utterances.values():
+            utterance.problem(LOST)
+        return [self._error(name, LOST) for name in self._utterances]
+
+    def stop(self) -> list[Answer]:
+        """What is under way has no result."""
+        return [self._error(name, "the server stopped in mid-utterance") for name in self._utterances]
+
+    def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        answers = []
+        if name in self._utterances:
+            answers.append(self._error(name, "begun again before its end; what it had is dropped", entry))
+            self._forget(name)
+        self._make_room()
+        options = self._options.changed(_mapping(message, "options"))
+        inventory, hotwords = get_inventory(message.get("order", "lm")), _mapping(message, "hotwords")
+        self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords)
+        return [*answers, self._say("begun", name, order=inventory.name)]
+
+    def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        utterance = self._under_way(name)
+        problem = utterance.take(entry.fields.get(b"logits"))
+        partial = utterance.partial
+        event("partial", "debug", {"text": partial.text}, n_frames=utterance.n_frames)
+        answer = self._say("partial", name, frames=utterance.n_frames, stable=partial.stable, tail=partial.tail)
+        return [answer, self._error(name, problem, entry)] if problem else [answer]
+
+    def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        utterance = self._under_way(name)
+        self._forget(name)
+        start = time.perf_counter()
+        if not utterance.n_frames:
+            utterance.problem("nothing to decode was sent")
+        hypotheses = [hypothesis_json(hypothesis) for hypothesis in utterance.finish()]
+        finish_ms = round(1000 * (time.perf_counter() - start), 2)
+        event(
+            "utterance_finished",
+            "warning" if utterance.problems else "info",
+            {"text": hypotheses[0]["text"]},
+            n_entries=utterance.n_entries,
+            n_frames=utterance.n_frames,
+            n_candidates=len(hypotheses),
+            search_ms=round(1000 * utterance.search_s, 2),
+            finish_ms=finish_ms,
+            problems=utterance.problems,
+        )
+        return [
+            self._say(
+                "final",
+                name,
+                frames=utterance.n_frames,
+                text=hypotheses[0]["text"],
+                hypotheses=hypotheses,
+                finish_ms=finish_ms,
+                error="; ".join(utterance.problems) or None,
+            )
+        ]
+
+    def _drop(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        n_frames = self._under_way(name).n_frames
+        self._forget(name)
+        event("utterance_dropped", "warning", why="dropped by the client", n_frames=n_frames)
+        return [self._say("dropped", name, frames=n_frames)]
+
+    def _under_way(self, name: str) -> LiveUtterance:
+        if name not in self._utterances:
+            raise LiveError("no such utterance is under way", fix="send 'begin' first")
+        return self._utterances[name]
+
+    def _make_room(self) -> None:
+        """Raise LiveError where too many are under way; those that fell silent long ago go first."""
+        if len(self._utterances) < MOST_UTTERANCES:
+            return
+        oldest = min(self._utterances, key=lambda name: self._heard_at[name])
+        if time.monotonic() - self._heard_at[oldest] < SILENT_S:
+            raise LiveError(f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them")
+        event("utterance_dropped", "error", why="silent", n_frames=self._utterances[oldest].n_frames)
+        self._forget(oldest)
+
+    def _forget(self, name: str) -> None:
+        del self._utterances[name]
+        self._heard_at.pop(name, None)
+
+    def _say(self, kind: str, utterance: str | None, **facts: Any) -> Answer:
+        message = {"type": kind, "utterance": utterance} | facts
+        return Answer(self._output, {"message": json.dumps(message, allow_nan=False)})
+
+    def _error(self, utterance: str | None, what: str, entry: Entry | None = None) -> Answer:
+        asked = format_id(entry.id) if entry else None
+        event("request_failed", "error", error=what, request=asked)
+        return self._say("error", utterance, error=what, request=asked)
+
+
+def _message(entry: Entry) -> Message:
+    """The message of an entry. Raises LiveError for one that is none."""
+    try:
+        message = json.loads(entry.fields.get(b"message", b""))
+    except (ValueError, RecursionError):
+        raise LiveError("the field 'message' holds no JSON") from None
+    kinds = ("begin", "frames", "end", "drop")
+    if not isinstance(message, dict) or message.get("type") not in kinds:
+        kind = message.get("type") if isinstance(message, dict) else None
+        raise LiveError(f"the message's type is {str(kind)[:40]!r}; {nearest(str(kind), kinds)}")
+    if not isinstance(message.get("utterance"), str) or not 0 < len(message["utterance"]) <= 200:
+        raise LiveError("the message names no utterance", fix="give a text of at most 200 characters")
+    return message
+
+
+def _mapping(message: Message, name: str) -> Mapping[str, Any]:
+    found = message.get(name) or {}
+    if not isinstance(found, dict):
+        raise LiveError(f"{name} is no object")
+    return found

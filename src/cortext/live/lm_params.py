@@ -1,0 +1,126 @@
+"""The parameters of the published language-model server, and what they are in `DecoderOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+from cortext.decoding.options import DecoderOptions, is_finite
+from cortext.errors import ConfigError, CortextError, nearest
+
+
+@dataclass(frozen=True)
+class PublishedParams:
+    """The parameters by their published names and in their published units."""
+
+    max_active: int = 7000
+    min_active: int = 200
+    beam: float = 17.0
+    lattice_beam: float = 8.0
+    """In scaled scores; `DecoderOptions.lattice_beam` is this over the acoustic scale."""
+    acoustic_scale: float = 0.325
+    ctc_blank_skip_threshold: float = 1.0
+    """`DecoderOptions.blank_skip`: of the blank's probability before the penalty."""
+    length_penalty: float = 0.0
+    """`DecoderOptions.word_score`, negative."""
+    nbest: int = 100
+    blank_penalty: float = 90.0
+    alpha: float = 0.55
+    """Weight of a large model against the n-gram; waits for a large model."""
+    do_opt: bool = False
+    """Whether a large model scores the candidates; waits for a large model."""
+    rescore: bool = False
+    """Whether a larger n-gram scores the candidates; waits for one."""
+    top_candidates_to_augment: int = 20
+    """So many of the best candidates exchange words for more candidates."""
+    score_penalty_percent: float = 0.01
+    """What a candidate made so loses of its scores, as a fraction."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {low:g} and at most {high:g}")
+        self.options(DecoderOptions())
+
+    @classmethod
+    def of(cls, options: DecoderOptions) -> PublishedParams:
+        """The parameters that say the same as a decoder's options; nothing is added to its candidates."""
+        return cls(
+            max_active=options.max_active,
+            min_active=options.min_active,
+            beam=options.beam,
+            lattice_beam=options.lattice_beam * options.acoustic_scale,
+            acoustic_scale=options.acoustic_scale,
+            ctc_blank_skip_threshold=options.blank_skip,
+            length_penalty=0.0 - options.word_score,
+            nbest=options.nbest,
+            blank_penalty=options.blank_penalty,
+            top_candidates_to_augment=0,
+        )
+
+    def options(self, base: DecoderOptions) -> DecoderOptions:
+        """A decoder's options with everything in them that these parameters speak of. Raises DecodingError."""
+        return base.changed(
+            {
+                "max_active": self.max_active,
+                "min_active": self.min_active,
+                "beam": self.beam,
+                "lattice_beam": self.lattice_beam / self.acoustic_scale if self.acoustic_scale > 0 else 0.0,
+                "acoustic_scale": self.acoustic_scale,
+                "blank_skip": self.ctc_blank_skip_threshold,
+                "word_score": 0.0 - self.length_penalty,
+                "nbest": self.nbest,
+                "blank_penalty": self.blank_penalty,
+            }
+        )
+
+    def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
+        """The parameters with new values, and why some were refused: reasons by name. The others hold."""
+        params, refused = self, {}
+        for name, text in texts.items():
+            try:
+                params = replace(params, **{name: _value(name, text)})  # type: ignore[arg-type]
+            except CortextError as error:
+                refused[name] = error.what
+        return params, refused
+
+    def announced(self) -> dict[str, int | float]:
+        """The values as they are put on `remote_lm_args`."""
+        return {name: int(value) if isinstance(value, bool) else value for name, value in asdict(self).items()}
+
+
+_KINDS = {field.name: field.type for field in fields(PublishedParams)}
+_BOUNDS = {"alpha": (0.0, 1.0), "top_candidates_to_augment": (0, 200), "score_penalty_percent": (0.0, 1e3)}
+
+
+def _value(name: str, text: str) -> int | float | bool:
+    """A value as clients write it. Raises ConfigError for a name or a value that cannot be."""
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise ConfigError(f"unknown parameter; {nearest(name, _KINDS)}")
+    text = text.strip()
+    if kind == "bool":
+        if text.lower() not in ("0", "1", "false", "true"):
+            raise ConfigError(f"{name} is {text!r}; 0 or 1 is needed")
+        return text.lower() in ("1", "true")
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not is_finite(number) or (kind == "int" and number != int(number)):
+        raise ConfigError(f"{name} is {text[:40]!r}; a finite {kind} is needed")
+    return int(number) if kind == "int" else number
+
+
+def changed_params(params: PublishedParams, changes: Iterable[str]) -> PublishedParams:
+    """Parameters with changes `name=value`. Raises ConfigError for the first that cannot be."""
+    texts = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"{change!r} is no name=value")
+        texts[name.strip()] = text
+    params, refused = params.updated(texts)
+    for name, reason in refused.items():
+        raise ConfigError(reason, where=name, fix="other options of the search go into --options FILE")
+    return params

@@ -1,0 +1,260 @@
+"""The published language-model protocol, without Redis: entries in, answers out.
+
+As language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py of the public NEJM 2024
+release speak it. `docs/redis.md` describes it.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Protocol as Interface
+
+from cortext.decoding.options import NBest
+from cortext.decoding.session import Decoder
+from cortext.errors import CortextError
+from cortext.live.candidates import augmented, candidates_of, plain, scoring
+from cortext.live.lm_params import PublishedParams
+from cortext.live.lm_utterance import LiveUtterance
+from cortext.live.log import event
+from cortext.live.redis_link import Entry, Stopped, format_id
+
+CONTEXT_KEY = "contextual_decoding_current_context"
+"""Redis key of what was said before, which a large model reads before each candidate."""
+OWNER_SILENT_S = 30.0
+"""After so long without a request a client's utterance may be taken over by another client."""
+NO_CANDIDATES = ";0.0;0.0;0.0;0.0"
+"""The empty sentence; clients want at least one candidate."""
+LOST = "Redis lost its streams in mid-utterance (flushed or restarted); frames may be missing"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An entry to be added to a stream."""
+
+    stream: str
+    fields: Mapping[str, str | int | float]
+
+
+class Protocol(Interface):
+    """What a server needs of a protocol."""
+
+    inputs: tuple[str, ...]
+    """The streams to read; where entries of several have the same time, this is their order."""
+
+    def announcement(self) -> Answer:
+        """What is said at the start, and again whenever its stream is missing."""
+
+    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        """The answers to an entry; `get` gives the text under a Redis key."""
+
+    def in_utterance(self) -> bool:
+        """Whether there are frames that no result has been given for."""
+
+    def streams_lost(self) -> list[Answer]:
+        """Redis was emptied during what is under way."""
+
+    def stop(self) -> list[Answer]:
+        """Name what will have no result, because the server ends."""
+
+
+@dataclass(frozen=True)
+class PublishedStreams:
+    """Names of the streams."""
+
+    input: str = "remote_lm_input"
+    partial: str = "remote_lm_output_partial"
+    final: str = "remote_lm_output_final"
+    reset: str = "remote_lm_reset"
+    reset_done: str = "remote_lm_done_resetting"
+    finalize: str = "remote_lm_finalize"
+    finalize_done: str = "remote_lm_done_finalizing"
+    update: str = "remote_lm_update_params"
+    update_done: str = "remote_lm_done_updating_params"
+    args: str = "remote_lm_args"
+    errors: str = "remote_lm_errors"
+
+    def all(self) -> list[str]:
+        """All names."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+class PublishedProtocol:
+    """One client at a time says one utterance after the other.
+
+    A client may put a field `client` into its entries; entries with another one are then refused while its utterance
+    is under way. Entries without one cannot be told apart.
+    stop: whether the process was asked to stop, asked during long searches
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        params: PublishedParams,
+        streams: PublishedStreams = PublishedStreams(),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._decoder, self._stop = decoder, stop
+        self.params, self.streams = params, streams
+        self.inputs: tuple[str, ...] = (streams.reset, streams.update, streams.input, streams.finalize)
+        self._utterance: LiveUtterance | None = None
+        self._owner, self._heard_at = b"", 0.0
+        self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
+            streams.reset: self._reset,
+            streams.update: self._update,
+            streams.input: self._input,
+            streams.finalize: self._finalize,
+        }
+        self._say_what_is_missing(name for name in ("do_opt", "rescore") if getattr(params, name))
+
+    def announcement(self) -> Answer:
+        """The parameters in force."""
+        return Answer(self.streams.args, {"lm_path": str(self._decoder.lm_dir), **self.params.announced()})
+
+    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        """Do what an entry asks, in its turn."""
+        client = entry.fields.get(b"client", b"")
+        if self.in_utterance() and client != self._owner:
+            silent_s = time.monotonic() - self._heard_at
+            if silent_s < OWNER_SILENT_S:
+                return [self._error(entry, "another client's utterance is under way; use streams of your own")]
+            self._drop(f"another client began after {silent_s:.0f} s of silence")
+        self._owner, self._heard_at = client, time.monotonic()
+        try:
+            return self._actions[entry.stream](entry, get)
+        except Stopped:
+            raise
+        except Exception as error:  # whatever it is, the client waits for an answer, and the next utterance may go well
+            return self._after_failure(entry, error)
+
+    def in_utterance(self) -> bool:
+        """Whether entries with frames have come that no result has been given for."""
+        return self._utterance is not None and self._utterance.n_entries > 0
+
+    def streams_lost(self) -> list[Answer]:
+        """Redis was emptied in mid-utterance: the result will say so."""
+        if self._utterance is None:
+            return []
+        self._utterance.problem(LOST)
+        return [self._error(None, LOST)]
+
+    def stop(self) -> list[Answer]:
+        """The utterance under way has no result."""
+        if not self.in_utterance():
+            return []
+        self._drop("the server stops")
+        return [self._error(None, "the server stopped in mid-utterance")]
+
+    def _reset(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        self._drop("reset by the client")
+        event("reset")
+        return [Answer(self.streams.reset_done, {"done": 1})]
+
+    def _input(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        utterance = self._utterance or self._begin()
+        problem = utterance.take(entry.fields.get(b"logits"))
+        answers = [Answer(self.streams.partial, {"lm_response_partial": utterance.partial.text})]
+        event("partial", "debug", {"text": utterance.partial.text}, n_frames=utterance.n_frames)
+        return [*answers, self._error(entry, problem)] if problem else answers
+
+    def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        context = get(CONTEXT_KEY).strip()
+        utterance, self._utterance = self._utterance or self._begin(), None
+        start = time.perf_counter()
+        if not utterance.n_frames:
+            utterance.problem("nothing to decode was sent")
+        result = self._result(utterance.finish()) | {"context_str": context}
+        if utterance.problems:
+            result["error"] = "; ".join(utterance.problems)
+        event(
+            "utterance_finished",
+            "warning" if utterance.problems else "info",
+            {"text": result["lm_response_final"], "context": result["context_str"]},
+            n_entries=utterance.n_entries,
+            n_frames=utterance.n_frames,
+            n_candidates=(str(result["scoring"]).count(";") + 1) // 5,
+            search_ms=round(1000 * utterance.search_s, 2),
+            finish_ms=round(1000 * (time.perf_counter() - start), 2),
+            problems=utterance.problems,
+        )
+        return [Answer(self.streams.final, result), Answer(self.streams.finalize_done, {"done": 1})]
+
+    def _result(self, nbest: NBest) -> dict[str, str | int | float]:
+        candidates = candidates_of(nbest)
+        if self.params.nbest > 1:
+            candidates = augmented(
+                candidates,
+                self.params.options(self._decoder.options),
+                self.params.top_candidates_to_augment,
+                self.params.score_penalty_percent,
+            )
+        return {"lm_response_final": plain(candidates[0].sentence), "scoring": scoring(candidates)}
+
+    def _update(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        texts = {
+            name.decode(errors="replace"): value.decode(errors="replace")
+            for name, value in entry.fields.items()
+            if name != b"client"
+        }
+        self.params, refused = self.params.updated(texts)
+        options = self.params.options(self._decoder.options)
+        if self._utterance is not None:
+            self._utterance.set_options(options)
+        event("parameters_updated", values=self.params.announced())
+        errors = []
+        for name, reason in refused.items():
+            event("parameter_refused", "error", parameter=name, reason=reason)
+            errors.append(self._error(entry, reason, parameter=name))
+        self._say_what_is_missing(texts)
+        return [*errors, self.announcement(), Answer(self.streams.update_done, {"done": 1})]
+
+    def _say_what_is_missing(self, names: Iterable[str]) -> None:
+        """The parameters of large models are kept for when there is one."""
+        kept = [name for name in names if name in ("do_opt", "alpha", "rescore")]
+        if kept:
+            event("parameters_kept", "warning", parameters=kept, reason="no large model loaded")
+
+    def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
+        """The answers that a client waits for when an error that nobody thought of came instead of a result."""
+        what = internal_error(error)
+        done = {self.streams.reset: self.streams.reset_done, self.streams.update: self.streams.update_done}
+        if entry.stream in done:
+            answers = [Answer(done[entry.stream], {"done": 1})]
+        elif entry.stream == self.streams.input:
+            if self._utterance:
+                self._utterance.problem(what)
+            answers = [Answer(self.streams.partial, {"lm_response_partial": ""})]
+        else:
+            empty = {"lm_response_final": "", "scoring": NO_CANDIDATES, "context_str": "", "error": what}
+            answers = [Answer(self.streams.final, {**empty}), Answer(self.streams.finalize_done, {"done": 1})]
+        return [*answers, self._error(entry, what)]
+
+    def _begin(self) -> LiveUtterance:
+        self._utterance = LiveUtterance(self._decoder, self.params.options(self._decoder.options), self._stop)
+        return self._utterance
+
+    def _drop(self, why: str) -> None:
+        if self._utterance is not None and self._utterance.n_entries:
+            event("utterance_dropped", "warning", why=why, n_frames=self._utterance.n_frames)
+        self._utterance = None
+
+    def _error(self, entry: Entry | None, what: str, **facts: str) -> Answer:
+        """A named error, in the log and on the stream of errors."""
+        asked = {"stream": entry.stream, "id": format_id(entry.id)} if entry else {}
+        if entry and (client := entry.fields.get(b"client")):
+            asked["client"] = client.decode(errors="replace")
+        if not facts:
+            event("request_failed", "error", error=what, request=asked)
+        return Answer(self.streams.errors, {"error": what} | asked | facts)
+
+
+def internal_error(error: Exception) -> str:
+    """One line about an error that nobody thought of, without what it was about: that may be somebody's speech."""
+    if isinstance(error, CortextError):
+        return str(error)
+    places = traceback.extract_tb(error.__traceback__)
+    place = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
+    return f"internal error ({type(error).__name__}{place})"
