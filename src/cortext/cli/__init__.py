@@ -12,7 +12,21 @@ import sys
 import typer
 
 from cortext import __version__
-from cortext.cli import adapt, bench, brand_node, data, decode, demo, exchange, lm, lm_import, lm_server, model, tune
+from cortext.cli import (
+    adapt,
+    bench,
+    brand_node,
+    data,
+    decode,
+    demo,
+    exchange,
+    lm,
+    lm_import,
+    lm_server,
+    model,
+    serve,
+    tune,
+)
 from cortext.errors import CortextError
 
 app = typer.Typer(
@@ -40,7 +54,7 @@ def _options(
     pass
 
 
-for module in (demo, data, model, adapt, exchange, decode, lm, lm_import, lm_server, tune, bench, brand_node):
+for module in (demo, data, model, adapt, exchange, decode, lm, lm_import, lm_server, tune, serve, bench, brand_node):
     module.add_verbs(app)
 
 

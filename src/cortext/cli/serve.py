@@ -1,0 +1,126 @@
+"""The verb `serve`: live decoding with a web page, in one process."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cortext.cli.console import DEVICE, OVERRIDES, SKIP_BAD, progress_bar
+from cortext.cli.model import Options
+from cortext.errors import ConfigError
+
+
+class Backend(StrEnum):
+    """What runs the model."""
+
+    torch = "torch"
+    onnx = "onnx"
+
+
+class Precision(StrEnum):
+    """Of the model's numbers."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
+class Smoothing(StrEnum):
+    """See `cortext.live.pipeline.PipelineOptions`."""
+
+    published = "published"
+    causal = "causal"
+
+
+class Normalise(StrEnum):
+    """See `cortext.live.pipeline.PipelineOptions`."""
+
+    none = "none"
+    rolling = "rolling"
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(serve)
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="Run directory of a trained model, or an exported one (--backend onnx).")],
+    lm: Annotated[Path, typer.Option(help="Language-model directory.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Recordings to replay: session files, or a packed directory.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="What of --data: train, val or test.")] = "val",
+    simulate: Annotated[
+        str | None, typer.Option(metavar="PRESET", help="Simulate a participant without end: tiny, demo or t15.")
+    ] = None,
+    feed: Annotated[bool, typer.Option("--feed", help="Take frames from the web socket /feed.")] = False,
+    day: Annotated[
+        str | None,
+        typer.Option(help="Day whose layer is used: a session, or latest. Without it each recording's own day's."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's need care.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    token: Annotated[str | None, typer.Option(help="What a client must show; made up at random without it.")] = None,
+    open_view: Annotated[bool, typer.Option("--open-view", help="Anybody who reaches the page may watch.")] = False,
+    speed: Annotated[str, typer.Option(help="1 is the recording's own, max as fast as can be.")] = "1",
+    loop: Annotated[bool, typer.Option("--loop", help="Begin again after the last trial.")] = False,
+    session_log: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep what was decoded, corrections and ratings there.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")] = None,
+    options: Options = None,
+    backend: Annotated[Backend, typer.Option(help="What runs the model.")] = Backend.torch,
+    precision: Annotated[Precision, typer.Option(help="bf16 is torch's, int8 onnx's.")] = Precision.fp32,
+    endpoint_ms: Annotated[
+        float | None, typer.Option(help="Silence that ends an utterance; 1500 for a feed, none for trials.")
+    ] = None,
+    smoothing: Annotated[Smoothing, typer.Option(help="As trained, 80 ms late; or causal.")] = Smoothing.published,
+    normalise: Annotated[Normalise, typer.Option(help="Rolling z-scores for raw features.")] = Normalise.none,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    overrides: list[str] = OVERRIDES,
+) -> None:
+    """Decode live and show it on a web page: recordings, a simulation (--set changes it), or a feed.
+
+    Example: cortext serve runs/demo/run --lm runs/demo/lm --data runs/demo/packed
+    """
+    from cortext.extras import need
+
+    for module in ("fastapi", "uvicorn", "websockets"):
+        need(module, "live")
+
+    from cortext.live.access import Access, is_loopback, new_token
+    from cortext.live.log import open_log
+    from cortext.live.server import listen, run_server
+    from cortext.live.setup import LiveSettings
+
+    if token == "":
+        raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
+    settings = LiveSettings(
+        run, lm, data, split, simulate, overrides, feed, day, _speed(speed), loop, skip_bad, options, backend.value,
+        precision.value, device, endpoint_ms, smoothing.value, normalise.value, session_log,
+    )  # fmt: skip
+    access = Access(token or new_token(), host, open_view)
+    with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
+        with progress_bar("reading") as progress:
+            session = settings.open(progress)
+        typer.echo(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
+        typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms")
+        if not is_loopback(host):
+            typer.echo(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{listener.getsockname()[1]}/#token={access.token}")
+        run_server(session, access, listener)
+
+
+def _speed(text: str) -> float:
+    try:
+        return float("inf") if text == "max" else float(text)
+    except ValueError:
+        raise ConfigError(f"--speed is {text!r}; 1 (the recording's own), another number or max is needed") from None

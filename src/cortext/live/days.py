@@ -1,0 +1,78 @@
+"""Pipelines by recording day: one model and one word search, a day layer for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cortext.decoding import Decoder
+from cortext.errors import RunError, nearest
+from cortext.live.pipeline import Pipeline, PipelineOptions
+from cortext.models.stepping import Stepper
+
+WARM_UP_BINS = 40
+
+
+class Days:
+    """Gives the pipeline of a day. Decoder options and hotwords are those of all.
+
+    open_stepper: makes the stepper of a day that the model knows
+    decoder:      the word search
+    options:      of every pipeline
+    chosen:       the day whose layer is used whatever was recorded when (`latest` is the model's last); None: each
+                  recording uses its own day's, and the latest where the model does not know its day
+    Raises RunError for a day that the model does not know.
+    """
+
+    def __init__(
+        self,
+        open_stepper: Callable[[str], Stepper],
+        decoder: Decoder,
+        options: PipelineOptions = PipelineOptions(),
+        chosen: str | None = None,
+    ) -> None:
+        self._open_stepper, self._options = open_stepper, options
+        self.pipeline = self._open("latest", decoder)
+        self.known = self.pipeline.stepper.sessions
+        self.chosen: str | None = None
+        self.choose(chosen)
+        self.use(None)
+
+    def choose(self, session: str | None) -> None:
+        """Choose a day for all, or None for each recording's own; from the next `use` on."""
+        if session is not None and session != "latest" and session not in self.known:
+            raise RunError(f"session {session!r} is unknown to the run; {nearest(session, self.known)}")
+        self.chosen = self.known[-1] if session == "latest" else session
+
+    def use(self, recorded: str | None) -> Pipeline:
+        """The pipeline for a recording of that day (None: of today). Must not be called in mid-utterance."""
+        own = recorded if recorded in self.known else None
+        session = self.chosen or own or self.known[-1]
+        if session != self.pipeline.session:
+            before = self.pipeline
+            assert before.decoder is not None
+            self.pipeline = self._open(session, before.decoder)
+            self.pipeline.hotwords = before.hotwords
+        return self.pipeline
+
+    def _open(self, session: str, decoder: Decoder) -> Pipeline:
+        """A pipeline that has run once: the first step of a model takes many times longer than the next ones."""
+        stepper = self._open_stepper(session)
+        pipeline = Pipeline(None, decoder, options=self._options, stepper=stepper)
+        pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))
+        pipeline.reset()
+        return pipeline
+
+    def set_options(self, changes: Mapping[str, Any]) -> None:
+        """Change decoder options. Raises DecodingError, and changes nothing, if one is wrong."""
+        decoder = self.pipeline.decoder
+        assert decoder is not None
+        decoder.options.changed(changes)  # refuses unknown names, which may be no names of arguments either
+        self.pipeline.set_options(**changes)
+
+    def change_hotwords(self, bonuses: Mapping[str, Any]) -> None:
+        """Give words other bonuses, or none (null or 0), from the next utterance on. Raises DecodingError."""
+        merged = self.pipeline.hotwords | {word: 0.0 if bonus is None else bonus for word, bonus in bonuses.items()}
+        self.pipeline.hotwords = {word: bonus for word, bonus in merged.items() if bonus != 0}

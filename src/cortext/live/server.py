@@ -1,0 +1,349 @@
+"""The page and what it talks to: web sockets to watch and to feed, requests to control. Nothing comes from elsewhere.
+
+Needs the extra `live`: this module is imported by what has asked for it (`cortext.extras.need`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from cortext.errors import CortextError, DataError, LiveError
+from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, Access, Guard
+from cortext.live.fanout import Reader
+from cortext.live.live_session import LiveSession
+from cortext.live.log import event
+from cortext.live.scribe import Scribe
+
+WEB = Path(__file__).parent / "web"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+"""What is served of the page's folder: nothing else, and nothing from elsewhere."""
+POLICY_VIOLATION, TRY_AGAIN = 1008, 1013
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class Refused(Exception):
+    """A request that is answered with an error of this status."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+def build_app(session: LiveSession, access: Access) -> Guard:
+    """The application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/api/state")
+    async def state(request: Request) -> Response:
+        if not access.knows(_bearer(request)):
+            return _error(401, "the token is missing or wrong")
+        return JSONResponse(await asyncio.wrap_future(session.state()))
+
+    @app.post("/api/{verb}")
+    async def change(verb: str, request: Request) -> Response:
+        try:
+            return JSONResponse({"ok": True, **await _obey(verb, request, access, _verbs(session))})
+        except Refused as refused:
+            return _error(refused.status, str(refused))
+        except LiveError as error:
+            return _error(409, str(error))
+        except CortextError as error:
+            return _error(400, str(error))
+
+    @app.websocket("/ws")
+    async def watch(ws: WebSocket) -> None:
+        await _watch(ws, session, access)
+
+    @app.websocket("/feed")
+    async def feed(ws: WebSocket) -> None:
+        await _feed(ws, session, access)
+
+    @app.get("/{name:path}")
+    async def page(name: str) -> Response:
+        path = WEB / (name or "index.html")
+        # Compared with what the folder lists, so that no spelling of a path leads anywhere else.
+        if path.suffix not in TYPES or path not in WEB.iterdir():
+            return _error(404, "no such page")
+        return FileResponse(path, media_type=TYPES[path.suffix])
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        event("internal_error", "error", kind=type(error).__name__)
+        return _error(500, f"internal error: {type(error).__name__}")
+
+    return Guard(app, access)
+
+
+def _error(status: int, what: str) -> JSONResponse:
+    return JSONResponse({"error": what}, status)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+# Requests that change something
+
+
+async def _obey(verb: str, request: Request, access: Access, verbs: dict[str, Handler]) -> dict[str, Any]:
+    if not access.knows(_bearer(request)):
+        raise Refused(401, "the token is missing or wrong")
+    if verb not in verbs:
+        raise Refused(404, "no such request")
+    if not access.allows_another_change():
+        raise Refused(429, "too many requests; wait a second")
+    return await verbs[verb](await _body(request))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object that the request holds; an empty body is an empty object."""
+    content = b""
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > MAX_BODY:
+                raise Refused(413, f"the request has more than {MAX_BODY} bytes")
+        body = json.loads(content or b"{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the request is no JSON") from None
+    except ClientDisconnect:
+        raise Refused(400, "the request was broken off") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the request is no JSON object")
+    return body
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _verbs(session: LiveSession) -> dict[str, Handler]:
+    """What each request does."""
+
+    def obey(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
+        async def handler(body: dict[str, Any]) -> dict[str, Any]:
+            result = await asyncio.wrap_future(ask(body))
+            return {"kept": result} if isinstance(result, bool) else {}
+
+        return handler
+
+    def start(body: dict[str, Any]) -> Future[None]:
+        _only(body, trial=int, session=str)
+        return session.start(body.get("trial"), body.get("session"))
+
+    def stop(body: dict[str, Any]) -> Future[None]:
+        _only(body)
+        return session.stop()
+
+    def day(body: dict[str, Any]) -> Future[None]:
+        _only(body, session=str)
+        return session.choose_day(body.get("session"))
+
+    def correction(body: dict[str, Any]) -> Future[bool]:
+        _only(body, utterance=int, text=str)
+        return _scribe(session).correct(_needed(body, "utterance"), _needed(body, "text"))
+
+    def rating(body: dict[str, Any]) -> Future[bool]:
+        _only(body, utterance=int, rating=str)
+        return _scribe(session).rate(_needed(body, "utterance"), _needed(body, "rating"))
+
+    asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
+        "start": start,
+        "stop": stop,
+        "options": session.set_options,
+        "hotwords": session.change_hotwords,
+        "day": day,
+        "correction": correction,
+        "rating": rating,
+    }
+    return {verb: obey(ask) for verb, ask in asks.items()}
+
+
+def _scribe(session: LiveSession) -> Scribe:
+    if session.scribe is None:
+        raise LiveError("nothing is kept", fix="start the server with --session-log DIR")
+    return session.scribe
+
+
+def _only(body: dict[str, Any], **fields: type) -> None:
+    """Refuse fields that are unknown or of another type; null stands for a field that is absent."""
+    for name, value in body.items():
+        if name not in fields:
+            raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
+        if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
+            raise Refused(400, f"{name} must be {'a number' if fields[name] is int else 'a string'}")
+
+
+def _needed(body: dict[str, Any], name: str) -> Any:
+    if body.get(name) is None:
+        raise Refused(400, f"{name} is missing")
+    return body[name]
+
+
+# Watching
+
+
+async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
+    can_control = access.knows(ws.query_params.get("token"))
+    if not can_control and not access.open_view:
+        await ws.close(POLICY_VIOLATION)
+        return
+    await ws.accept()
+    if len(session.readers) >= MAX_READERS:
+        await ws.close(TRY_AGAIN, f"{MAX_READERS} pages are watching already")
+        return
+    reader = Reader(asyncio.get_running_loop())
+    await asyncio.wrap_future(session.watch(reader, can_control))
+    event("page_connected", pages=len(session.readers))
+    sending = asyncio.create_task(_send(ws, reader))
+    try:
+        while (await ws.receive())["type"] != "websocket.disconnect":
+            pass  # a page has nothing to say here
+    finally:
+        session.readers.remove(reader)
+        sending.cancel()
+        event("page_disconnected", pages=len(session.readers))
+
+
+async def _send(ws: WebSocket, reader: Reader) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):  # it has left
+        try:
+            while True:
+                await ws.send_text(await reader.get())
+        except LiveError as error:
+            event("page_too_slow", "warning")
+            await ws.close(TRY_AGAIN, str(error))
+
+
+# Feeding
+
+
+async def _feed(ws: WebSocket, session: LiveSession, access: Access) -> None:
+    if not access.knows(ws.query_params.get("token")):
+        await ws.close(POLICY_VIOLATION)
+        return
+    await ws.accept()
+    try:
+        await asyncio.wrap_future(session.open_feed(ws))
+    except LiveError as error:
+        event("feed_refused", "warning")
+        await ws.close(TRY_AGAIN if session.is_feed else POLICY_VIOLATION, str(error))
+        return
+    event("feed_connected")
+    why: str | None = "the feed was disconnected in mid-utterance"
+    try:
+        while (message := await ws.receive())["type"] != "websocket.disconnect":
+            await _take_in(ws, session, message)
+        if message.get("code") == 1009:
+            why = f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
+    except (WebSocketDisconnect, RuntimeError):
+        pass
+    finally:
+        event("feed_disconnected")
+        session.close_feed(ws, why)  # not awaited: it is to happen even if this task is cancelled
+
+
+async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
+    """One message of a feed: frames, or the end of its utterance. What cannot be used is answered with an error."""
+    try:
+        content = message.get("bytes")
+        if content is not None:
+            await asyncio.wrap_future(session.feed(_frames(content, session.n_features)))
+        elif _is_end(message.get("text")):
+            await asyncio.wrap_future(session.end_fed_utterance())
+        else:
+            raise DataError('a text message of the feed is not {"end": true}')
+    except DataError as error:
+        event("feed_message_refused", "warning", n_bytes=len(message.get("bytes") or message.get("text") or ""))
+        await ws.send_json({"type": "error", "what": str(error)})
+
+
+def _frames(content: bytes, n_features: int) -> np.ndarray:
+    """Frames [T, C] of a message: float32, little-endian."""
+    if len(content) % (4 * n_features):
+        found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
+        raise DataError(f"{found} ({n_features} float32 a frame)")
+    return np.frombuffer(content, dtype="<f4").astype(np.float32).reshape(-1, n_features)
+
+
+def _is_end(text: str | None) -> bool:
+    try:
+        return bool(json.loads(text or "") == {"end": True})
+    except (ValueError, RecursionError):
+        return False
+
+
+# The process
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises LiveError where it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise LiveError(f"cannot listen on {host!r}: {error.strerror}", fix="give another --host") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise LiveError(
+            f"cannot listen on {host} port {port}: {error.strerror}", fix="give another --port or --host"
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Ends the utterance in progress, and tells it, before the connections are closed."""
+
+    def __init__(self, config: uvicorn.Config, session: LiveSession) -> None:
+        super().__init__(config)
+        self._session = session
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._session.close)
+        await super().shutdown(sockets)
+        self._captured_signals.clear()  # else they would be raised again: to end so is no error
+
+
+def run_server(session: LiveSession, access: Access, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM, which end the utterance in progress and all connections."""
+    config = uvicorn.Config(
+        build_app(session, access),
+        log_config=None,
+        log_level="critical",  # it would log addresses with tokens in them; what matters is logged here
+        access_log=False,
+        server_header=False,
+        ws_max_size=MAX_MESSAGE,
+        ws_per_message_deflate=False,
+        ws_ping_interval=20,
+        ws_ping_timeout=20,
+        timeout_graceful_shutdown=1,
+        lifespan="off",
+    )
+    with listener:
+        _Server(config, session).run(sockets=[listener])

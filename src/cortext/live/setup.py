@@ -1,0 +1,95 @@
+"""What `cortext serve` is asked for, and the session that it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext import __version__
+from cortext.decoding import Decoder
+from cortext.errors import ConfigError
+from cortext.evaluation.recognise import read_options
+from cortext.live.days import Days
+from cortext.live.endpoint import EndpointOptions
+from cortext.live.live_session import LiveSession
+from cortext.live.pipeline import PipelineOptions
+from cortext.live.scribe import Scribe
+from cortext.live.session_log import SessionLog
+from cortext.live.sources import Replay, Simulator, Source
+from cortext.models import load_model
+from cortext.models.stepping import Stepper, TorchStepper, open_stepper
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """What is decoded, by what, and how.
+
+    run, lm:     a run directory (or an exported one, for the backend `onnx`) and a language-model directory
+    data, simulate, feed: exactly one of them: recordings (of `split`), a simulator preset (changed by `overrides`), or
+                 frames from a web socket
+    day:         whose layer is used: a session, `latest`, or None for each recording's own
+    speed:       1 is the recording's own, infinity as fast as can be
+    endpoint_ms: silence that ends an utterance; None: 1500 for a feed, and trials end where they end
+    session_log: folder that keeps what was decoded
+    """
+
+    run: Path
+    lm: Path
+    data: Path | None = None
+    split: str = "val"
+    simulate: str | None = None
+    overrides: Sequence[str] = ()
+    feed: bool = False
+    day: str | None = None
+    speed: float = 1.0
+    loop: bool = False
+    skip_bad: bool = False
+    options: Path | None = None
+    backend: Literal["torch", "onnx"] = "torch"
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"
+    device: str = "cpu"
+    endpoint_ms: float | None = None
+    smoothing: Literal["published", "causal"] = "published"
+    normalise: Literal["none", "rolling"] = "none"
+    session_log: Path | None = None
+
+    def __post_init__(self) -> None:
+        if sum((self.data is not None, self.simulate is not None, self.feed)) != 1:
+            fix = "give one of --data, --simulate and --feed"
+            raise ConfigError("nothing to decode, or more than one thing", fix=fix)
+        if self.overrides and self.simulate is None:
+            raise ConfigError("--set changes a simulation", fix="give --simulate PRESET, or leave --set out")
+        if not self.speed > 0:
+            raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
+        if self.precision == ("int8" if self.backend == "torch" else "bf16"):
+            raise ConfigError(
+                f"{self.backend} cannot run the model in {self.precision}", fix="give another --precision"
+            )
+
+    def open(self, progress: Callable[[int, int], None] | None = None) -> LiveSession:
+        """Read the model, the language model and the source. Raises CortextError for what cannot be used."""
+        endpoint = EndpointOptions() if self.feed else None
+        if self.endpoint_ms is not None:
+            endpoint = EndpointOptions(self.endpoint_ms)
+        options = PipelineOptions(self.smoothing, self.normalise, endpoint)
+        days = Days(self._steppers(), Decoder.from_dir(self.lm, read_options(self.options)), options, self.day)
+        source = self._source(days, progress)
+        scribe = Scribe(SessionLog(self.session_log)) if self.session_log is not None else None
+        about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name}
+        return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
+
+    def _steppers(self) -> Callable[[str], Stepper]:
+        """Makes the stepper of a day; a torch model is read once."""
+        if self.backend == "torch":
+            model = load_model(self.run, self.device)
+            return lambda session: TorchStepper(model, session, self.precision)  # type: ignore[arg-type]
+        return lambda session: open_stepper(self.run, session, self.backend, self.precision)
+
+    def _source(self, days: Days, progress: Callable[[int, int], None] | None) -> Source | None:
+        if self.data is not None:
+            return Replay(self.data, self.split, loop=self.loop, skip_bad=self.skip_bad, progress=progress)
+        if self.simulate is not None:
+            return Simulator(self.simulate, [days.chosen] if days.chosen else days.known, self.overrides)
+        return None
