@@ -24,6 +24,7 @@ from cortext.cli import (
     lm_import,
     lm_server,
     model,
+    replay,
     serve,
     tune,
 )
@@ -54,7 +55,22 @@ def _options(
     pass
 
 
-for module in (demo, data, model, adapt, exchange, decode, lm, lm_import, lm_server, tune, serve, bench, brand_node):
+for module in (
+    demo,
+    data,
+    model,
+    adapt,
+    exchange,
+    decode,
+    lm,
+    lm_import,
+    lm_server,
+    tune,
+    serve,
+    bench,
+    brand_node,
+    replay,
+):
     module.add_verbs(app)
 
 

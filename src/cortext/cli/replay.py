@@ -1,0 +1,155 @@
+"""The verb `replay`: recordings as live streams."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cortext.cli.console import JSON, SKIP_BAD, percent, print_json, print_table, progress_bar
+from cortext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cortext.live.redis_link import RedisLink
+    from cortext.live.replay import ReplaySummary
+    from cortext.live.replay_clients import Client
+
+PROFILES = ("brand", "lm", "json")
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verb to the command line."""
+    app.command()(replay)
+
+
+def replay(
+    data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
+    profile: Annotated[
+        str, typer.Option(help="brand: features for a BRAND node; lm or json: logits for `cortext lm-server`.")
+    ] = "brand",
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    session: Annotated[list[str], typer.Option(help="Only this session; may be given several times.")] = [],  # noqa: B006
+    trial: Annotated[list[int], typer.Option(help="Only this trial, counted in the split; several times.")] = [],  # noqa: B006
+    speed: Annotated[str, typer.Option(help="1 is real time, 2 twice as fast, max as fast as it is taken.")] = "1",
+    loop: Annotated[bool, typer.Option("--loop", help="Begin again when the trials are over, until Ctrl-C.")] = False,
+    node: Annotated[
+        str | None, typer.Option(help="brand: the node to wait for, whose streams are used and whose texts are read.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="lm, json: run directory of the model that makes logits.")] = None,
+    redis_host: Annotated[str, typer.Option(help="Host of the Redis server.")] = "localhost",
+    redis_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Redis server.")] = 6379,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CORTEXT_REDIS_URL",
+            show_default=False,
+            help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
+        ),
+    ] = None,
+    keep: Annotated[int, typer.Option(min=10, help="Most entries that stay in a stream.")] = 3000,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")] = 60.0,
+    skip_bad: bool = SKIP_BAD,
+    as_json: bool = JSON,
+) -> None:
+    """Stream recorded trials as if they were spoken now, and compare what is decoded with what was to be said.
+
+    Example: cortext replay --data runs/demo/packed --profile brand --node speech --speed 1
+
+    Example: cortext replay --data runs/demo/packed --profile lm --run runs/demo/run --speed max
+    """
+    from cortext.data import open_data
+    from cortext.live.log import open_log
+    from cortext.live.redis_link import RedisLink
+    from cortext.live.redis_link import redis_url as url_of
+    from cortext.live.replay import choose
+    from cortext.live.replay import replay as run_replay
+    from cortext.live.signals import stop_event
+
+    pace = _speed(speed)
+    _check_form(profile, pace, node, run)
+    with open_log(level="warning"), stop_event() as stop:
+        with progress_bar("reading") as report:
+            trials = open_data(data, skip_bad=skip_bad, progress=report).split(split)
+        numbers = choose(trials, session, trial)
+        url = redis_url or url_of(redis_host, redis_port)
+        link = RedisLink(url, "cortext-replay", stop, keep=(keep, 2**30))
+        try:
+            client = _client(profile, link, patience, node, run, keep)
+            with progress_bar("bins") as report:
+                summary = run_replay(trials, numbers, client, stop, speed=pace, loop=loop, progress=report)
+        finally:
+            link.close()
+    if as_json:
+        print_json(asdict(summary))
+    else:
+        _print(summary)
+
+
+def _speed(text: str) -> float | None:
+    if text == "max":
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < 1e6:
+        raise ConfigError(f"--speed is {text!r}; a number above 0 or 'max' is needed")
+    return speed
+
+
+def _check_form(profile: str, speed: float | None, node: str | None, run: Path | None) -> None:
+    if profile not in PROFILES:
+        raise ConfigError(f"--profile is {profile!r}; one of {', '.join(PROFILES)} is needed")
+    if profile == "brand":
+        if run is not None:
+            raise ConfigError("--run does not go with the brand profile, which sends features")
+        if speed is None and node is None:
+            found = "--speed max needs --node NICK with the brand profile"
+            raise ConfigError(f"{found}: without it nobody says what was taken, and the stream would overflow")
+        return
+    if node is not None:
+        raise ConfigError(f"--node does not go with the {profile} profile")
+    if run is None:
+        raise ConfigError(f"the {profile} profile sends logits and needs a model", fix="add --run RUN")
+
+
+def _client(profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int) -> Client:
+    from cortext.live.lm_protocol import PublishedStreams
+    from cortext.live.pipeline import AcousticStream
+    from cortext.live.replay_clients import JSON_STREAMS, BrandStream, JsonClient, Patience, PublishedClient
+    from cortext.models import load_model
+
+    patience = Patience(link, patience_s)
+    if run is None:
+        return BrandStream(link, patience, node, keep)
+    model = load_model(run)
+
+    def stream(session: str) -> AcousticStream:
+        return AcousticStream(model, session)
+
+    if profile == "lm":
+        return PublishedClient(link, patience, stream, PublishedStreams())
+    return JsonClient(link, patience, stream, JSON_STREAMS)
+
+
+def _print(summary: ReplaySummary) -> None:
+    for result in summary.results:
+        typer.echo(f"{result['name']}: {result['text']}")
+        if result["reference"] is not None:
+            typer.echo(f"  meant: {result['reference']}")
+        if result["error"]:
+            typer.echo(f"  error: {result['error']}")
+    rows: list[tuple[str, Any]] = [("frames", summary.n_frames), ("seconds", f"{summary.seconds:.1f}")]
+    if summary.lag_p99_ms is not None:
+        lags = (summary.lag_p50_ms, summary.lag_p99_ms, summary.lag_max_ms)
+        rows.append(("lag p50, p99, max (ms)", ", ".join(f"{lag:.2f}" for lag in lags if lag is not None)))
+    if summary.wer is not None:
+        rows.append(("WER", percent(summary.wer)))
+    if summary.n_errors:
+        rows.append(("trials with errors", summary.n_errors))
+    if summary.left_out:
+        rows.append(("bins that filled no entry", summary.left_out))
+    title = f"{summary.n_trials} trials" + (", then interrupted" if summary.interrupted else "")
+    print_table("", [title, ""], rows)

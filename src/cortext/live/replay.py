@@ -1,0 +1,181 @@
+"""Recordings sent as if they were recorded now: at real speed, or as fast as they are taken.
+
+T bins of 20 ms, C features.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cortext.data import PackedSplit, Trial
+from cortext.data.trial import BIN_MS
+from cortext.errors import DataError, nearest
+from cortext.live.redis_link import Stopped
+from cortext.live.replay_clients import Answer, Client
+from cortext.live.tally import Tally
+
+Progress = Callable[[int, int], None]
+LATEST_LAGS = 100_000
+"""Entries whose lag the summary's percentiles are of."""
+
+
+class Pacer:
+    """A clock that does not drift: entry k is due k periods after the first, however late those before it were.
+
+    speed: 1 is real time, None is no clock at all
+    """
+
+    def __init__(self, period_s: float, speed: float | None, stop: threading.Event) -> None:
+        self._period_s = None if speed is None else period_s / speed
+        self._stop, self._start, self._k = stop, time.monotonic(), 0
+        self.lags_ms: deque[float] = deque(maxlen=LATEST_LAGS)
+
+    def restart(self) -> None:
+        """The next entry is due one period from now: nobody was waiting for entries."""
+        self._start, self._k = time.monotonic(), 0
+
+    def wait(self) -> None:
+        """Wait until the next entry is due: a bin is known when its time is over. Raises Stopped."""
+        self._k += 1
+        if self._period_s is not None:
+            early_s = self._start + self._k * self._period_s - time.monotonic()
+            if early_s > 0:
+                self._stop.wait(early_s)
+        if self._stop.is_set():
+            raise Stopped
+
+    def sent(self) -> None:
+        """The entry has been sent; how late it is counts."""
+        if self._period_s is not None:
+            self.lags_ms.append(1000 * (time.monotonic() - self._start - self._k * self._period_s))
+
+
+@dataclass
+class ReplaySummary:
+    """What was replayed.
+
+    lag_*:    how late entries were sent; None without a clock
+    wer:      of all trials whose sentences are known, where somebody said what was decoded
+    results:  trial numbers with what was decoded, where somebody said so
+    left_out: bins that did not fill an entry at the end of a trial
+    """
+
+    n_trials: int = 0
+    n_frames: int = 0
+    seconds: float = 0.0
+    lag_p50_ms: float | None = None
+    lag_p99_ms: float | None = None
+    lag_max_ms: float | None = None
+    left_out: int = 0
+    n_errors: int = 0
+    wer: float | None = None
+    interrupted: bool = False
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+def choose(split: PackedSplit, sessions: Sequence[str] = (), trials: Sequence[int] = ()) -> list[int]:
+    """Positions in a split of the trials to replay: of some sessions, or chosen. Raises DataError for none."""
+    there = sorted({split.session(i) for i in range(len(split))})
+    for session in sessions:
+        if session not in there:
+            raise DataError(f"no trials of session {session!r}; {nearest(session, there)}", where=split.path)
+    for number in trials:
+        if not 0 <= number < len(split):
+            raise DataError(f"no trial {number}; there are 0 to {len(split) - 1}", where=split.path)
+    chosen = [i for i in trials or range(len(split)) if not sessions or split.session(i) in sessions]
+    if not chosen:
+        raise DataError("none of these trials is of these sessions" if trials else "no trials", where=split.path)
+    return chosen
+
+
+def replay(
+    split: PackedSplit,
+    numbers: Sequence[int],
+    client: Client,
+    stop: threading.Event,
+    *,
+    speed: float | None = 1.0,
+    loop: bool = False,
+    progress: Progress | None = None,
+    on_result: Callable[[Trial, Answer], None] | None = None,
+) -> ReplaySummary:
+    """Send trials one after the other until they are over (never, with `loop`) or `stop` is set.
+
+    numbers:  positions in the split
+    speed:    1 is real time, 2 twice as fast; None as fast as they are taken
+    progress: told the bins sent and those to send, which in a loop are those of one round
+    Raises LiveError where nobody answers.
+    """
+    summary, tally = ReplaySummary(), Tally()
+    pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
+    total = int(split.n_bins_N[list(numbers)].sum())
+
+    def sent(n_bins: int) -> None:
+        summary.n_frames += n_bins
+        if progress:
+            progress((summary.n_frames - 1) % total + 1, total)
+
+    start = time.monotonic()
+    try:
+        client.ready()
+        start = time.monotonic()
+        for number in _rounds(numbers, loop):
+            trial = split.trial(number)
+            answer = _replay_trial(client, number, trial, pacer, sent)
+            summary.n_trials += 1
+            summary.left_out += trial.n_bins % client.bins_per_entry
+            if answer is not None:
+                _note(summary, tally, number, trial, answer, keep=not loop)
+                if on_result:
+                    on_result(trial, answer)
+    except Stopped:
+        summary.interrupted = True
+    summary.seconds, summary.wer = time.monotonic() - start, tally.to_json()["wer"]
+    if pacer.lags_ms:
+        p50, p99, most = np.percentile(pacer.lags_ms, (50, 99, 100)).tolist()
+        summary.lag_p50_ms, summary.lag_p99_ms, summary.lag_max_ms = p50, p99, most
+    return summary
+
+
+def _rounds(numbers: Iterable[int], loop: bool) -> Iterator[int]:
+    while True:
+        yield from numbers
+        if not loop:
+            return
+
+
+def _replay_trial(
+    client: Client, number: int, trial: Trial, pacer: Pacer, sent: Callable[[int], None]
+) -> Answer | None:
+    """Send one trial; one that is stopped in the middle is ended, so that nobody waits for the rest."""
+    n = client.bins_per_entry
+    client.begin(number, trial)
+    pacer.restart()
+    try:
+        for first in range(0, trial.n_bins - n + 1, n):
+            pacer.wait()
+            client.send(trial.features_TC[first : first + n])
+            pacer.sent()
+            sent(n)
+    except Stopped:
+        with suppress(Stopped):
+            client.end()
+        raise
+    return client.end()
+
+
+def _note(summary: ReplaySummary, tally: Tally, number: int, trial: Trial, answer: Answer, keep: bool) -> None:
+    summary.n_errors += bool(answer.error)
+    if trial.sentence is not None:
+        tally.compare(trial.sentence, answer.text)
+    if keep:  # a loop has no end, and its memory has
+        facts = {"name": trial.name, "text": answer.text, "reference": trial.sentence, "error": answer.error or None}
+        summary.results.append({"trial": number} | facts)

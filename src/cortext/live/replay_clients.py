@@ -1,0 +1,294 @@
+"""Who replayed trials are sent to: a BRAND stream of features, or a language-model server that takes logits.
+
+T bins of 20 ms, C features, P frames of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cortext.data import Trial
+from cortext.errors import ConfigError, LiveError
+from cortext.live.brand import read_parameters
+from cortext.live.brand_entries import index_of, timestamp, uint64
+from cortext.live.brand_parameters import NodeParameters, with_names
+from cortext.live.brand_position import Position
+from cortext.live.lm_json import INPUT, OUTPUT
+from cortext.live.lm_protocol import PublishedStreams
+from cortext.live.log import event
+from cortext.live.pipeline import AcousticStream
+from cortext.live.redis_link import RedisLink, Stopped, StreamId
+from cortext.text.phonemes import LM
+
+WAITING_S = 3.0
+"""After so long without an answer it is said what is waited for."""
+POLL_MS = 200
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was decoded of a trial, and what went wrong if anything did."""
+
+    text: str
+    error: str = ""
+
+
+class Client(Protocol):
+    """Takes trials, bin by bin."""
+
+    bins_per_entry: int
+    """Bins that `send` takes at once."""
+
+    def ready(self) -> None:
+        """Wait until somebody is there to take them."""
+
+    def begin(self, number: int, trial: Trial) -> None:
+        """A trial begins."""
+
+    def send(self, bins_TC: np.ndarray) -> None:
+        """The next bins, float32 [T, C]; waits where those before were not taken yet."""
+
+    def end(self) -> Answer | None:
+        """The trial ends; what was decoded, where somebody says so."""
+
+
+class Patience:
+    """Waits for others, says so, and gives up in the end."""
+
+    def __init__(self, link: RedisLink, patience_s: float) -> None:
+        self._link, self._patience_s = link, patience_s
+
+    def wait(self, look: Callable[[], Any], what: str, fix: str) -> Any:
+        """The first value of `look` that is not None. Raises LiveError when patience ends, Stopped when asked to."""
+        start, said = time.monotonic(), False
+        while True:
+            if (found := look()) is not None:
+                return found
+            if self._link.stop.is_set():
+                raise Stopped
+            waited_s = time.monotonic() - start
+            if waited_s > WAITING_S and not said:
+                event("replay_waits", "warning", what=what)
+                said = True
+            if waited_s > self._patience_s:
+                raise LiveError(f"waited {waited_s:.0f} s for {what}", where=self._link.where, fix=fix)
+
+    def answer(self, stream: str, after: StreamId, fix: str) -> tuple[StreamId, dict[bytes, bytes]]:
+        """The first entry of a stream after an id."""
+
+        def look() -> tuple[StreamId, dict[bytes, bytes]] | None:
+            found = self._link.read({stream: after}, POLL_MS, 1)
+            return (found[0].id, found[0].fields) if found else None
+
+        found: tuple[StreamId, dict[bytes, bytes]] = self.wait(look, f"an answer on {stream}", fix)
+        return found
+
+
+class BrandStream:
+    """Features as a BRAND stream, with starts and stops on a control stream.
+
+    node: nickname of a node of the published graph: its parameters give the names, it is waited for, and its texts
+          are read; None writes under the default names and waits for nobody
+    keep: entries that the stream holds at most; the node is given half of them to be behind
+    """
+
+    CONTROL = "trial_control"
+
+    def __init__(self, link: RedisLink, patience: Patience, node: str | None, keep: int) -> None:
+        self._link, self._patience, self._node, self._keep = link, patience, node, keep
+        self._p = read_parameters(link, node) if node else _default_names()
+        self._dtype = np.dtype(self._p.input_dtype)
+        if self._dtype.kind != "f":
+            raise ConfigError(f"parameters.input_dtype is {self._p.input_dtype!r}; replayed features are floats")
+        self.bins_per_entry = self._p.bins_per_entry or 1
+        self._next, self._taken = self._first_number(), -1
+        self._final: StreamId = link.newest_id(self._p.final_stream) or (0, 0)
+        self._number = -1
+
+    def ready(self) -> None:
+        """See `Client`."""
+        if self._node is None:
+            return
+        fix = f"start it: cortext brand-node -n {self._node} -i HOST -p PORT"
+        self._patience.wait(self._node_is_ready, f"node {self._node}", fix)
+
+    def begin(self, number: int, trial: Trial) -> None:
+        """See `Client`."""
+        self._number = number
+        self._mark(self._p.start_value, self._next, session=trial.session, block=trial.block)
+
+    def send(self, bins_TC: np.ndarray) -> None:
+        """See `Client`."""
+        p = self._p
+        if self._node and self._next - self._taken > max(self._keep // 2, 1):
+            self._patience.wait(self._room, f"node {self._node} to read {p.input_stream}", "is it still running?")
+        fields = {
+            p.input_field: bins_TC.astype(self._dtype).tobytes(),
+            p.index_field: uint64(self._next),
+            p.sync_key: json.dumps({"replay": self._next}),
+            p.time_key: timestamp(),
+        }
+        self._link.add(p.input_stream, fields)
+        self._next += 1
+
+    def end(self) -> Answer | None:
+        """See `Client`. A node that ends utterances by itself is not waited for: its texts belong to no trial."""
+        self._mark(self._p.stop_value, self._next - 1)
+        if self._node is None or not self._p.control_stream:
+            return None
+        number = str(self._number).encode()
+        while True:
+            self._final, fields = self._patience.answer(self._p.final_stream, self._final, "see the node's log")
+            if fields.get(b"trial") == number:
+                text = fields.get(self._p.final_field.encode(), b"").decode(errors="replace")
+                return Answer(text, fields.get(b"error", b"").decode(errors="replace"))
+
+    def _mark(self, value: str, index: int, **facts: Any) -> None:
+        p = self._p
+        if p.control_stream:
+            fields = {p.control_field: value, p.index_field: uint64(index), "trial": self._number, **facts}
+            self._link.add(p.control_stream, fields | {p.time_key: timestamp()})
+
+    def _first_number(self) -> int:
+        """Numbers go on from those that the stream has: a node takes numbers that begin anew for another source."""
+        newest = self._link.call(lambda redis: redis.xrevrange(self._p.input_stream, count=1))
+        last = index_of(newest[0][1].get(self._p.index_field.encode())) if newest else None
+        return 0 if last is None else last + 1
+
+    def _node_is_ready(self) -> bool | None:
+        """Whether the newest of the node's states that is no message is that it is ready."""
+        stream = f"{self._node}_state"
+        found = self._link.call(lambda redis: redis.xrevrange(stream, count=100))
+        states = [fields.get(b"status") for _, fields in found]
+        state = next((s for s in states if s not in (b"NODE_WARNING", b"NODE_INFO")), None)
+        if state == b"NODE_READY":
+            return True
+        time.sleep(0.02)
+        return None
+
+    def _room(self) -> bool | None:
+        position = Position.load(self._link, f"{self._node}_position")
+        self._taken = position.i_in if position and position.i_in is not None else self._taken
+        if self._next - self._taken <= max(self._keep // 2, 1):
+            return True
+        time.sleep(0.005)
+        return None
+
+
+def _default_names() -> NodeParameters:
+    return with_names(NodeParameters(run=Path(), control_stream=BrandStream.CONTROL), "node")
+
+
+class PublishedClient:
+    """Logits to the language-model server of the published protocol, frame by frame, as the release's client does.
+
+    stream: makes the stream of logits for a session
+    """
+
+    bins_per_entry = 1
+
+    def __init__(
+        self, link: RedisLink, patience: Patience, stream: Callable[[str], AcousticStream], names: PublishedStreams
+    ) -> None:
+        self._link, self._patience, self._make, self._names = link, patience, stream, names
+        answers = (names.partial, names.final, names.reset_done, names.finalize_done)
+        self._seen = {name: link.newest_id(name) or (0, 0) for name in answers}
+        self._sent = False
+
+    def ready(self) -> None:
+        """See `Client`."""
+        self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
+
+    def begin(self, number: int, trial: Trial) -> None:
+        """See `Client`."""
+        self._stream = self._make(trial.session)
+        self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
+
+    def send(self, bins_TC: np.ndarray) -> None:
+        """See `Client`."""
+        logits_PV = self._stream.push(bins_TC)
+        if len(logits_PV):
+            self._ask(self._names.input, {"logits": in_lm_order(self._stream, logits_PV)}, self._names.partial)
+
+    def end(self) -> Answer | None:
+        """See `Client`."""
+        self._stream.end_utterance()
+        fields = self._ask(self._names.finalize, {"done": 0}, self._names.final)
+        self._next(self._names.finalize_done)
+        text = fields.get(b"lm_response_final", b"").decode(errors="replace")
+        return Answer(text, fields.get(b"error", b"").decode(errors="replace"))
+
+    def _ask(self, stream: str, fields: dict[str, Any], answer: str) -> dict[bytes, bytes]:
+        self._link.add(stream, fields)
+        return self._next(answer)
+
+    def _next(self, stream: str) -> dict[bytes, bytes]:
+        self._seen[stream], fields = self._patience.answer(
+            stream, self._seen[stream], "start it: cortext lm-server --lm DIR --redis-host HOST --redis-port PORT"
+        )
+        return fields
+
+
+class JsonClient:
+    """Logits to the language-model server of the JSON profile."""
+
+    bins_per_entry = 1
+
+    def __init__(
+        self, link: RedisLink, patience: Patience, stream: Callable[[str], AcousticStream], names: tuple[str, str]
+    ) -> None:
+        self._link, self._patience, self._make = link, patience, stream
+        self._input, self._output = names
+        self._seen = link.newest_id(self._output) or (0, 0)
+        self._name = ""
+
+    def ready(self) -> None:
+        """See `Client`: the first answer shows that the server is there."""
+
+    def begin(self, number: int, trial: Trial) -> None:
+        """See `Client`."""
+        self._stream = self._make(trial.session)
+        self._name = f"replay-{time.monotonic_ns()}-{number}"
+        self._ask({"type": "begin", "order": LM.name}, "begun")
+
+    def send(self, bins_TC: np.ndarray) -> None:
+        """See `Client`."""
+        logits_PV = self._stream.push(bins_TC)
+        if len(logits_PV):
+            self._ask({"type": "frames"}, "partial", logits=in_lm_order(self._stream, logits_PV))
+
+    def end(self) -> Answer | None:
+        """See `Client`."""
+        self._stream.end_utterance()
+        final = self._ask({"type": "end"}, "final")
+        return Answer(final["text"], final["error"] or "")
+
+    def _ask(self, message: dict[str, Any], answer: str, **fields: bytes) -> dict[str, Any]:
+        text = json.dumps(message | {"utterance": self._name})
+        self._link.add(self._input, {"message": text, **fields})
+        while True:
+            fix = "start it: cortext lm-server --lm DIR --profile json --redis-host HOST --redis-port PORT"
+            self._seen, found = self._patience.answer(self._output, self._seen, fix)
+            said: dict[str, Any] = json.loads(found[b"message"])
+            if said["utterance"] != self._name:
+                continue
+            if said["type"] == "error":
+                raise LiveError(f"the server refuses: {said['error']}", where=self._link.where)
+            if said["type"] == answer:
+                return said
+
+
+def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
+    """Bytes of logits float32 [P, V] in the order of the language model's files."""
+    columns = LM.order_from(stream.stepper.inventory)
+    return np.ascontiguousarray(logits_PV[:, columns], dtype=np.float32).tobytes()
+
+
+JSON_STREAMS = (INPUT, OUTPUT)
