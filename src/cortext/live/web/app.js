@@ -1,0 +1,206 @@
+// cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/page.md.
+
+import { Link } from "./link.js";
+import { showCandidates, showLatency, showStats } from "./panels.js";
+import { Sentence } from "./sentence.js";
+import { Hotwords, Options, Source, keys, theme } from "./settings.js";
+import { Timeline } from "./timeline.js";
+
+const $ = (id) => document.getElementById(id);
+
+const KINDS = [
+  ["vowels", "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"],
+  ["stops", "P B T D K G CH JH"],
+  ["fricatives", "F V TH DH S Z SH ZH HH"],
+  ["sonorants", "M N NG L R W Y"],
+  ["silence", "SIL"],
+];
+
+let timeline = null;
+let hello = null;
+let state = null;
+let current = null; // id of the utterance that is forming
+let last = null; // the last that was decided
+
+const sentence = new Sentence(async (id, text) => {
+  const kept = await ask("correction", { utterance: id, text });
+  if (kept && last?.id === id) sentence.corrected(text);
+  if (kept) say("Correction kept");
+  return kept;
+});
+const source = new Source();
+const options = new Options(ask);
+const hotwords = new Hotwords(ask);
+const link = new Link(receive, connection);
+
+function complain(text) {
+  $("alert").hidden = !text;
+  $("alert-text").textContent = text;
+}
+
+function say(text) {
+  $("announce").textContent = text;
+}
+
+async function ask(action, body) {
+  try {
+    await link.post(action, body);
+    complain("");
+    return true;
+  } catch (error) {
+    complain(error.message);
+    return false;
+  }
+}
+
+function connection(kind, text) {
+  $("link").dataset.link = kind;
+  $("link-text").textContent = text;
+  if (kind === "refused")
+    complain(`${text}. Open the address that cortext serve printed; it ends in #token=\u2026`);
+  else if (kind === "open") complain("");
+  enable();
+}
+
+const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+
+function receive(message) {
+  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, error: ({ what }) => complain(what) };
+  receivers[message.type]?.(message);
+}
+
+function welcome(message) {
+  hello = message;
+  $("about").textContent = [message.run, message.lm, `cortext ${message.version}`].filter(Boolean).join(" \u00b7 ");
+  for (const part of $("judge").querySelectorAll(".together, #correct")) part.hidden = !message.session_log;
+  $("judge-off").hidden = message.session_log;
+  $("latency-note").textContent = `p99 against the ${message.budget_ms}\u202fms budget`;
+  source.show(message.source);
+  timeline?.end();
+  timeline = makeTimeline(message);
+  current = null;
+  changed(message);
+}
+
+function makeTimeline({ arrays, n_features, tokens }) {
+  const range = ([first, end]) => Array.from({ length: end - first + 1 }, (_, i) => first + i);
+  const features = arrays.map(({ name, columns }) => ({ name, rows: range(columns) }));
+  const phonemes = KINDS.map(([name, symbols]) => ({ name, rows: symbols.split(" ").map((it) => tokens.indexOf(it)) }));
+  label($("features-names"), features);
+  label($("phonemes-names"), phonemes);
+  const canvases = { features: $("features"), phonemes: $("phonemes"), marks: $("marks") };
+  return new Timeline(canvases, features, n_features, phonemes, tokens);
+}
+
+function label(list, groups) {
+  list.replaceChildren(...groups.map(({ name, rows }) => {
+    const item = document.createElement("li");
+    item.textContent = name;
+    item.style.flexGrow = rows.length;
+    return item;
+  }));
+}
+
+function begin(id) {
+  current = id;
+  timeline.begin();
+  sentence.reference(state.reference);
+  judge();
+}
+
+function step(message) {
+  if (message.utterance !== current) begin(message.utterance);
+  const until = message.t_ms / hello.bin_ms;
+  timeline.addBins(bytes(message.bins), message.n_bins, until);
+  if (message.dropped) timeline.resume(until, message.n_frames);
+  timeline.addFrames(bytes(message.posteriors), message.n_frames);
+  sentence.forming(message.stable, message.tail);
+}
+
+function decided(utterance) {
+  if (utterance.id === current) timeline.addWords(utterance.words, hello.bin_ms);
+  current = null;
+  last = { ...utterance, rating: null };
+  sentence.decided(utterance);
+  showCandidates(utterance.nbest, (text) => sentence.edit(last, text));
+  if (utterance.error) complain(utterance.error);
+  say(utterance.text ? `Decoded: ${utterance.text}` : "No words");
+  judge();
+}
+
+// Whose sentence it is, and the day's layer where that is another one's.
+function showTrial() {
+  const id = state.state === "running" ? state.trial : last?.trial;
+  const trial = source.trials.find((it) => it.id === id);
+  const day = trial?.session === state.day ? null : `decoded as ${state.day}`;
+  $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
+}
+
+// What the buttons for rating and correcting are about; it stays in view while the next sentence forms.
+function judge() {
+  const facts = last && [
+    current === null ? null : `\u201c${last.text}\u201d`,
+    last.wer === null ? null : `${Math.round(100 * last.wer)}\u2009% word errors`,
+    `${last.duration_s.toFixed(1)}\u2009s`,
+    last.words_per_minute ? `${Math.round(last.words_per_minute)} words a minute` : null,
+    last.latency_ms === null ? null : `text ${Math.round(last.latency_ms)}\u2009ms after the end`,
+  ];
+  $("judged").textContent = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
+  for (const button of document.querySelectorAll("[data-rating]"))
+    button.ariaPressed = String(last?.rating === button.dataset.rating);
+  enable();
+}
+
+function stats(message) {
+  showStats(message);
+  showLatency(message.latency, message.final_ms, hello.budget_ms);
+}
+
+function changed(message) {
+  const { session } = state ?? {};
+  state = { ...state, ...message };
+  if (state.session && state.session !== session) source.choose(state.session);
+  showTrial();
+  const running = state.state === "running";
+  $("run-text").textContent = running ? "Stop" : "Start";
+  document.body.dataset.state = state.state;
+  document.title = running ? "cortext \u00b7 decoding" : "cortext";
+  options.show(state.options, state.day_chosen, hello.days);
+  hotwords.show(state.hotwords);
+  if (running && current === null) sentence.reference(state.reference);
+  else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Watching");
+  enable();
+}
+
+function enable() {
+  const open = $("link").dataset.link === "open" && hello?.can_control;
+  for (const id of ["run", "previous", "next", "session", "trial", "hotwords", "options"]) $(id).disabled = !open;
+  for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last;
+  document.body.classList.toggle("watching", Boolean(hello && !hello.can_control));
+}
+
+$("run").addEventListener("click", () =>
+  state.state === "running" ? ask("stop") : ask("start", source.choice(state)));
+$("previous").addEventListener("click", () => source.move(-1));
+$("next").addEventListener("click", () => source.move(1));
+$("correct").addEventListener("click", () => sentence.edit(last, last.text));
+$("alert-close").addEventListener("click", () => complain(""));
+for (const button of document.querySelectorAll("[data-rating]"))
+  button.addEventListener("click", async () => {
+    const { rating } = button.dataset, utterance = last;
+    if (!(await ask("rating", { utterance: utterance.id, rating }))) return;
+    utterance.rating = rating;
+    say(`Rated ${rating}`);
+    judge();
+  });
+for (const panel of document.querySelectorAll("[popover]"))
+  panel.addEventListener("toggle", (event) => {
+    if (event.newState === "open") panel.querySelector("input, select, button")?.focus();
+  });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector(":popover-open")) complain("");
+});
+
+keys();
+theme(() => timeline?.fit());
+link.open();

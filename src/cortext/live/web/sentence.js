@@ -1,0 +1,129 @@
+// The sentence: forming, decided, compared with its reference, and corrected in place.
+
+import { align, words } from "./align.js";
+
+const $ = (id) => document.getElementById(id);
+const SIZES = 7; // of type, see --size in the style sheet; 0 is the largest
+
+export function wordSpan(text, mark) {
+  const span = document.createElement("span");
+  span.textContent = text;
+  if (mark) span.classList.add(mark);
+  return span;
+}
+
+// The words of a sentence in `box`, with `mark` as class of those for which `marked` is true.
+export function showWords(box, texts, marked, mark) {
+  box.replaceChildren(...texts.flatMap((text, i) => [i ? " " : "", wordSpan(text, marked[i] && mark)]));
+}
+
+export class Sentence {
+  constructor(save) {
+    this.save = save; // save(utterance, text) -> whether it was kept
+    this.editing = null;
+    $("editor").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.keep();
+    });
+    $("editor-cancel").addEventListener("click", () => this.close());
+    $("correction").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        this.keep();
+      } else if (event.key === "Escape") this.close();
+    });
+    new ResizeObserver(() => this.fit(0)).observe($("sentence-box"));
+  }
+
+  waiting(text) {
+    this.show(text, "", "waiting");
+    this.compare("", null);
+  }
+
+  forming(stable, tail) {
+    if (stable === this.stable && tail === this.tail && this.kind === "forming") return;
+    const longer = this.kind === "forming" && stable.length + tail.length >= this.stable.length + this.tail.length;
+    this.show(stable, tail, "forming");
+    this.fit(longer ? this.size : 0); // type that only shrinks while words come in
+  }
+
+  show(stable, tail, kind) {
+    [this.stable, this.tail, this.kind] = [stable, tail, kind];
+    $("sentence").dataset.kind = kind;
+    $("stable").textContent = stable;
+    $("tail").textContent = stable && tail ? ` ${tail}` : tail;
+    $("corrected-line").hidden = true;
+    if (kind !== "forming") this.fit(0);
+  }
+
+  reference(text) {
+    $("reference-line").hidden = !text;
+    $("reference").textContent = text ?? "";
+    $("verdict").textContent = "";
+  }
+
+  // The decided sentence: confidence as the strength of the underline, wrong words marked where a reference is known.
+  decided(utterance) {
+    this.show("", "", "decided");
+    const texts = utterance.words.length ? utterance.words.map(({ word }) => word) : words(utterance.text);
+    const wrong = this.compare(texts.join(" "), utterance.reference);
+    const spans = texts.map((text, i) => {
+      const span = wordSpan(text, wrong[i] && "wrong");
+      const confidence = utterance.words[i]?.confidence;
+      if (confidence !== null && confidence !== undefined) {
+        span.style.setProperty("--confidence", confidence.toFixed(3));
+        span.title = `confidence ${Math.round(100 * confidence)} %`;
+        span.classList.add("sure");
+      }
+      return span;
+    });
+    $("stable").replaceChildren(...spans.flatMap((span, i) => (i ? [" ", span] : [span])));
+    if (!texts.length) $("tail").textContent = utterance.error ?? "No words";
+    this.fit(0);
+  }
+
+  compare(text, reference) {
+    this.reference(reference);
+    if (!reference) return [];
+    const meant = words(reference);
+    const { wrong, missed, errors } = align(words(text), meant);
+    showWords($("reference"), meant, missed, "missed");
+    $("verdict").textContent = errors ? `${errors} of ${meant.length} words wrong` : "every word right";
+    return wrong;
+  }
+
+  corrected(text) {
+    $("corrected-line").hidden = false;
+    $("corrected").textContent = text;
+  }
+
+  // Opens the sentence as text to change; `text` is a candidate that is nearer, if any.
+  edit(utterance, text) {
+    this.editing = utterance.id;
+    $("correction").value = text;
+    $("editor").hidden = false;
+    $("sentence").hidden = true;
+    $("correction").focus();
+  }
+
+  async keep() {
+    const text = $("correction").value.trim();
+    if (await this.save(this.editing, text)) this.close();
+  }
+
+  close() {
+    this.editing = null;
+    $("editor").hidden = true;
+    $("sentence").hidden = false;
+    $("correct").focus();
+  }
+
+  // The largest type, from `size` on, in which the sentence fits its box.
+  fit(size = 0) {
+    const box = $("sentence-box");
+    for (this.size = size; ; this.size++) {
+      box.dataset.size = this.size;
+      if (this.size === SIZES - 1 || $("sentence").offsetHeight <= box.clientHeight) break;
+    }
+  }
+}

@@ -1,0 +1,221 @@
+// What a person chooses: the trial, the search's options, hotwords; and the look and the keys of the page.
+
+const $ = (id) => document.getElementById(id);
+
+const OPTIONS = [
+  // name, label, step, least
+  ["lm_weight", "Language model weight", 0.05, 0],
+  ["acoustic_scale", "Acoustic scale", 0.05, 0.05],
+  ["blank_penalty", "Blank penalty", 1, 1],
+  ["word_score", "Score of a word", 0.1, null],
+  ["sil_cost", "Cost of running words together", 0.1, null],
+  ["beam", "Beam", 1, 0],
+  ["max_active", "Hypotheses at most", 50, 1],
+  ["nbest", "Candidates", 1, 1],
+];
+
+const option = (value, text) => new Option(text, String(value));
+
+// Fills a select only where its choices change, so that one that is open stays open.
+function choices(select, pairs) {
+  const wanted = JSON.stringify(pairs);
+  if (select.dataset.choices === wanted) return;
+  const before = select.value;
+  select.dataset.choices = wanted;
+  select.replaceChildren(...pairs.map(([value, text]) => option(value, text)));
+  if (pairs.some(([value]) => String(value) === before)) select.value = before;
+}
+
+export class Source {
+  // Sessions and trials to choose from; a feed has none.
+  show(source) {
+    this.trials = source.trials ?? [];
+    const sessions = source.sessions ?? [...new Set(this.trials.map(({ session }) => session))];
+    $("source").hidden = !sessions.length;
+    $("feed").hidden = source.kind !== "feed";
+    choices($("session"), sessions.map((session) => [session, session]));
+    $("session").onchange = () => this.showTrials();
+    this.showTrials();
+  }
+
+  showTrials() {
+    const here = this.trials.filter(({ session }) => session === $("session").value);
+    choices($("trial"), [
+      ["", here.length ? `all ${here.length}` : "all"],
+      ...here.map(({ id, block, trial }) => [id, `block ${block}, trial ${trial}`]),
+    ]);
+  }
+
+  choose(session) {
+    $("session").value = session;
+    this.showTrials();
+  }
+
+  move(by) {
+    const select = $("trial");
+    const n = select.options.length;
+    if (n > 1) select.selectedIndex = Math.min(n - 1, Math.max(1, select.selectedIndex + by));
+  }
+
+  // What POST start is asked for: a trial, a session from its beginning, or (nothing) to go on with the session.
+  choice({ session, state }) {
+    const chosen = this.trials.find(({ id }) => String(id) === $("trial").value);
+    if (chosen) return { trial: chosen.id };
+    const wanted = $("session").value;
+    return wanted && (wanted !== session || state === "ended") ? { session: wanted } : {};
+  }
+}
+
+export class Options {
+  constructor(ask) {
+    this.ask = ask; // ask(action, body) -> whether the server did it
+    $("options-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.apply(this.changed());
+    });
+    $("options-reset").addEventListener("click", () => this.apply(this.first));
+  }
+
+  // day: the one chosen for all trials, or null.
+  show(options, day, days) {
+    this.first ??= Object.fromEntries(OPTIONS.filter(([name]) => name in options).map(([name]) => [name, options[name]]));
+    [this.current, this.day] = [options, day];
+    if (!$("options-fields").children.length) this.build(options, days);
+    for (const input of $("options-fields").querySelectorAll("input"))
+      if (input !== document.activeElement) input.value = options[input.name];
+    if ($("day") !== document.activeElement) $("day").value = day ?? "";
+  }
+
+  build(options, days) {
+    const label = (text, field) => {
+      const made = document.createElement("label");
+      made.append(text, field);
+      return made;
+    };
+    const fields = OPTIONS.filter(([name]) => name in options).map(([name, text, step, least]) => {
+      const input = Object.assign(document.createElement("input"), { name, type: "number", required: true, step: "any" });
+      input.dataset.step = step;
+      if (least !== null) input.min = least;
+      return label(text, input);
+    });
+    const day = Object.assign(document.createElement("select"), { id: "day" });
+    day.replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
+    $("options-fields").replaceChildren(label("Decode as of the day", day), ...fields);
+  }
+
+  changed() {
+    const inputs = [...$("options-fields").querySelectorAll("input")];
+    return Object.fromEntries(inputs.map(({ name, value }) => [name, Number(value)]).filter(([name, value]) => value !== this.current[name]));
+  }
+
+  async apply(changes) {
+    const day = $("day").value || null;
+    let done = day === this.day || (await this.ask("day", { session: day }));
+    if (done && Object.keys(changes).length) done = await this.ask("options", changes);
+    if (done) $("options-panel").hidePopover();
+  }
+}
+
+export class Hotwords {
+  constructor(ask) {
+    this.ask = ask;
+    $("hotword-form").addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const word = $("hotword").value.trim();
+      if (!word || !(await ask("hotwords", { [word]: Number($("bonus").value) }))) return;
+      $("hotword").value = "";
+      $("hotword").focus();
+    });
+  }
+
+  show(hotwords) {
+    const entries = Object.entries(hotwords).sort(([a], [b]) => a.localeCompare(b));
+    $("hotwords-count").textContent = entries.length || "";
+    const shown = JSON.stringify(entries);
+    if (shown === this.shown) return;
+    this.shown = shown;
+    $("hotword-list").replaceChildren(...entries.map(([word, bonus]) => this.row(word, bonus)));
+  }
+
+  row(word, bonus) {
+    const row = document.createElement("li"), name = document.createElement("b"), value = document.createElement("span");
+    const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Remove" });
+    name.textContent = word;
+    value.textContent = (bonus > 0 ? "+" : "\u2212") + Math.abs(bonus);
+    remove.setAttribute("aria-label", `Remove ${word}`);
+    remove.addEventListener("click", async () => {
+      if (await this.ask("hotwords", { [word]: null })) $("hotword").focus();
+    });
+    row.append(name, value, remove);
+    return row;
+  }
+}
+
+// A setting that this browser remembers; without storage, for as long as the page is open.
+function remembered(name, first) {
+  let value = first;
+  try {
+    value = localStorage.getItem(`cortext.${name}`) ?? first;
+  } catch {}
+  return {
+    get: () => value,
+    set: (next) => {
+      value = next;
+      try {
+        localStorage.setItem(`cortext.${name}`, next);
+      } catch {}
+    },
+  };
+}
+
+// auto follows the system. changed() is called whenever colours change.
+export function theme(changed) {
+  const names = ["auto", "light", "dark"], chosen = remembered("theme", "auto");
+  const apply = () => {
+    document.documentElement.dataset.theme = chosen.get();
+    $("theme-text").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[chosen.get()];
+    $("theme").setAttribute("aria-label", `Colours: ${chosen.get()}`);
+    changed();
+  };
+  $("theme").addEventListener("click", () => {
+    chosen.set(names[(names.indexOf(chosen.get()) + 1) % names.length]);
+    apply();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+  apply();
+}
+
+const KEYS = [
+  ["S", "start or stop"], ["D", "choose the session"], ["T", "choose the trial"], ["P", "trial before"], ["N", "next trial"],
+  ["1", "right"], ["2", "mostly right"], ["3", "wrong"], ["E", "correct the sentence"],
+  ["H", "hotwords"], ["O", "options"], ["L", "light or dark"], ["?", "this list"], ["Esc", "close, cancel"],
+];
+
+// Single keys press what shows them; they can be turned off for those whom they disturb (WCAG 2.1.4).
+export function keys() {
+  const on = remembered("keys", "on"), box = $("keys-on");
+  const targets = new Map([...document.querySelectorAll("[aria-keyshortcuts]")].map((it) => [it.ariaKeyShortcuts ?? it.getAttribute("aria-keyshortcuts"), it]));
+  $("keys").replaceChildren(...KEYS.map(([key, what]) => {
+    const row = document.createElement("div"), name = document.createElement("dt"), text = document.createElement("dd");
+    name.append(Object.assign(document.createElement("kbd"), { textContent: key }));
+    text.textContent = what;
+    row.append(name, text);
+    return row;
+  }));
+  const apply = () => (document.body.dataset.keys = on.get());
+  box.checked = on.get() === "on";
+  box.addEventListener("change", () => {
+    on.set(box.checked ? "on" : "off");
+    apply();
+  });
+  apply();
+  document.addEventListener("keydown", (event) => {
+    if (on.get() !== "on" || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+    if (event.target.closest("input:not([type=checkbox]), textarea, select")) return;
+    const target = targets.get(event.key.toUpperCase());
+    if (!target || target.disabled) return;
+    event.preventDefault();
+    if (target.tagName === "SELECT" || target.popoverTargetElement) target.focus(); // where focus comes back to
+    if (target.tagName !== "SELECT") target.click();
+  });
+}
