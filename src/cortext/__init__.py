@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cortext.decoding.ngram import LanguageModel
     from cortext.errors import CortextError
     from cortext.evaluation import evaluate
+    from cortext.live.pipeline import Pipeline
     from cortext.models import load_model
     from cortext.training import train
 
@@ -21,6 +22,7 @@ __all__ = [
     "CortextError",
     "Decoder",
     "LanguageModel",
+    "Pipeline",
     "evaluate",
     "load_model",
     "open_dataset",
@@ -32,6 +34,7 @@ _HOMES = {
     "CortextError": "cortext.errors",
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
+    "Pipeline": "cortext.live.pipeline",
     "evaluate": "cortext.evaluation",
     "load_model": "cortext.models",
     "open_dataset": "cortext.data.hdf5",
