@@ -14,7 +14,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo test test-slow lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -55,6 +55,14 @@ fuzz: checked  ## damaged files, with the usual build and with the checked one
 
 demo: $(VENV)/.built  ## simulate, train, evaluate, report
 	$(BIN)/cortext demo --out $(DEMO_OUT)
+
+$(VENV)/.live: $(VENV)/.base
+	$(PIP) --no-build-isolation --editable '.[live]'
+	touch $@
+
+live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a web page
+	test -d $(DEMO_OUT)/run || $(MAKE) demo
+	$(BIN)/cortext serve $(DEMO_OUT)/run --lm $(DEMO_OUT)/lm --data $(DEMO_OUT)/packed
 
 test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85

@@ -57,3 +57,4 @@ def demo(
         typer.echo(f"said     {reference}\ndecoded  {hypothesis}\n")
     typer.echo(f"peak memory {result.peak_memory_gb:.1f} GB")
     typer.echo(f"report: {result.report}")
+    typer.echo(f"watch it decode: cortext serve {out}/run --lm {out}/lm --data {out}/packed")
