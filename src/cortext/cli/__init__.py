@@ -25,6 +25,7 @@ from cortext.cli import (
     lm_server,
     model,
     replay,
+    report,
     serve,
     tune,
 )
@@ -70,6 +71,7 @@ for module in (
     bench,
     brand_node,
     replay,
+    report,
 ):
     module.add_verbs(app)
 

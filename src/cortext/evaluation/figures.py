@@ -33,7 +33,7 @@ _ON_WHITE = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), _LIGHT, strict=Tru
 _BLUE_RGB, _ORANGE_RGB = (45 / 255, 128 / 255, 196 / 255), (232 / 255, 104 / 255, 42 / 255)
 FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn in full colour
 _WIDTH_IN = 9.6
-_STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
+STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -69,7 +69,7 @@ _STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settin
 def to_svg(figure: Figure, name: str, label: str) -> str:
     """The figure as an `<svg>` element for an HTML page; `label` is read out to those who do not see it."""
     file = io.StringIO()
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
@@ -90,11 +90,11 @@ def save_picture(figure: Figure, path: Path) -> None:
         for name in {"color", "edgecolor"} & artist.properties().keys():
             colour = to_hex(artist.properties()[name])
             artist.set(**{name: _ON_WHITE.get(colour, colour)})
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure.savefig(path, dpi=150, facecolor="white")
 
 
-def _panels(
+def panels(
     heights_in: Sequence[float], *, columns: int = 1, left: float, top: float, bottom: float, gap: float = 0.1
 ) -> tuple[Figure, Any]:
     """A figure and its axes [rows, columns]; rows have the given heights, margins and gaps are in inches.
@@ -135,8 +135,8 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
     names = [
         name for name in ("per", "wer") if any(getattr(rate, name) is not None for s in series for rate in s.rates)
     ]
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _panels([1.6] * len(names), left=0.35, top=0.3, bottom=0.45, gap=0.35)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panels([1.6] * len(names), left=0.35, top=0.3, bottom=0.45, gap=0.35)
         axes = axes[:, 0]
         for axis, name in zip(axes, names, strict=True):
             for number, one in enumerate(series):
@@ -146,7 +146,7 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
             axis.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
             axis.margins(x=0.03)
         if len(series) > 1 and len(axes):
-            _legend_above(axes[0], len(series))
+            legend_above(axes[0], len(series))
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if ticks is not None:
             axes[-1].set_xticks(list(ticks), list(ticks.values()))
@@ -182,8 +182,8 @@ class Curve:
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
     """Losses on the left, error rates in % on the right, along the training steps; at most two curves each."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
         for axis, curves, title in zip(axes[0], (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
             for number, curve in enumerate(curves):
                 colour = (BLUE, ORANGE)[number % 2]
@@ -193,11 +193,12 @@ def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
             axis.set_xlabel("training step")
             axis.set_ylim(*_robust_limits(curves))
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            _legend_above(axis, max(len(curves), 1))
+            legend_above(axis, max(len(curves), 1))
     return figure
 
 
-def _legend_above(axis: Axes, columns: int) -> None:
+def legend_above(axis: Axes, columns: int) -> None:
+    """A legend in the margin above the axes, to the right of the title."""
     axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0)
 
 
@@ -219,8 +220,8 @@ def confusion_matrix(confusion: Confusion) -> Figure:
     image[..., :3] = _ORANGE_RGB
     image[..., 3] = np.sqrt(np.minimum(share_RH / FULL_ERROR, 1))
     image[range(n), range(n)] = np.column_stack([np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))])
-    with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
-        figure, axes = _panels([7.9], left=0.6, top=0.3, bottom=0.65)
+    with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
+        figure, axes = panels([7.9], left=0.6, top=0.3, bottom=0.65)
         axis = axes[0, 0]
         axis.imshow(image, interpolation="none", aspect="auto")
         axis.set_xticks(range(n + 1), [*confusion.symbols, "deleted"], rotation=90, fontsize=7)
@@ -275,8 +276,8 @@ def trial_figure(picture: TrialPicture) -> Figure:
     """Features, phoneme posteriors, decoded phonemes and words of one trial on one time axis."""
     has_words = bool(picture.words)
     heights = [1.5, 3.7, 0.3, 0.36][: 4 if has_words else 3]
-    with matplotlib.rc_context(_STYLE | {"axes.grid": False, "axes.spines.left": False}):
-        figure, axes = _panels(heights, left=0.65, top=0.03, bottom=0.42)
+    with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False}):
+        figure, axes = panels(heights, left=0.65, top=0.03, bottom=0.42)
         axes = axes[:, 0]
         _draw_features(axes[0], picture)
         _draw_posteriors(axes[1], picture)

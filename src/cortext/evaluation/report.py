@@ -28,13 +28,9 @@ SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path) -> None:
     """Write the report of an evaluation; `run` is the run directory, for its learning curves."""
-    environment = Environment(
-        loader=PackageLoader("cortext.evaluation"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": percent, "interval": interval, "number": number}
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
-    page = environment.get_template("report.html.j2").render(
+    page = render(
+        "report.html.j2",
         metrics=metrics,
         title=f"{SPLIT_NAMES.get(metrics.split, metrics.split)} split, decoded",
         headline=_headline(metrics),
@@ -50,6 +46,16 @@ def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Conf
         config=yaml.safe_dump(metrics.provenance["config"], sort_keys=False) if metrics.provenance["config"] else None,
     )
     path.write_text(page, encoding="utf-8")
+
+
+def render(template: str, **values: Any) -> str:
+    """A page made of one of the templates; whatever is not Markup is escaped."""
+    environment = Environment(
+        loader=PackageLoader("cortext.evaluation"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"percent": percent, "interval": interval, "number": number}
+    return environment.get_template(template).render(**values)
 
 
 def percent(rate: float | None) -> str:
