@@ -16,8 +16,8 @@ from cortext.data.trial import BIN_MS, Trial
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.live.days import Days
 from cortext.live.fanout import Fanout, Reader
-from cortext.live.log import event
-from cortext.live.messages import Event, feature_groups
+from cortext.live.log import event, internal_error
+from cortext.live.messages import Event, greeting
 from cortext.live.pipeline import check_frames
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import session_of_today
@@ -196,20 +196,17 @@ class LiveSession:
         """Whatever goes wrong ends the utterance and the playing with a named error, and not the thread."""
         try:
             work()
-        except CortextError as error:
-            event("playing_failed", "error", kind=type(error).__name__)
-            self._fail(str(error))
         except Exception as error:
-            event("internal_error", "error", kind=type(error).__name__, where=_last_line(error))
-            self._fail(f"internal error: {type(error).__name__}")
+            self._fail(internal_error(error))
 
     def _fail(self, what: str) -> None:
+        event("decoding_failed", "error", error=what)
         self.readers.send(Event("error", {"what": what}))
         self._playing, self._state = None, "idle" if self._feed is None else "running"
         try:
             self._finish("stop", what)
         except Exception as error:
-            event("internal_error", "error", kind=type(error).__name__, where=_last_line(error))
+            event("decoding_failed", "error", error=internal_error(error))
             self._utterance = None
             self._days.pipeline.reset()
         self._tell_state()
@@ -225,8 +222,10 @@ class LiveSession:
             number = self._source.after(None, session)
         else:
             number = self._source.after(self._last_trial, self._session)
+            if number is None:  # all have been played: from the first one on
+                number = self._source.after(None, self._session)
         if number is None:
-            raise LiveError("there are no more trials", fix="choose a trial or a session")
+            raise LiveError("there are no trials")
         playing = Playing(number, self._source.trial(number), alone=trial is not None)
         self._stop()
         self._session = session or self._session
@@ -376,26 +375,8 @@ class LiveSession:
     # What readers are told
 
     def _greet(self, reader: Reader, can_control: bool) -> None:
-        stepper = self._days.pipeline.stepper
-        source: dict[str, Any] = {"kind": self._source.kind if self._source else "feed", "sessions": [], "trials": []}
-        if self._source is not None:
-            source |= {"sessions": list(self._source.sessions), "trials": self._source.listing()}
-        state = self._state_body()
-        hello = {
-            **self._about,
-            **state,
-            "days": list(self._days.known),
-            "n_features": self.n_features,
-            "arrays": feature_groups(self.n_features),
-            "bin_ms": BIN_MS,
-            "frame_ms": BIN_MS * stepper.patch_stride,
-            "tokens": list(stepper.inventory.symbols),
-            "look_ahead_ms": self._days.pipeline.look_ahead_ms,
-            "source": source,
-            "can_control": can_control,
-            "session_log": self.scribe is not None,
-            "budget_ms": BIN_MS * stepper.patch_stride,
-        }
+        hello = self._state_body() | greeting(self._days.pipeline, self._days.known, self._source) | self._about
+        hello |= {"can_control": can_control, "session_log": self.scribe is not None}
         for message in (Event("hello", hello), self._latest, Event("stats", self._tally.to_json())):
             if message is not None:
                 reader.put(message)
@@ -421,11 +402,3 @@ class LiveSession:
     def _tell_stats(self) -> None:
         self._stats_s = time.monotonic()
         self.readers.send(Event("stats", self._tally.to_json()))
-
-
-def _last_line(error: BaseException) -> str:
-    """File and line where it was raised, which tells nothing of data or text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

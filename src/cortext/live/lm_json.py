@@ -16,9 +16,9 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder
 from cortext.errors import LiveError, nearest
-from cortext.live.lm_protocol import LOST, Answer, internal_error
+from cortext.live.lm_protocol import LOST, Answer
 from cortext.live.lm_utterance import LiveUtterance
-from cortext.live.log import event
+from cortext.live.log import event, internal_error
 from cortext.live.redis_link import Entry, Stopped, format_id
 from cortext.text.phonemes import get_inventory
 

@@ -7,19 +7,16 @@ release speak it. `docs/redis.md` describes it.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Protocol as Interface
 
 from cortext.decoding.options import NBest
 from cortext.decoding.session import Decoder
-from cortext.errors import CortextError
 from cortext.live.candidates import augmented, candidates_of, plain, scoring
 from cortext.live.lm_params import PublishedParams
 from cortext.live.lm_utterance import LiveUtterance
-from cortext.live.log import event
+from cortext.live.log import event, internal_error
 from cortext.live.redis_link import Entry, Stopped, format_id
 
 CONTEXT_KEY = "contextual_decoding_current_context"
@@ -249,12 +246,3 @@ class PublishedProtocol:
         if not facts:
             event("request_failed", "error", error=what, request=asked)
         return Answer(self.streams.errors, {"error": what} | asked | facts)
-
-
-def internal_error(error: Exception) -> str:
-    """One line about an error that nobody thought of, without what it was about: that may be somebody's speech."""
-    if isinstance(error, CortextError):
-        return str(error)
-    places = traceback.extract_tb(error.__traceback__)
-    place = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
-    return f"internal error ({type(error).__name__}{place})"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cortext.errors import LiveError
+from cortext.errors import CortextError, LiveError
 
 LOGGER = logging.getLogger("cortext.live")
 
@@ -101,3 +102,12 @@ class JsonLines(logging.Handler):
         written -= self._torn
         self._torn = written < len(line)
         return not self._torn
+
+
+def internal_error(error: Exception) -> str:
+    """One line about an error that nobody thought of, without what it was about: that may be somebody's speech."""
+    if isinstance(error, CortextError):
+        return str(error)
+    places = traceback.extract_tb(error.__traceback__)
+    place = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
+    return f"internal error ({type(error).__name__}{place})"

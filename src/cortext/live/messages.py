@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from cortext.data.simulate.config import ARRAYS
+from cortext.data.trial import BIN_MS
+from cortext.live.pipeline import Pipeline
+from cortext.live.sources import Source
 
 MAX_FRAMES = 64
 """Most frames in one message; a page that reads slowly gets steps joined up to here."""
@@ -129,3 +133,24 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
         return [{"name": "features", "columns": [0, n_features - 1]}]
     names = [f"{array} {kind}" for kind in ("crossings", "power") for array in ARRAYS]
     return [{"name": name, "columns": [i * size, (i + 1) * size - 1]} for i, name in enumerate(names)]
+
+
+def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:
+    """What a `hello` message tells of the model and of what it decodes, which stays as it is."""
+    stepper = pipeline.stepper
+    frame_ms = BIN_MS * stepper.patch_stride
+    return {
+        "days": list(days),
+        "n_features": stepper.n_features,
+        "arrays": feature_groups(stepper.n_features),
+        "bin_ms": BIN_MS,
+        "frame_ms": frame_ms,
+        "budget_ms": frame_ms,
+        "look_ahead_ms": pipeline.look_ahead_ms,
+        "tokens": list(stepper.inventory.symbols),
+        "source": {
+            "kind": source.kind if source else "feed",
+            "sessions": list(source.sessions) if source else [],
+            "trials": source.listing() if source else [],
+        },
+    }

@@ -330,8 +330,8 @@ class _Server(uvicorn.Server):
         self._captured_signals.clear()  # else they would be raised again: to end so is no error
 
 
-def run_server(session: LiveSession, access: Access, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM, which end the utterance in progress and all connections."""
+def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
+    """A server to run with a socket that listens. SIGINT and SIGTERM end the utterance, then all connections."""
     config = uvicorn.Config(
         build_app(session, access),
         log_config=None,
@@ -345,5 +345,10 @@ def run_server(session: LiveSession, access: Access, listener: socket.socket) ->
         timeout_graceful_shutdown=1,
         lifespan="off",
     )
+    return _Server(config, session)
+
+
+def run_server(session: LiveSession, access: Access, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM."""
     with listener:
-        _Server(config, session).run(sockets=[listener])
+        make_server(session, access).run(sockets=[listener])
