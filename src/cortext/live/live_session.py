@@ -13,17 +13,17 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from cortext.data.trial import BIN_MS, Trial
-from cortext.errors import CortextError, DataError, LiveError
+from cortext.errors import DataError, LiveError
 from cortext.live.days import Days
 from cortext.live.fanout import Fanout, Reader
 from cortext.live.log import event, internal_error
 from cortext.live.messages import Event, greeting
+from cortext.live.page_utterance import PageUtterance
 from cortext.live.pipeline import check_frames
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import session_of_today
 from cortext.live.sources import Source
 from cortext.live.tally import Tally
-from cortext.live.utterance import LiveUtterance
 
 State = Literal["idle", "running", "ended"]
 Result = TypeVar("Result")
@@ -76,7 +76,7 @@ class LiveSession:
         self._session: str | None = None
         self._playing: Playing | None = None
         self._last_trial: int | None = None
-        self._utterance: LiveUtterance | None = None
+        self._utterance: PageUtterance | None = None
         self._n_utterances = 0
         self._said_in_trial: list[str] = []
         self._latest: Event | None = None
@@ -308,18 +308,18 @@ class LiveSession:
 
     # Utterances
 
-    def _begin(self) -> LiveUtterance:
+    def _begin(self) -> PageUtterance:
         self._n_utterances += 1
         keep = self.scribe is not None
         if self._playing is not None:
             trial = self._playing.trial
             pipeline = self._days.use(trial.session)
-            utterance = LiveUtterance(
+            utterance = PageUtterance(
                 self._n_utterances, trial.session, self._playing.number, trial.sentence or None, keep
             )
         else:
             pipeline = self._days.use(None)
-            utterance = LiveUtterance(self._n_utterances, session_of_today(pipeline.session), keep=keep)
+            utterance = PageUtterance(self._n_utterances, session_of_today(pipeline.session), keep=keep)
         return utterance
 
     def _decode(self, frames_TC: np.ndarray) -> None:

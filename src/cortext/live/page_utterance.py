@@ -21,7 +21,7 @@ BINS_PER_STEP = 4
 
 
 @dataclass
-class LiveUtterance:
+class PageUtterance:
     """An utterance in progress.
 
     id:        counts from 1
