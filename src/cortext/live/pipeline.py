@@ -123,6 +123,7 @@ class AcousticStream:
             self._smoother.reset()
         self.stepper.start()
         self._n_bins = self._n_frames = 0
+        self._gap_bins = 0  # between what has come and the next patch, where patches do not touch
         self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
 
     def _advance(self, x_TC: np.ndarray) -> np.ndarray:
@@ -142,9 +143,12 @@ class AcousticStream:
         """The patches [S, C] that the next smoothed bins complete."""
         size, stride = self.stepper.patch_size, self.stepper.patch_stride
         waiting_TC = np.concatenate((self._waiting_TC, smoothed_TC))
-        n_patches = max((len(waiting_TC) - size) // stride + 1, 0)
-        self._waiting_TC = waiting_TC[n_patches * stride :].copy()
-        return [waiting_TC[first : first + size] for first in range(0, n_patches * stride, stride)]
+        n_patches = max((len(waiting_TC) - self._gap_bins - size) // stride + 1, 0)
+        until = self._gap_bins + n_patches * stride
+        patches = [waiting_TC[first : first + size] for first in range(self._gap_bins, until, stride)]
+        self._waiting_TC = waiting_TC[until:].copy()
+        self._gap_bins = max(until - len(waiting_TC), 0)
+        return patches
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,376 @@
+import math
+import resource
+
+import numpy as np
+import pytest
+import torch
+
+from cortext.decoding import Decoder
+from cortext.decoding.ngram import LanguageModel
+from cortext.errors import ConfigError, DataError, DecodingError, RunError
+from cortext.live.clock import StageTimes
+from cortext.live.endpoint import Endpoint, EndpointOptions
+from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
+from cortext.models import AcousticModel, build_model, model_config
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import BLANK, RELEASE, SIL
+
+N_FEATURES = 8
+DAYS = ("t15.2023.08.11", "t15.2023.08.13")
+CHUNKINGS = {"one by one": [1], "frames": [4], "odd": [3, 0, 11, 1], "seconds": [50], "whole": [10**6]}
+
+
+class ScriptedStepper:
+    """A model that says what the newest bin tells it: feature 0 is the number of a token, which it is sure of."""
+
+    session, sessions, n_features, patch_size, patch_stride = DAYS[1], DAYS, N_FEATURES, 14, 4
+    smoothing, inventory = Smoothing(smooth_data=False), RELEASE
+
+    def start(self):
+        self.n_steps = 0
+
+    def step(self, bins_SC):
+        self.n_steps += 1
+        logits_V = np.zeros(len(RELEASE), dtype=np.float32)
+        logits_V[int(bins_SC[-1, 0])] = 12.0
+        return logits_V
+
+
+def script(tokens):
+    """Bins [T, C] for which the scripted model's frames are these tokens, 80 ms each."""
+    ids = RELEASE.ids(tokens).astype(np.float32)
+    x_TC = np.zeros((14 + 4 * (len(ids) - 1), N_FEATURES), dtype=np.float32)
+    x_TC[13::4, 0] = ids
+    return x_TC
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pipeline")
+    (root / "lm.txt").write_text("i see you\nyou see me\nwe see you\nme and you\n")
+    LanguageModel.build([root / "lm.txt"], 2, root / "lm")
+    return Decoder.from_dir(root / "lm")
+
+
+def random_model(kind="gru", patch_size=14, patch_stride=4, subset=None, smooth=True):
+    torch.manual_seed(3)
+    units = ["n_units"] if kind == "gru" else ["noise_units", "clean_units", "noisy_units"]
+    sizes = dict.fromkeys(units, 8)
+    config = model_config({"kind": kind, "patch_size": patch_size, "patch_stride": patch_stride} | sizes)
+    n_used = N_FEATURES if subset is None else len(subset)
+    network = build_model(config, n_features=n_used, n_days=len(DAYS), n_classes=len(RELEASE))
+    with torch.no_grad():
+        network.day_weight += torch.randn_like(network.day_weight) * 0.3  # days that differ
+        if kind == "gru":
+            network.out.weight *= 20  # frames that are sure of something
+    return AcousticModel(
+        network,
+        sessions=DAYS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(smooth_data=smooth),
+        feature_subset=subset,
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def x_TC():
+    return np.random.default_rng(0).normal(size=(203, N_FEATURES)).astype(np.float32)
+
+
+def feed(pipeline, x_TC, sizes=(4,)):
+    """All updates of an utterance fed in chunks of these sizes, again and again."""
+    updates, first, turn = [], 0, 0
+    while first < len(x_TC):
+        size = sizes[turn % len(sizes)]
+        updates.append(pipeline.push(x_TC[first : first + size]))
+        first, turn = first + size, turn + 1
+    return updates
+
+
+def logits_of(updates):
+    return np.concatenate([update.logits_PV for update in updates])
+
+
+@pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
+def test_any_chunking_gives_the_same_sentences_times_and_scores(sizes, model, decoder, x_TC):
+    pipeline = Pipeline(model, decoder)
+    expected = feed(pipeline, x_TC)
+    expected_nbest = pipeline.finish()
+    updates = feed(pipeline, x_TC, sizes)
+    assert logits_of(updates).tobytes() == logits_of(expected).tobytes()
+    assert updates[-1].partial == expected[-1].partial
+    assert pipeline.finish() == expected_nbest
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: random_model(),
+        lambda: random_model("triple_gru"),
+        lambda: random_model(patch_size=0),
+        lambda: random_model(patch_size=3, patch_stride=5),
+        lambda: random_model(subset=[0, 2, 5]),
+        lambda: random_model(smooth=False),
+    ],
+    ids=["gru", "triple_gru", "single bins", "stride beyond patch", "subset", "unsmoothed"],
+)
+def test_logits_are_those_of_the_whole_trial_to_1e_5_and_the_text_is_the_same(make, decoder, x_TC):
+    model = make()
+    for day in DAYS:
+        pipeline = Pipeline(model, decoder, day)
+        logits_PV = logits_of(feed(pipeline, x_TC))
+        np.testing.assert_allclose(logits_PV, model.logits(x_TC, day), atol=1e-5)
+        offline = decoder.decode(model.log_probs(x_TC, day), RELEASE)
+        assert pipeline.finish()[0].text == offline[0].text
+    assert pipeline.session == DAYS[1]
+
+
+@pytest.mark.parametrize("n_bins", [0, 1, 8, 21])
+def test_too_few_bins_for_a_frame_end_in_an_empty_sentence(n_bins, model, decoder, x_TC):
+    pipeline = Pipeline(model, decoder)
+    update = pipeline.push(x_TC[:n_bins])
+    assert update.logits_PV.shape == (0, 41)
+    assert update.text == ""
+    assert pipeline.finish().texts == [""]
+
+
+def test_a_frame_comes_with_the_bin_that_completes_it(model, x_TC):
+    pipeline = Pipeline(model, None)
+    counts = [len(pipeline.push(x_TC[t : t + 1]).logits_PV) for t in range(40)]
+    first = 14 + 8 - 1  # a patch, and the taps of the kernel but one
+    assert [t for t, count in enumerate(counts) if count] == list(range(first, 40, 4))
+    assert pipeline.look_ahead_ms == 80
+    assert Pipeline(model, None, options=PipelineOptions(smoothing="causal")).look_ahead_ms == 0
+
+
+def test_the_next_utterance_knows_nothing_of_the_last(model, decoder, x_TC):
+    fresh, used = Pipeline(model, decoder), Pipeline(model, decoder)
+    used.push(x_TC[:77])
+    used.finish()
+    used.push(x_TC[:33])
+    used.reset()
+    assert used.n_bins == 0
+    assert logits_of(feed(used, x_TC)).tobytes() == logits_of(feed(fresh, x_TC)).tobytes()
+    assert used.seconds == pytest.approx(203 * 0.02)
+    assert used.finish() == fresh.finish()
+
+
+BAD_FRAMES = {
+    "width": (np.zeros((2, 7), dtype=np.float32), r"shape \[2, 7\]; \[bins, 8\] is needed"),
+    "one axis": (np.zeros(8, dtype=np.float32), r"shape \[8\]"),
+    "float64": (np.zeros((2, 8)), "dtype float64; float32 is needed"),
+    "bytes": (b"\0" * 64, "frames are a bytes"),
+    "NaN": (np.full((3, 8), np.nan, dtype=np.float32), "NaN, infinity or values beyond 1e[+]09, first in bin 0 of 3"),
+    "infinity": (np.array([[0.0] * 8, [0.0] * 8, [np.inf] * 8], dtype=np.float32), "first in bin 2 of 3"),
+    "overflow": (np.full((1, 8), 1e30, dtype=np.float32), "beyond"),
+}
+
+
+@pytest.mark.parametrize(("frames", "message"), BAD_FRAMES.values(), ids=BAD_FRAMES)
+@pytest.mark.parametrize("normalise", ["none", "rolling"])
+def test_bad_frames_are_refused_change_nothing_and_lose_nothing(normalise, frames, message, model, decoder, x_TC):
+    options = PipelineOptions(normalise=normalise)
+    pipeline, undisturbed = (Pipeline(model, decoder, options=options) for _ in range(2))
+    updates = feed(pipeline, x_TC[:101])
+    with pytest.raises(DataError, match=message):
+        pipeline.push(frames)
+    updates += feed(pipeline, x_TC[101:])
+    assert logits_of(updates).tobytes() == logits_of(feed(undisturbed, x_TC)).tobytes()
+    assert pipeline.finish() == undisturbed.finish()
+
+
+def test_words_have_times_and_a_confidence(decoder):
+    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper())
+    said = [BLANK, "AY", SIL, BLANK, "S", "IY", SIL, "Y", "UW", SIL, BLANK]
+    assert pipeline.push(script(said)).text == "i see you"
+    words = pipeline.finish()[0].words
+    assert [word.word for word in words] == ["i", "see", "you"]
+    assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
+    assert words[1].start_ms == pytest.approx(4 * 80, abs=80)
+    assert all(0.9 < word.confidence <= 1 for word in words)
+
+
+SPEECH = ["AY", SIL, "S", "IY", SIL, "Y", "UW", SIL]
+ENDPOINT = EndpointOptions(silence_ms=400, speech_ms=160, max_ms=4000)
+
+
+def endpoint_after(tokens, options=ENDPOINT):
+    """Number of the frame with which the utterance ends, and why."""
+    endpoint = Endpoint(options, RELEASE)
+    for frame, token in enumerate(tokens, start=1):
+        log_probs_PV = np.full((1, 41), math.log(0.1 / 40), dtype=np.float32)
+        log_probs_PV[0, RELEASE.index[token]] = math.log(0.9)
+        if reason := endpoint.push(log_probs_PV):
+            return frame, reason
+    return None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([*SPEECH, *[BLANK] * 4], (12, "silence")),  # SIL and four blanks are 400 ms
+        ([*SPEECH, *[BLANK] * 3, "S", *[SIL] * 5], (17, "silence")),  # speech begins the count anew
+        ([*[BLANK] * 20, *SPEECH, *[BLANK, SIL] * 2], (32, "silence")),  # a trial that begins with silence
+        ([*[BLANK] * 10, "S", *[BLANK] * 20], None),  # one frame is no speech
+        ([BLANK] * 60, (50, "length")),
+        (["S", "IY"] * 30, (50, "length")),
+        ([], None),
+    ],
+)
+def test_an_utterance_ends_with_silence_after_speech_or_at_the_greatest_length(tokens, expected):
+    assert endpoint_after(tokens) == expected
+
+
+@pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
+def test_bins_after_the_end_of_an_utterance_are_held_for_the_next(sizes, decoder):
+    """Two sentences in one stream are told apart, and come out the same, however the stream is cut into chunks."""
+    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT))
+    first, second = (["AY", SIL, "S", "IY", SIL, "Y", "UW"], ["W", "IY", SIL, "S", "IY", SIL, "Y", "UW"])
+    one_TC, other_TC = (script([*words, *[SIL] * 5]) for words in (first, second))
+    stream_TC, texts, lengths = np.concatenate((one_TC, other_TC)), [], []
+    for start in range(0, len(stream_TC), sizes[0]):
+        update = pipeline.push(stream_TC[start : start + sizes[0]])
+        while update.ended:
+            assert update.reason == "silence"
+            lengths.append(pipeline.n_bins)
+            texts.append(pipeline.finish()[0].text)
+            update = pipeline.push(stream_TC[:0])
+        assert update.held_bins == 0
+    assert texts == ["i see you", "we see you"]
+    assert lengths == [len(one_TC), len(other_TC)]
+
+
+def test_pushing_on_after_the_end_goes_on_with_the_utterance(decoder):
+    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT))
+    stream_TC = script([*SPEECH, *[BLANK] * 20])
+    update = pipeline.push(stream_TC)
+    assert update.ended
+    assert update.held_bins == len(stream_TC) - pipeline.n_bins > 0
+    update = pipeline.push(stream_TC[:0])
+    assert update.ended
+    assert (update.held_bins, pipeline.n_bins) == (0, len(stream_TC))
+    assert pipeline.finish()[0].text == "i see you"
+
+
+def test_hotwords_count_from_the_next_utterance_on_and_may_be_new_words(decoder):
+    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper())
+    said = script([BLANK, "W", "IY", SIL, "S", "IY", SIL, "K", "IH", "T", SIL])
+    pipeline.push(said)
+    pipeline.hotwords = {"kit": 9.0, "we": 1.0}
+    assert "kit" not in pipeline.finish()[0].text
+    pipeline.push(said)
+    assert pipeline.finish()[0].text == "we see kit"
+    with pytest.raises(DecodingError, match="bonus of 'we'"):
+        pipeline.hotwords = {"we": math.nan}
+    assert pipeline.hotwords == {"kit": 9.0, "we": 1.0}
+    pipeline.hotwords = {}
+    pipeline.push(said)
+    assert "kit" not in pipeline.finish()[0].text
+
+
+def test_decoder_options_change_from_the_next_frame_on_or_not_at_all(decoder):
+    pipeline, said = Pipeline(None, decoder, stepper=ScriptedStepper()), script([BLANK, "AY", SIL])
+    pipeline.push(said)
+    pipeline.set_options(nbest=1)
+    with pytest.raises(DecodingError, match="history_words cannot change during an utterance"):
+        pipeline.set_options(history_words=2)
+    with pytest.raises(DecodingError, match="unknown decoder option 'nbset'; did you mean 'nbest'"):
+        pipeline.set_options(nbset=3)
+    assert (pipeline.decoder.options.nbest, pipeline.decoder.options.history_words) == (1, 0)
+    assert len(pipeline.finish()) == 1
+    assert decoder.options.nbest == 10  # others who share the decoder are not concerned
+
+
+def test_rolling_z_scores_undo_gains_and_offsets(model, x_TC):
+    """Bins that were scaled and shifted, with a warm start from their true statistics, give the logits of the bins."""
+    gain_C, offset_C = np.linspace(0.5, 40, N_FEATURES), np.linspace(-300, 300, N_FEATURES)
+    pipeline = Pipeline(model, None, options=PipelineOptions(normalise="rolling"))
+    pipeline.start_block(offset_C, gain_C)
+    raw_TC = (x_TC * gain_C + offset_C).astype(np.float32)
+    np.testing.assert_allclose(logits_of(feed(pipeline, raw_TC)), model.logits(x_TC, DAYS[1]), atol=5e-3)
+    assert (pipeline.statistics[0] == offset_C).all()
+
+
+def test_a_dropped_utterance_leaves_no_trace_in_the_statistics(model, x_TC):
+    pipelines = [Pipeline(model, None, options=PipelineOptions(normalise="rolling")) for _ in range(2)]
+    pipelines[0].push(x_TC * 9)
+    pipelines[0].reset()
+    logits = []
+    for pipeline in pipelines:
+        for _ in range(3):
+            updates = feed(pipeline, x_TC)
+            pipeline.finish()
+        logits.append(logits_of(updates).tobytes())
+    assert logits[0] == logits[1]
+
+
+def test_the_acoustic_stream_alone_gives_logits(model, x_TC):
+    stream = AcousticStream(model, DAYS[0])
+    first_PV, rest_PV = stream.push(x_TC[:100]), stream.push(x_TC[100:])
+    np.testing.assert_allclose(np.concatenate((first_PV, rest_PV)), model.logits(x_TC, DAYS[0]), atol=1e-5)
+    stream.end_utterance()
+    np.testing.assert_array_equal(stream.push(x_TC[:100]), first_PV)
+    stream.reset()
+    assert stream.push(x_TC[:21]).shape == (0, 41)
+    with pytest.raises(DataError, match=r"\[bins, 8\]"):
+        stream.push(x_TC[:, :5])
+
+
+def test_every_frame_has_the_times_of_its_stages(model, decoder, x_TC):
+    pipeline, times = Pipeline(model, decoder), StageTimes()
+    for update in feed(pipeline, x_TC, [3]):
+        assert {len(ms) for ms in update.stage_ms.values()} == {len(update.logits_PV)}
+        times.add(update.stage_ms)
+    assert times.n() == model.n_patches(203)
+    assert set(times.percentiles()) == {"normalise", "smooth", "model", "search", "total"}
+    for found in times.percentiles().values():
+        assert 0 < found["p50"] <= found["p95"] <= found["p99"] <= found["max"]
+
+
+def test_percentiles_are_of_the_latest_times_and_the_largest_is_of_all():
+    times = StageTimes(n_latest=101)
+    assert times.percentiles() == {}
+    times.add({"total": [5000.0], "model": []})
+    times.add({"total": [float(ms) for ms in range(101)]})
+    assert times.percentiles() == {"total": {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 5000.0}}
+    assert (times.n(), times.n("model")) == (102, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda model: Pipeline(None, None), ConfigError, "needs a model or a stepper"),
+        (lambda model: Pipeline(model, None, "t15.2023.08.12"), RunError, "the model knows no session"),
+        (lambda model: PipelineOptions(smoothing="gauss"), ConfigError, "smoothing is 'gauss'"),
+        (lambda model: PipelineOptions(normalise="block"), ConfigError, "normalise is 'block'"),
+        (lambda model: EndpointOptions(silence_ms=0), ConfigError, "endpoint.silence_ms is 0"),
+        (lambda model: Pipeline(model, None).set_options(nbest=1), ConfigError, "without a decoder"),
+    ],
+)
+def test_wrong_settings_are_refused(make, error, message, model):
+    with pytest.raises(error, match=message):
+        make(model)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_bins_in_one_utterance_stay_bounded(decoder):
+    """33 minutes without an end: no step takes longer than the first ones, and what is kept is words, not bins."""
+    pipeline, times = Pipeline(None, decoder, stepper=ScriptedStepper()), (StageTimes(), StageTimes())
+    again_TC = script([*SPEECH, *[BLANK] * 5])[12:]  # 13 frames, whose patches are those of the endless recording
+    again_TC = np.concatenate([again_TC, np.zeros((2, N_FEATURES), dtype=np.float32)])
+    memory_mb = []
+    for half in times:
+        for _ in range(962):
+            half.add(pipeline.push(again_TC).stage_ms)
+        memory_mb.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    assert memory_mb[1] - memory_mb[0] < 20
+    first, second = (half.percentiles()["total"]["p50"] for half in times)
+    assert second < 3 * first
+    assert pipeline.n_bins == 1924 * 52 > 100_000
+    assert pipeline.finish()[0].text.count("i see you") == 1923  # the first was cut
