@@ -31,6 +31,8 @@ from cortext.models import load_model
 
 BLOCK_MS = 100
 """How long a read waits for entries, and so how soon a signal is heard."""
+HURRY_MS = 5
+"""The same while a stop waits for what was recorded before it."""
 ENTRIES_AT_ONCE = 64
 MOST_PROBLEMS = 5
 """Problems of an utterance that are named; the others are counted."""
@@ -173,7 +175,7 @@ class BrandNode:
         while not self._link.stop.is_set():
             places = dict(zip(streams, (self._control_id, self._position.id_in), strict=True))
             after = {stream: entry_id for stream, entry_id in places.items() if stream is not None}
-            entries = self._link.read(after, BLOCK_MS, ENTRIES_AT_ONCE)
+            entries = self._link.read(after, HURRY_MS if self._control.stop_waits else BLOCK_MS, ENTRIES_AT_ONCE)
             for entry in entries:
                 self._take(entry)
             if not entries:
@@ -226,6 +228,8 @@ class BrandNode:
         if entry.stream == self._parameters.control_stream:
             self._control_id = entry.id
             self._control.add(entry)
+            for mark in self._control.after(self._position.i_in):
+                self._carry_out(mark)
             return
         index = index_of(entry.fields.get(self._parameters.index_field.encode()))
         for mark in self._control.before(entry, index):

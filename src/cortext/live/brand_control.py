@@ -59,6 +59,11 @@ class ControlReader:
         if (mark := self.mark(entry)) is not None:
             self._waiting.append(mark)
 
+    @property
+    def stop_waits(self) -> bool:
+        """Whether a stop is held: somebody waits for a result."""
+        return any(mark.what == "stop" for mark in self._waiting)
+
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
         """The marks that come before a data entry."""
         while self._waiting:
@@ -80,12 +85,14 @@ class ControlReader:
             yield self._waiting.popleft()
 
     def idle(self) -> Iterator[Mark]:
-        """The marks that are due when no data come: stops without a number, and stops that have waited long enough."""
+        """The marks that are due when no data come: those without a number, and after a while those with one.
+
+        A trial that begins later waits for its first entry as long as it takes.
+        """
         while self._waiting:
             mark = self._waiting[0]
-            waited_s = time.monotonic() - mark.since_s
-            if mark.what == "stop" and mark.index is not None and waited_s < PATIENCE_S:
-                return
-            if mark.what == "start" and mark.index is not None:
-                return
+            if mark.index is not None:
+                begins_later = mark.what == "start" and len(self._waiting) == 1
+                if begins_later or time.monotonic() - mark.since_s < PATIENCE_S:
+                    return
             yield self._waiting.popleft()
