@@ -81,16 +81,30 @@ def test_what_is_given_is_not_changed_and_may_be_reused(x_TC):
     np.testing.assert_array_equal(np.concatenate(scores), RollingZScore(5).push(x_TC[:30]))
 
 
-def test_a_block_begins_with_the_statistics_it_is_given_until_enough_utterances_were_heard(x_TC):
-    normaliser = RollingZScore(5, warm_utterances=2, least_bins=150)
+def test_the_statistics_a_block_begins_with_count_as_so_many_bins(x_TC):
+    """250 bins of the given mean and deviation, then each utterance with its bins: NumPy on all of them together."""
     mean_C, std_C = np.arange(5.0), np.arange(5.0) + 1
+    warm_TC = np.concatenate([np.tile(mean_C - std_C, (125, 1)), np.tile(mean_C + std_C, (125, 1))])
+    normaliser, utterances = RollingZScore(5), [x_TC[:60], x_TC[60:90], x_TC[90:150]]
     normaliser.start_block(mean_C, std_C)
-    for _ in range(2):
-        np.testing.assert_allclose(normaliser.push(x_TC[:100]), (x_TC[:100] - mean_C) / std_C, rtol=1e-6)
+    for number, utterance_TC in enumerate(utterances):
+        known_TC = np.concatenate([warm_TC, *utterances[:number]])
+        expected_TC = (utterance_TC - known_TC.mean(axis=0)) / known_TC.std(axis=0)
+        np.testing.assert_allclose(normaliser.push(utterance_TC), expected_TC, rtol=1e-4, atol=1e-6)
         normaliser.end_utterance()
-    heard_TC = np.concatenate([x_TC[:100]] * 2).astype(np.float64)
-    expected_TC = (x_TC[100:] - heard_TC.mean(axis=0)) / heard_TC.std(axis=0)
-    np.testing.assert_allclose(normaliser.push(x_TC[100:]), expected_TC, rtol=1e-5, atol=1e-6)
+
+
+def test_within_an_utterance_statistics_change_after_every_64_bins(x_TC):
+    normaliser = RollingZScore(5)
+    normaliser.push(x_TC)
+    normaliser.push(x_TC[:39])
+    normaliser.end_utterance()
+    heard_TC = np.concatenate([x_TC, x_TC[:39]])  # 211 and 39 bins: as many as are needed
+    scores_TC = normaliser.push(x_TC)
+    for first, until in ((0, 64), (64, 128), (128, 192), (192, 211)):
+        known_TC = np.concatenate([heard_TC, x_TC[:first]]).astype(np.float64)
+        expected_TC = (x_TC[first:until] - known_TC.mean(axis=0)) / known_TC.std(axis=0)
+        np.testing.assert_allclose(scores_TC[first:until], expected_TC, rtol=1e-4, atol=1e-6)
 
 
 def test_only_the_latest_utterances_count():
@@ -98,46 +112,40 @@ def test_only_the_latest_utterances_count():
     for value in (1000.0, 3.0, 5.0):
         normaliser.push(np.full((10, 1), value, dtype=np.float32))
         normaliser.end_utterance()
-    mean_C, std_C = normaliser.statistics
-    assert (mean_C, std_C) == (4.0, 1.0)  # of ten 3s and ten 5s
+    assert normaliser.statistics == (4.0, 1.0)  # of ten 3s and ten 5s
 
 
 def test_a_block_without_given_statistics_goes_on_with_those_of_the_block_before():
-    normaliser = RollingZScore(1, least_bins=1, warm_utterances=2)
-    normaliser.push(np.array([[1.0], [3.0]], dtype=np.float32))
+    normaliser = RollingZScore(1, least_bins=2)
+    for value in (1.0, 3.0):
+        normaliser.push(np.array([[value]], dtype=np.float32))
     normaliser.end_utterance()
     normaliser.start_block()
     assert normaliser.push(np.array([[5.0]], dtype=np.float32))[0, 0] == 3.0  # mean 2, std 1
     normaliser.end_utterance()
-    assert normaliser.statistics == (2.0, 1.0)  # still: one utterance is fewer than two
+    assert normaliser.statistics[0] == 3.0  # of 1, 3 and 5
+    assert normaliser.statistics[1] ** 2 == pytest.approx(8 / 3)
 
 
-def test_from_a_cold_start_a_bin_is_scored_against_all_bins_up_to_itself(x_TC):
-    scores_TC = RollingZScore(5, least_bins=1000).push(x_TC)
-    for t in (1, 2, 17, 210):
-        known_TC = x_TC[: t + 1].astype(np.float64)
-        expected_C = (x_TC[t] - known_TC.mean(axis=0)) / known_TC.std(axis=0)
-        np.testing.assert_allclose(scores_TC[t], expected_C, rtol=1e-5)
-    assert (scores_TC[0] == 0).all()
-
-
-def test_a_cold_start_lasts_until_enough_bins_are_known(x_TC):
-    normaliser = RollingZScore(5, least_bins=60)
-    normaliser.push(x_TC[:50])
+def test_from_a_cold_start_a_bin_is_scored_against_all_bins_up_to_itself_until_enough_are_known(x_TC):
+    normaliser = RollingZScore(5, least_bins=100)
+    scores_TC = np.empty_like(x_TC)
+    scores_TC[:70] = normaliser.push(x_TC[:70])
     normaliser.end_utterance()
     assert normaliser.statistics is None
-    known_TC = x_TC[:51].astype(np.float64)
-    expected_C = (x_TC[50] - known_TC.mean(axis=0)) / known_TC.std(axis=0)
-    np.testing.assert_allclose(normaliser.push(x_TC[50:100])[0], expected_C, rtol=1e-5)
-    normaliser.end_utterance()
-    np.testing.assert_allclose(normaliser.statistics[0], x_TC[:100].mean(axis=0, dtype=np.float64))
+    scores_TC[70:] = normaliser.push(x_TC[70:])
+    for t, n_known in ((1, 2), (2, 3), (17, 18), (71, 72), (99, 100), (100, 100), (163, 100), (164, 164)):
+        known_TC = x_TC[:n_known].astype(np.float64)
+        expected_C = (x_TC[t] - known_TC.mean(axis=0)) / known_TC.std(axis=0)
+        np.testing.assert_allclose(scores_TC[t], expected_C, rtol=1e-4, atol=1e-6)
+    assert (scores_TC[0] == 0).all()
 
 
 @pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
 @pytest.mark.parametrize("warm", [True, False])
 def test_scores_and_statistics_are_the_same_bits_in_any_chunking(warm, sizes, x_TC):
     def run(sizes):
-        normaliser = RollingZScore(5, warm_utterances=1)
+        normaliser = RollingZScore(5)
         if warm:
             normaliser.start_block(np.ones(5), np.full(5, 2.0))
         scores = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -71,10 +72,6 @@ class _Moments:
     squares_C: np.ndarray
 
     @classmethod
-    def none(cls, n_features: int) -> _Moments:
-        return cls(0, np.zeros(n_features), np.zeros(n_features))
-
-    @classmethod
     def of(cls, x_TC: np.ndarray) -> _Moments:
         mean_C = x_TC.mean(axis=0, dtype=np.float64)
         return cls(len(x_TC), mean_C, np.square(x_TC - mean_C).sum(axis=0))
@@ -92,94 +89,94 @@ class _Moments:
             self.squares_C + other.squares_C + np.square(apart_C) * (self.n_bins * share),
         )
 
-    @property
+    @cached_property
     def std_C(self) -> np.ndarray:
         return np.sqrt(self.squares_C / max(self.n_bins, 1))
 
 
 class RollingZScore:
-    """Features less a rolling mean, over a rolling standard deviation, which change between utterances only.
+    """Features less a rolling mean, over a rolling standard deviation.
 
-    The statistics are those of the latest utterances of the block, if these have `least_bins`. A block begins with the
-    statistics of the one before, or given ones (warm start), until `warm_utterances` of its own have been heard. Where
-    nothing is known (cold start), every bin is normalised by the statistics of all bins up to itself.
-    A feature that has been constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew from those
-    of the utterances each time, so that errors of rounding do not grow over hours.
+    The statistics are those of the block's latest utterances, of the utterance in progress up to its last whole
+    `BLOCK_BINS`, and those that the block began with (warm start): of the block before, or given ones, as if
+    `least_bins` bins had had them. Until that many bins are known (cold start), every bin is scored against all bins up
+    to itself. A feature that has been constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew
+    from those of the utterances each time, so that errors of rounding do not grow over hours.
     """
 
     def __init__(
-        self,
-        n_features: int,
-        *,
-        window_utterances: int = 20,
-        warm_utterances: int = 10,
-        least_bins: int = 250,
-        limit: float = 10.0,
+        self, n_features: int, *, window_utterances: int = 20, least_bins: int = 250, limit: float = 10.0
     ) -> None:
         self.n_features, self.limit = n_features, limit
-        self._warm_utterances, self._least_bins = warm_utterances, least_bins
+        self._least_bins = least_bins
         self._utterances: deque[_Moments] = deque(maxlen=window_utterances)
-        self._warm: tuple[np.ndarray, np.ndarray] | None = None
-        self._in_force: tuple[np.ndarray, np.ndarray] | None = None
-        self._before = _Moments.none(n_features)
+        self._nothing = _Moments(0, np.zeros(n_features), np.zeros(n_features))
+        self._warm = self._before = self._nothing
+        self._pending_TC = np.empty((BLOCK_BINS, n_features), dtype=np.float32)
         self.drop_utterance()
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Mean and standard deviation in force, float64 [C] each; None as long as too little is known."""
-        return None if self._in_force is None else (self._in_force[0].copy(), self._in_force[1].copy())
+        return (self._known.mean_C.copy(), self._known.std_C.copy()) if self._is_known else None
 
     def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
         """Begin a block with given statistics, or else with those in force. Raises DataError for impossible ones."""
+        statistics = self.statistics
         if mean_C is not None or std_C is not None:
-            self._in_force = _checked_statistics(mean_C, std_C, self.n_features)
-        self._warm = self._in_force
+            statistics = _checked_statistics(mean_C, std_C, self.n_features)
+        if statistics is not None:
+            self._warm = _Moments(self._least_bins, statistics[0], np.square(statistics[1]) * self._least_bins)
         self._utterances.clear()
-        self._before = _Moments.none(self.n_features)
+        self._before = self._warm
         self.drop_utterance()
 
     def push(self, x_TC: np.ndarray) -> np.ndarray:
         """The bins float32 [T, C] normalised, float32."""
-        if self._in_force is not None:
-            self._remember(x_TC)
-            return self._normalised(x_TC, *self._in_force)
-        z_TC = np.empty_like(x_TC, dtype=np.float32)
-        for t in range(len(x_TC)):
-            self._utterance += _Moments.of(x_TC[t : t + 1])
-            known = self._before + self._utterance
-            z_TC[t] = self._normalised(x_TC[t], known.mean_C, known.std_C)
+        z_TC, first = np.empty_like(x_TC, dtype=np.float32), 0
+        while first < len(x_TC):
+            if self._is_known:
+                until = min(first + BLOCK_BINS - self._n_pending, len(x_TC))
+                z_TC[first:until] = self._normalised(x_TC[first:until])
+                self._remember(x_TC[first:until])
+            else:
+                until = first + 1
+                self._add(x_TC[first:until])
+                z_TC[first] = self._normalised(x_TC[first])
+            first = until
         return z_TC
 
     def end_utterance(self) -> None:
-        """What has come since the last call is an utterance: it counts from now on."""
-        self._utterance += _Moments.of(self._pending_TC[: self._n_pending]) if self._n_pending else self._nothing
+        """What has come since the last call is an utterance."""
+        if self._n_pending:
+            self._add(self._pending_TC[: self._n_pending])
         if self._utterance.n_bins:
             self._utterances.append(self._utterance)
-        self._before = sum(self._utterances, self._nothing)
-        if self._warm is not None and len(self._utterances) < self._warm_utterances:
-            self._in_force = self._warm
-        elif self._before.n_bins >= self._least_bins:
-            self._in_force = self._before.mean_C, self._before.std_C
+        self._before = sum(self._utterances, self._warm)
         self.drop_utterance()
 
     def drop_utterance(self) -> None:
         """What has come since the last utterance counts for nothing."""
-        self._nothing = _Moments.none(self.n_features)
-        self._utterance = self._nothing
-        self._pending_TC = np.empty((BLOCK_BINS, self.n_features), dtype=np.float32)
-        self._n_pending = 0
+        self._known, self._utterance, self._n_pending = self._before, self._nothing, 0
+
+    @property
+    def _is_known(self) -> bool:
+        return self._known.n_bins >= self._least_bins
 
     def _remember(self, x_TC: np.ndarray) -> None:
-        while len(x_TC):
-            taken_TC = x_TC[: BLOCK_BINS - self._n_pending]
-            self._pending_TC[self._n_pending : self._n_pending + len(taken_TC)] = taken_TC
-            self._n_pending += len(taken_TC)
-            if self._n_pending == BLOCK_BINS:
-                self._utterance += _Moments.of(self._pending_TC)
-                self._n_pending = 0
-            x_TC = x_TC[len(taken_TC) :]
+        """Keep bins that go no further than to the end of the bins whose moments are taken together."""
+        self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
+        self._n_pending += len(x_TC)
+        if self._n_pending == BLOCK_BINS:
+            self._add(self._pending_TC)
+            self._n_pending = 0
 
-    def _normalised(self, x_TC: np.ndarray, mean_C: np.ndarray, std_C: np.ndarray) -> np.ndarray:
+    def _add(self, x_TC: np.ndarray) -> None:
+        self._utterance += _Moments.of(x_TC)
+        self._known = self._before + self._utterance
+
+    def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
+        mean_C, std_C = self._known.mean_C, self._known.std_C
         varies_C = std_C > SMALLEST_STD * np.abs(mean_C)
         z_TC = np.divide(x_TC - mean_C, std_C, out=np.zeros(x_TC.shape), where=varies_C)
         return np.asarray(np.clip(z_TC, -self.limit, self.limit), dtype=np.float32)
