@@ -1,6 +1,7 @@
 """Daily use: every number here was worked out by hand."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -264,3 +265,18 @@ def test_the_picture_in_the_docs_comes_from_a_log_that_can_be_made_again(tmp_pat
     use = read_use([tmp_path / "a"])
     assert use.notes == ()
     assert use.sources == {"simulated": use.overall.utterances}
+
+
+@pytest.mark.slow
+def test_the_guide_works_as_written(tmp_path):
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "use.md").read_text()
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    ran = {}
+    for language, code in re.findall(r"^```(python|bash)\n(.*?)^```", guide, re.MULTILINE | re.DOTALL):
+        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        ran[language] = done.stdout
+    assert ran["python"] == "True 2 42.0 0.2\n"  # 7 words in 10 s; 1 of 5 words wrong
+    assert "problems: none" in ran["bash"]
+    assert (tmp_path / "use.html").is_file()
