@@ -8,6 +8,7 @@ import torch
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, DecodingError, RunError
+from cortext.features.stream import RollingZScore
 from cortext.live.clock import StageTimes
 from cortext.live.endpoint import Endpoint, EndpointOptions
 from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
@@ -290,11 +291,25 @@ def test_decoder_options_change_from_the_next_frame_on_or_not_at_all(decoder):
 def test_rolling_z_scores_undo_gains_and_offsets(model, x_TC):
     """Bins that were scaled and shifted, with a warm start from their true statistics, give the logits of the bins."""
     gain_C, offset_C = np.linspace(0.5, 40, N_FEATURES), np.linspace(-300, 300, N_FEATURES)
+    raw_TC = (x_TC * gain_C + offset_C).astype(np.float32)
     pipeline = Pipeline(model, None, options=PipelineOptions(normalise="rolling"))
     pipeline.start_block(offset_C, gain_C)
-    raw_TC = (x_TC * gain_C + offset_C).astype(np.float32)
-    np.testing.assert_allclose(logits_of(feed(pipeline, raw_TC)), model.logits(x_TC, DAYS[1]), atol=5e-3)
+    logits_PV = logits_of(feed(pipeline, raw_TC))
+    np.testing.assert_allclose(logits_PV[:11], model.logits(x_TC[:64], DAYS[1]), atol=5e-3)  # before they change
+    assert not (pipeline.statistics[0] == offset_C).any()
+    pipeline.start_block(offset_C, gain_C)
     assert (pipeline.statistics[0] == offset_C).all()
+
+
+@pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
+def test_with_the_same_statistics_logits_are_those_of_the_whole_trial_to_1e_5(sizes, model, x_TC):
+    pipeline = Pipeline(model, None, options=PipelineOptions(normalise="rolling"))
+    normaliser = RollingZScore(N_FEATURES)
+    for _ in range(3):
+        expected_PV = model.logits(normaliser.push(x_TC), DAYS[1])
+        np.testing.assert_allclose(logits_of(feed(pipeline, x_TC, sizes)), expected_PV, atol=1e-5)
+        normaliser.end_utterance()
+        pipeline.finish()
 
 
 def test_a_dropped_utterance_leaves_no_trace_in_the_statistics(model, x_TC):
