@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cortext.errors import DataError, RunError
-from cortext.models import AcousticModel, GRUConfig, TripleGRUConfig, build_model
+from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build_model
 from cortext.models.acoustic import Smoothing
 from cortext.models.single_step import for_single_steps
 from cortext.models.stepping import TorchStepper
@@ -115,6 +115,18 @@ def test_a_gru_that_computes_otherwise_is_left_as_it_is():
         x_BPI, state_LBD = torch.randn(1, 1, 4), torch.randn(1 + gru.bidirectional, 1, 8)
         with torch.no_grad():
             assert torch.equal(fast(x_BPI, state_LBD)[0], gru(x_BPI, state_LBD)[0])
+
+
+def test_a_model_without_a_state_is_refused():
+    class Forgetful(GRU):
+        def forward(self, *arguments, **options):
+            return super().forward(*arguments, **options)[0], None
+
+    model = make_model(CONFIGS["gru"])
+    model.network.__class__ = Forgetful
+    stepper = TorchStepper(model)
+    with pytest.raises(RunError, match="keeps no state"):
+        stepper.step(trial()[:14])
 
 
 def test_another_day_is_used_from_the_next_step_on():

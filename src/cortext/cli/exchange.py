@@ -1,4 +1,4 @@
-"""Verbs about checkpoints of other projects: import-checkpoint, export."""
+"""Verbs that exchange models with other software: import-checkpoint, export."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Format(StrEnum):
     """What a run can be exported to."""
 
     release = "release"
+    onnx = "onnx"
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -46,19 +47,58 @@ def import_checkpoint(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory of a trained model.")],
-    format: Annotated[Format, typer.Option(help="release: for the scripts of the public release.")],
+    format: Annotated[
+        Format, typer.Option(help="release: for the scripts of the public release; onnx: a graph of one 80 ms step.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory to write.")],
+    int8: Annotated[bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")] = False,
+    data: Annotated[Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")] = None,
+    split: Annotated[str, typer.Option(help="The labelled split of --data.")] = "val",
     as_json: bool = JSON,
 ) -> None:
     """Write a run for other software.
 
-    Example: cortext export runs/first --format release --out runs/first-release
+    Example: cortext export runs/demo/run --format onnx --out runs/demo/onnx --int8 --data runs/demo/packed
     """
+    if format is Format.onnx:
+        _export_onnx(run, out, int8, data, split, as_json)
+        return
+    if int8 or data is not None:
+        raise typer.BadParameter("--int8 and --data go with --format onnx")
     from cortext.training.release.exchange import export_release
 
     with progress_bar("exporting"):
-        exported = {Format.release: export_release}[format](run, out)
+        exported = export_release(run, out)
     _print(exported, as_json)
+
+
+def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool) -> None:
+    from cortext.evaluation.stepped import stepped_errors
+    from cortext.models.onnx import OnnxStepper, export_onnx, record_errors
+
+    with progress_bar("exporting"):
+        exported = export_onnx(run, out, int8)
+    if data is not None:
+        with progress_bar("measuring") as progress:
+            steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}
+            exported = record_errors(out, exported, stepped_errors(steppers, data, split, progress))
+    if as_json:
+        print_json(dataclasses.asdict(exported))
+        return
+    rows = [
+        (
+            graph["file"],
+            name,
+            f"{graph['largest_difference']:.1e}",
+            percent(exported.errors[name]["per"]) if exported.errors else "-",
+        )
+        for name, graph in exported.graphs.items()
+    ]
+    print_table("", [str(out), "precision", "logits differ by", "PER"], rows, right_from=2)
+    for name, shape in (exported.inputs | exported.outputs).items():
+        typer.echo(f"{name}: {shape}")
+    if int8 and data is None:
+        typer.echo("note: what int8 costs in phoneme errors has not been measured; give --data")
 
 
 def _print(exchanged: Exchanged, as_json: bool) -> None:

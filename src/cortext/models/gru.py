@@ -72,6 +72,10 @@ class GRU(DayLayers):
         initialise(self.gru, self.out, self.h0)
         self.gru.requires_grad_(config.rnn_trainable)
 
+    def first_state(self, n_trials: int) -> torch.Tensor:
+        """The learnt state [L, B, D] with which trials begin."""
+        return self.h0.expand(self.config.n_layers, n_trials, -1).contiguous()
+
     def forward(
         self,
         x_BTC: torch.Tensor,
@@ -91,6 +95,6 @@ class GRU(DayLayers):
         """
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
-            state_LBD = self.h0.expand(self.config.n_layers, len(x_BPI), -1).contiguous()
+            state_LBD = self.first_state(len(x_BPI))
         hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
         return self.out(hidden_BPD), state_LBD

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,14 +25,26 @@ def for_single_steps(network: nn.Module, bf16: bool) -> nn.Module:
 
     It shares the parameters of `network`, but the new layout holds those of today: make another one after training.
     """
+    return with_forwards(network, lambda gru: _gru_step(gru, bf16), lambda linear: _linear_step(linear, bf16))
+
+
+def with_forwards(
+    network: nn.Module,
+    of_gru: Callable[[nn.GRU], Callable[..., Any]],
+    of_linear: Callable[[nn.Linear], Callable[..., Any]] | None = None,
+) -> nn.Module:
+    """A network in evaluation mode with the parameters of `network`, whose GRUs and linear maps compute in other ways.
+
+    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU.
+    """
     shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
     network = copy.deepcopy(network, shared).eval()
     for module in network.modules():
         # Not subclasses: their `forward` may be another.
         if type(module) is nn.GRU and _is_plain(module):
-            vars(module)["forward"] = _gru_step(module, bf16)
-        elif type(module) is nn.Linear and _is_on_cpu(module):
-            vars(module)["forward"] = _linear_step(module, bf16)
+            vars(module)["forward"] = of_gru(module)
+        elif of_linear is not None and type(module) is nn.Linear and _is_on_cpu(module):
+            vars(module)["forward"] = of_linear(module)
     return network
 
 

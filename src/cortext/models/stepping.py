@@ -11,14 +11,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from cortext.errors import DataError
+from cortext.errors import DataError, RunError
 from cortext.models.acoustic import AcousticModel, Smoothing, day_of, load_model
 from cortext.models.precision import autocast, full_float32
 from cortext.models.single_step import for_single_steps
 from cortext.text.phonemes import Inventory
 
-Backend = Literal["torch"]
-Precision = Literal["fp32", "bf16"]
+Backend = Literal["torch", "onnx"]
+Precision = Literal["fp32", "bf16", "int8"]
 
 
 class Stepper(Protocol):
@@ -56,7 +56,14 @@ class Stepper(Protocol):
 def open_stepper(
     path: str | Path, session: str = "latest", backend: Backend = "torch", precision: Precision = "fp32"
 ) -> Stepper:
-    """A stepper of a run directory (`torch`). Raises what `load_model` raises, and RunError for an unknown session."""
+    """A stepper of a run directory (`torch`: fp32, bf16) or of an exported one (`onnx`: fp32, int8).
+
+    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session or precision.
+    """
+    if backend == "onnx":
+        from cortext.models.onnx import OnnxStepper
+
+        return OnnxStepper(path, session, precision)
     return TorchStepper(load_model(path), session, precision)
 
 
@@ -68,8 +75,11 @@ class TorchStepper:
     """
 
     def __init__(self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32") -> None:
+        if precision not in ("fp32", "bf16"):
+            raise RunError(f"torch has no steps in {precision}", fix="use fp32 or bf16, or the backend onnx for int8")
+        config = model.network.config
         self.sessions, self.n_features = model.sessions, model.n_features
-        self.patch_size, self.patch_stride = patch_shape(model.network.config)
+        self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
         self.smoothing, self.inventory = model.smoothing, model.inventory
         bf16, on_cpu = precision == "bf16", model.device.type == "cpu"
         self._network: Any = for_single_steps(model.network, bf16) if on_cpu else model.network
@@ -96,13 +106,15 @@ class TorchStepper:
             x_BTC = x_BTC[..., self._columns]
         with full_float32(), autocast(self._device, self._autocast):
             logits_BPV, self._state = self._network(x_BTC, self._day_B, self._state)
+        if self._state is None:
+            raise RunError("this model keeps no state between patches; it cannot decode live", fix="use another model")
         logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
         return logits_V
 
 
-def patch_shape(config: Any) -> tuple[int, int]:
+def patch_shape(size: int, stride: int) -> tuple[int, int]:
     """Bins in a patch and from one to the next: a patch size of 0 means single bins."""
-    return (config.patch_size, config.patch_stride) if config.patch_size else (1, 1)
+    return (size, stride) if size else (1, 1)
 
 
 def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:

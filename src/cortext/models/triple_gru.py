@@ -86,6 +86,10 @@ class _Recurrent(DayLayers):
         self.h0 = nn.Parameter(torch.empty(1, 1, n_units))
         initialise(self.gru, self.out, self.h0)
 
+    def first_state(self, n_trials: int) -> torch.Tensor:
+        """The learnt state [L, B, D] with which trials begin."""
+        return self.h0.expand(self.gru.num_layers, n_trials, -1).contiguous()
+
     def forward(
         self,
         x: torch.Tensor,
@@ -102,7 +106,7 @@ class _Recurrent(DayLayers):
         """
         x_BPI = self.inputs(x, day_B)
         if state_LBD is None:
-            state_LBD = self.h0.expand(self.gru.num_layers, len(x_BPI), -1).contiguous()
+            state_LBD = self.first_state(len(x_BPI))
         hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
         return hidden_BPD if self.out is None else self.out(hidden_BPD), state_LBD
 
@@ -162,6 +166,10 @@ class TripleGRU(DayLayers):
         self.noise_model = NoiseModel(config, n_features=n_features)
         self.clean_speech_model = CleanSpeechModel(config, n_features=n_features, n_classes=n_classes)
         self.noisy_speech_model = NoisySpeechModel(config, n_features=n_features, n_classes=n_classes)
+
+    def first_state(self, n_trials: int) -> State:
+        """The learnt states with which trials begin."""
+        return self.noise_model.first_state(n_trials), self.clean_speech_model.first_state(n_trials)
 
     def forward(
         self,

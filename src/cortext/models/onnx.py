@@ -1,0 +1,324 @@
+"""Models as ONNX graphs of one step: other software can run them without torch, and cortext can with ONNX Runtime.
+
+The graph reads a patch of smoothed features, the day and the recurrent state, and gives logits and the next state.
+A state that is left out is the learnt one with which an utterance begins. All numbers are float32; `day` is int64.
+
+S bins in a patch, C features, V tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+import cortext
+from cortext.errors import RunError
+from cortext.extras import need
+from cortext.files import write_whole
+from cortext.models.acoustic import AcousticModel, day_of, load_model, read_card
+from cortext.models.single_step import with_forwards
+from cortext.models.stepping import check_patch, patch_shape
+from cortext.text.phonemes import Inventory
+
+OPSET = 18
+FORMAT_VERSION = 1
+TOLERANCE = 1e-5
+"""How far logits may be from torch's in the check of an export, as a share of the largest where that is above 1."""
+FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
+DESCRIPTION = "onnx.json"
+_STATES = "state", "next_state"
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What an export wrote; `onnx.json` holds the same.
+
+    graphs: by precision the file, its checksum and how far its logits were from torch's in a check
+    errors: by precision its phoneme errors, where they were measured
+    """
+
+    format_version: int
+    cortext: str
+    kind: str
+    opset: int
+    inputs: dict[str, list[int]]
+    outputs: dict[str, list[int]]
+    graphs: dict[str, dict[str, Any]]
+    errors: dict[str, dict[str, Any]] | None = None
+
+
+def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExport:
+    """Write `model.onnx`, `model.json` and `onnx.json`, and check that the logits are torch's to 1e-5.
+
+    int8: also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products (dynamic quantisation). What
+          that costs depends on the model: measure it, see `cortext.evaluation.stepped`
+    Raises what `load_model` raises, MissingLibrary without the extra `onnx`, and RunError where the model cannot be
+    exported, the check fails or the directory cannot be written.
+    """
+    need("onnxruntime", "onnx")
+    model, out = load_model(run), Path(out)
+    graph = _graph(model)
+    contents = {"fp32": _with_first_state(graph, model)}
+    if int8:
+        contents["int8"] = _with_first_state(_quantised(graph), model)
+    graphs = {}
+    for precision, content in contents.items():
+        difference, largest = _difference(model, content)
+        if not difference <= (TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf):  # NaN fails, too
+            what = f"the {precision} graph of this model gives other logits than torch, by up to {difference:.2g}"
+            raise RunError(what, where=run, fix="its network does something that an export does not capture")
+        graphs[precision] = {"file": FILES[precision], "crc32": _checksum(content), "largest_difference": difference}
+    export = OnnxExport(
+        FORMAT_VERSION,
+        cortext.__version__,
+        model.network.config.kind,
+        OPSET,
+        {value.name: _dimensions(value) for value in graph.graph.input},
+        {value.name: _dimensions(value) for value in graph.graph.output},
+        graphs,
+    )
+    for precision, content in contents.items():
+        write_whole(out / FILES[precision], content)
+    write_whole(out / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
+    return record_errors(out, export, None)
+
+
+def record_errors(out: str | Path, export: OnnxExport, errors: dict[str, dict[str, Any]] | None) -> OnnxExport:
+    """Write `onnx.json` with the phoneme errors of each graph, see `cortext.evaluation.stepped`."""
+    export = replace(export, errors=errors)
+    write_whole(Path(out) / DESCRIPTION, json.dumps(asdict(export), indent=2).encode())
+    return export
+
+
+class _Step(nn.Module):
+    """One patch of one trial, with the recurrent state as a list of tensors."""
+
+    def __init__(self, model: AcousticModel, structure: Any) -> None:
+        super().__init__()
+        self.network = with_forwards(model.network, _plain_gru)
+        self.columns, self.structure = model.feature_subset, structure
+
+    def forward(self, x_BSC: torch.Tensor, day_B: torch.Tensor, *state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.columns is not None:
+            x_BSC = x_BSC[..., self.columns]
+        logits_BPV, next_state = self.network(x_BSC, day_B, tree_unflatten(list(state), self.structure))
+        return logits_BPV[:, 0], *tree_leaves(next_state)
+
+
+def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """A step of a GRU in matrix products, which quantise; ONNX's own GRU does not, and is no faster for one step."""
+
+    def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x_BI, states = x_BPI[:, 0], []
+        for layer in range(module.num_layers):
+            w_ih, w_hh, b_ih, b_hh = (
+                getattr(module, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            in_r, in_z, in_n = F.linear(x_BI, w_ih, b_ih).chunk(3, -1)
+            rec_r, rec_z, rec_n = F.linear(state_LBD[layer], w_hh, b_hh).chunk(3, -1)
+            r, z = torch.sigmoid(in_r + rec_r), torch.sigmoid(in_z + rec_z)
+            n = torch.tanh(in_n + r * rec_n)
+            x_BI = n + z * (state_LBD[layer] - n)
+            states.append(x_BI)
+        return x_BI[:, None], torch.stack(states)
+
+    return forward
+
+
+@torch.no_grad()
+def _graph(model: AcousticModel) -> Any:
+    """The model's ONNX graph (a `ModelProto`)."""
+    need("onnxscript", "onnx")
+    if not hasattr(model.network, "first_state"):
+        what = f"a model of kind {model.network.config.kind!r} does not tell its first state"
+        raise RunError(what, fix="give its class a method first_state(n_trials)")
+    leaves, structure = tree_flatten(model.network.first_state(1))
+    size = _patch(model)[0]
+    features = torch.zeros(1, size, model.n_features)
+    with _without_warnings():
+        program: Any = torch.onnx.export(
+            _Step(model, structure).eval(),
+            (features, torch.tensor([0]), *leaves),
+            input_names=["features", "day", *_state_names(_STATES[0], len(leaves))],
+            output_names=["logits", *_state_names(_STATES[1], len(leaves))],
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    return program.model_proto
+
+
+@torch.no_grad()
+def _with_first_state(graph: Any, model: AcousticModel) -> bytes:
+    """The graph as a file; what no state is given is the learnt first one."""
+    numpy_helper = need("onnx.numpy_helper", "onnx")
+    graph = type(graph).FromString(graph.SerializeToString())
+    leaves = tree_leaves(model.network.first_state(1))
+    for name, leaf in zip(_state_names(_STATES[0], len(leaves)), leaves, strict=True):
+        # An initialiser that has the name of an input is its default.
+        graph.graph.initializer.append(numpy_helper.from_array(leaf.numpy(), name))
+    content: bytes = graph.SerializeToString()
+    return content
+
+
+def _patch(model: AcousticModel) -> tuple[int, int]:
+    return patch_shape(model.network.config.patch_size, model.network.config.patch_stride)
+
+
+def _state_names(stem: str, n: int) -> list[str]:
+    return [stem] if n == 1 else [f"{stem}_{i}" for i in range(n)]
+
+
+def _dimensions(value: Any) -> list[int]:
+    return [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+
+
+def _quantised(graph: Any) -> Any:
+    """The graph with 8-bit matrix products, the weights scaled by column."""
+    quantization = need("onnxruntime.quantization", "onnx")
+    copied = type(graph).FromString(graph.SerializeToString())
+    del copied.graph.value_info[:]  # shapes between nodes: those of the transposed weights would be wrong
+    with tempfile.TemporaryDirectory() as folder, _without_warnings():
+        path = Path(folder, "model.onnx")
+        quantization.quantize_dynamic(copied, path, weight_type=quantization.QuantType.QInt8, per_channel=True)
+        return type(graph).FromString(path.read_bytes())
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Exporting and quantising warn of what they cannot do and need not."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tuple[float, float]:
+    """The largest difference between logits of the graph and of torch, over random trials of a few days, and the
+    largest logit.
+    """
+    size, stride = _patch(model)
+    rng, differences, largest = np.random.default_rng(0), [], 0.0
+    runner = _Runner(content, model.network.config.kind)
+    for day in sorted({0, len(model.sessions) // 2, len(model.sessions) - 1}):
+        x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(np.float32)
+        whole_PV = model.logits(x_TC, model.sessions[day], smooth=False)
+        largest = max(largest, float(np.abs(whole_PV).max()))
+        runner.state = {}
+        for p, logits_V in enumerate(whole_PV):
+            stepped_V = runner.step(x_TC[p * stride : p * stride + size], day)
+            differences.append(np.abs(stepped_V - logits_V).max())
+    return float(np.max(differences)), largest
+
+
+def _checksum(content: bytes) -> str:
+    return f"{zlib.crc32(content):08x}"
+
+
+class _Runner:
+    """A graph in ONNX Runtime, on one thread, with its state."""
+
+    def __init__(self, content: bytes, where: str | Path) -> None:
+        runtime = need("onnxruntime", "onnx")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            # From its bytes it can refer to no other file.
+            self._session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime's errors have no common base but this
+            what = f"ONNX Runtime cannot read it: {error}"
+            raise RunError(what, where=where, fix="export the run again") from None
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.shapes = {value.name: value.shape for value in self._session.get_inputs()}
+        self.state: dict[str, np.ndarray] = {}
+
+    def step(self, bins_SC: np.ndarray, day: int) -> np.ndarray:
+        """Logits float32 [V] of a patch; the next one goes on from its state."""
+        given = {"features": bins_SC[None], "day": np.array([day]), **self.state}
+        logits_BV, *leaves = self._session.run(self._outputs, given)
+        self.state = {
+            name.replace(_STATES[1], _STATES[0], 1): leaf for name, leaf in zip(self._outputs[1:], leaves, strict=True)
+        }
+        logits_V: np.ndarray = logits_BV[0]
+        return logits_V
+
+
+class OnnxStepper:
+    """A `Stepper` of a directory that `cortext export --format onnx` wrote, in ONNX Runtime on one thread.
+
+    Raises RunError for a directory of another origin, a changed file or an unknown session, MissingLibrary without the
+    extra `onnx`.
+    """
+
+    def __init__(self, directory: str | Path, session: str = "latest", precision: str = "fp32") -> None:
+        directory = Path(directory)
+        card = read_card(directory / "model.json")
+        self.sessions, self.n_features = tuple(card.sessions), card.n_features
+        self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
+        self.smoothing = card.smoothing
+        self.inventory = Inventory(card.inventory["name"], tuple(card.inventory["symbols"]))
+        content, path = _read_graph(directory, precision)
+        self._runner = _Runner(content, path)
+        needed = [1, self.patch_size, self.n_features]
+        if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
+            what = f"the graph reads {self._runner.shapes}; model.json needs features {needed} and a day"
+            raise RunError(what, where=path, fix="the files are not of one export; export the run again")
+        self.use(session)
+
+    def use(self, session: str) -> None:
+        """See `Stepper`."""
+        self.session, self._day = day_of(session, self.sessions)
+
+    def start(self) -> None:
+        """See `Stepper`."""
+        self._runner.state = {}
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """See `Stepper`."""
+        check_patch(self, bins_SC)
+        return self._runner.step(np.ascontiguousarray(bins_SC, dtype=np.float32), self._day)
+
+
+def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
+    """The graph of a precision, checked against `onnx.json`, and its path."""
+    description = directory / DESCRIPTION
+    again = "export the run again with cortext export RUN --format onnx --out DIR"
+    try:
+        graphs = json.loads(description.read_text(encoding="utf-8"))["graphs"]
+        expected = {name: (str(graph["file"]), str(graph["crc32"])) for name, graph in graphs.items()}
+    except OSError as error:
+        raise RunError(f"no exported model here: {error.strerror}", where=description, fix=again) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise RunError("not a description of an exported model", where=description, fix=again) from None
+    if precision not in expected:
+        fix = f"{again} --int8" if precision == "int8" else "run bf16 with torch"
+        raise RunError(f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix)
+    path = directory / FILES[precision]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"the graph cannot be read: {error.strerror}", where=path, fix=again) from None
+    if (found := _checksum(content)) != expected[precision][1]:
+        what = f"the graph has changed: its checksum is {found}, {expected[precision][1]} was written"
+        raise RunError(what, where=path, fix="copy the file again, or export the run again")
+    return content, path

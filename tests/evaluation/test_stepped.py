@@ -1,0 +1,40 @@
+"""Phoneme errors of stepped models."""
+
+import numpy as np
+import pytest
+
+from cortext.data import make_trial, write_session
+from cortext.errors import DataError
+from cortext.evaluation.recognise import recognise
+from cortext.evaluation.scores import rates
+from cortext.evaluation.stepped import step_through, stepped_errors
+from cortext.models import load_model
+from cortext.models.stepping import TorchStepper
+
+
+def test_float32_makes_the_errors_that_evaluation_finds(tiny):
+    model = load_model(tiny.run)
+    steppers = {precision: TorchStepper(model, precision=precision) for precision in ("fp32", "bf16")}
+    seen = []
+    errors = stepped_errors(steppers, tiny.data, progress=lambda done, total: seen.append((done, total)))
+    evaluated = rates(recognise(tiny.run, tiny.data, "val", None).trials)
+    assert errors["fp32"]["per"] == evaluated.per
+    assert errors["fp32"]["other_frames"] == 0
+    assert abs(errors["bf16"]["per"] - errors["fp32"]["per"]) < 0.05
+    assert errors["bf16"]["n_trials"] == 6
+    assert seen[-1] == (6, 6)
+
+
+def test_a_trial_is_smoothed_as_at_evaluation(tiny):
+    model = load_model(tiny.run)
+    features_TC = np.random.default_rng(0).normal(size=(120, model.n_features)).astype(np.float32)
+    logits_PV = step_through(TorchStepper(model), features_TC)
+    np.testing.assert_allclose(logits_PV, model.logits(features_TC, "latest"), atol=1e-5)
+
+
+def test_a_split_without_labels_is_refused(tiny, tmp_path):
+    model = load_model(tiny.run)
+    trial = make_trial(np.zeros((120, model.n_features)), model.sessions[0], 1, 0, None)
+    write_session(tmp_path / model.sessions[0] / "data_test.hdf5", [trial])
+    with pytest.raises(DataError, match="no labelled trials"):
+        stepped_errors({"fp32": TorchStepper(model)}, tmp_path, "test")

@@ -1,0 +1,233 @@
+"""Exported graphs against torch, in ONNX Runtime; and files that are not what they should be."""
+
+import json
+import shutil
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from cortext.errors import DataError, MissingLibrary, RunError
+from cortext.evaluation.stepped import step_through
+from cortext.models import MODELS, AcousticModel, GRUConfig, TripleGRUConfig, build_model, load_model, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.models.onnx import OnnxStepper, export_onnx
+from cortext.models.stepping import TorchStepper, open_stepper
+from cortext.text.phonemes import RELEASE
+
+ort = pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
+N_FEATURES = 6
+CASES = {
+    "gru": (GRUConfig(n_units=32, n_layers=3), None),
+    "triple_gru": (TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8), None),
+    "gru, a subset of the features": (GRUConfig(n_units=8, n_layers=1), [4, 0, 5]),
+    "gru, single bins": (GRUConfig(n_units=8, n_layers=2, patch_size=0), None),
+}
+EXPORTED = [  # an export takes seconds
+    name if name == "gru" else pytest.param(name, marks=pytest.mark.slow) for name in CASES
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Makes, once each, a run directory and its export with int8."""
+    made = {}
+
+    def make(name):
+        if name not in made:
+            root = tmp_path_factory.mktemp("exported")
+            save_model(make_model(*CASES[name]), root / "run")
+            export_onnx(root / "run", root / "onnx", int8=True)
+            made[name] = root
+        return made[name]
+
+    return make
+
+
+@pytest.fixture
+def directory(exported, tmp_path):
+    """A copy of an export, to be spoilt."""
+    return shutil.copytree(exported("gru") / "onnx", tmp_path / "onnx")
+
+
+def make_model(config, feature_subset):
+    torch.manual_seed(0)
+    n_used = N_FEATURES if feature_subset is None else len(feature_subset)
+    network = build_model(config, n_features=n_used, n_days=len(SESSIONS), n_classes=len(RELEASE))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return AcousticModel(
+        network,
+        sessions=SESSIONS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(),
+        feature_subset=feature_subset,
+    )
+
+
+def trial(n_bins=90, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_bins, N_FEATURES)).astype(np.float32)
+
+
+def replace_graph(directory, content):
+    """Put another file in the graph's place, with a checksum that fits."""
+    (directory / "model.onnx").write_bytes(content)
+    description = json.loads((directory / "onnx.json").read_text())
+    description["graphs"]["fp32"]["crc32"] = f"{zlib.crc32(content):08x}"
+    (directory / "onnx.json").write_text(json.dumps(description))
+
+
+def test_every_registered_model_is_exported_here():
+    shipped = {kind for kind, model in MODELS.items() if model.__module__.startswith("cortext.")}
+    assert shipped <= set(CASES)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_graph_gives_the_logits_of_the_whole_trial(exported, name):
+    """With nothing of cortext around the graph: names, shapes and types are those that the docs promise."""
+    root = exported(name)
+    model = load_model(root / "run")
+    session = ort.InferenceSession(root / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    size, stride = (1, 1) if model.network.config.patch_size == 0 else (14, 4)
+    for day, name in enumerate(SESSIONS):
+        whole_PV = model.logits(trial(seed=day), name, smooth=False)
+        state, stepped = {}, []
+        for first in range(0, 90 - size + 1, stride):
+            features = trial(seed=day)[None, first : first + size]
+            logits_BV, *leaves = session.run(None, {"features": features, "day": np.array([day]), **state})
+            names = [output.name.removeprefix("next_") for output in session.get_outputs()[1:]]
+            state = dict(zip(names, leaves, strict=True))
+            stepped.append(logits_BV[0])
+        np.testing.assert_allclose(stepped, whole_PV, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_onnx_stepper_is_the_torch_stepper(exported, name):
+    root = exported(name)
+    ours, torchs = OnnxStepper(root / "onnx"), TorchStepper(load_model(root / "run"))
+    assert (ours.session, ours.sessions, ours.n_features) == (torchs.session, torchs.sessions, torchs.n_features)
+    assert (ours.patch_size, ours.patch_stride) == (torchs.patch_size, torchs.patch_stride)
+    assert (ours.smoothing, ours.inventory) == (torchs.smoothing, torchs.inventory)
+    for session in (SESSIONS[0], "latest"):  # the second utterance knows nothing of the first
+        ours.use(session)
+        torchs.use(session)
+        np.testing.assert_allclose(step_through(ours, trial()), step_through(torchs, trial()), atol=1e-5)
+
+
+def test_int8_is_near_and_smaller(exported):
+    root = exported("gru")
+    exact_PV, int8_PV = (
+        step_through(open_stepper(root / "onnx", backend="onnx", precision=precision), trial())
+        for precision in ("fp32", "int8")
+    )
+    assert 1e-4 < np.abs(int8_PV - exact_PV).max() < 0.1 * np.abs(exact_PV).max()
+    assert (root / "onnx" / "model.int8.onnx").stat().st_size < (root / "onnx" / "model.onnx").stat().st_size
+
+
+def test_the_description_says_what_was_written(exported):
+    root = exported("gru")
+    description = json.loads((root / "onnx" / "onnx.json").read_text())
+    assert description["opset"] == 18
+    assert description["inputs"] == {"features": [1, 14, N_FEATURES], "day": [1], "state": [3, 1, 32]}
+    assert description["outputs"] == {"logits": [1, 41], "next_state": [3, 1, 32]}
+    assert (
+        description["graphs"]["fp32"]["largest_difference"] < 1e-5 < description["graphs"]["int8"]["largest_difference"]
+    )
+    assert (root / "onnx" / "model.json").read_text() == (root / "run" / "model.json").read_text()
+    graph = onnx.load(root / "onnx" / "model.onnx")
+    onnx.checker.check_model(graph, full_check=True)
+    assert {value.data_type for value in graph.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+
+
+def test_a_damaged_graph_is_refused_in_one_line(directory):
+    content = (directory / "model.onnx").read_bytes()
+    (directory / "model.onnx").write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match="the graph has changed"):
+        OnnxStepper(directory)
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 1
+    (directory / "model.onnx").write_bytes(changed)
+    with pytest.raises(RunError, match="the graph has changed"):
+        OnnxStepper(directory)
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph at all", bytes(1000), b"\x08\x0a\x3a\x05abcde"])
+def test_what_is_no_graph_is_refused_in_one_line(directory, content):
+    replace_graph(directory, content)
+    with pytest.raises(RunError) as error:
+        OnnxStepper(directory)
+    assert "\n" not in str(error.value)
+    assert "model.onnx" in str(error.value)
+
+
+def test_a_graph_of_another_origin_is_refused(directory):
+    helper = onnx.helper
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "foreign", value[:1], value[1:])
+    foreign = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    replace_graph(directory, foreign.SerializeToString())
+    with pytest.raises(RunError, match="not of one export"):
+        OnnxStepper(directory)
+
+
+def test_a_graph_cannot_make_other_files_be_read(directory, tmp_path):
+    graph = onnx.load(directory / "model.onnx")
+    onnx.save(graph, tmp_path / "other.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    shutil.copy(tmp_path / "weights", directory / "weights")
+    replace_graph(directory, (tmp_path / "other.onnx").read_bytes())
+    with pytest.raises(RunError, match="ONNX Runtime cannot read it"):
+        OnnxStepper(directory)
+
+
+def test_missing_files_and_precisions_are_named(directory, tmp_path):
+    with pytest.raises(RunError, match=r"bf16.*torch"):
+        OnnxStepper(directory, precision="bf16")
+    with pytest.raises(RunError, match="no steps in int8"):
+        TorchStepper(make_model(*CASES["gru"]), precision="int8")
+    (directory / "model.int8.onnx").unlink()
+    with pytest.raises(RunError, match=r"model\.int8\.onnx: the graph cannot be read"):
+        OnnxStepper(directory, precision="int8")
+    (directory / "onnx.json").write_text("[]")
+    with pytest.raises(RunError, match="not a description"):
+        OnnxStepper(directory)
+    (directory / "onnx.json").unlink()
+    with pytest.raises(RunError, match="no exported model here"):
+        OnnxStepper(directory)
+    with pytest.raises(RunError, match="no model here"):
+        OnnxStepper(tmp_path)
+
+
+def test_unknown_sessions_and_wrong_patches_are_refused(directory):
+    with pytest.raises(RunError, match="knows no session"):
+        OnnxStepper(directory, "t15.2020.01.01")
+    with pytest.raises(DataError, match="patch of shape"):
+        OnnxStepper(directory).step(np.zeros((13, N_FEATURES), np.float32))
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "onnxscript"])
+def test_without_the_extra_its_name_is_told(exported, tmp_path, monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingLibrary, match=r"cortext\[onnx\]"):
+        export_onnx(exported("gru") / "run", tmp_path)
+
+
+def test_a_model_that_does_not_tell_its_first_state_is_refused(exported, tmp_path, monkeypatch):
+    run = exported("gru") / "run"
+    monkeypatch.delattr(MODELS["gru"], "first_state")
+    with pytest.raises(RunError, match="first_state"):
+        export_onnx(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_that_fails_its_check_writes_nothing(exported, tmp_path, monkeypatch):
+    monkeypatch.setattr("cortext.models.onnx._difference", lambda model, content: (2e-5, 1.0))
+    with pytest.raises(RunError, match=r"by up to 2e-05"):
+        export_onnx(exported("gru") / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
