@@ -68,7 +68,7 @@ test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 test-slow: $(DEV)  ## the rest
-	$(TEST) -m slow -n 2 --dist loadfile
+	$(TEST) -m slow -n 2 --dist loadfile --durations 20
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
