@@ -146,14 +146,14 @@ class Node:
 
 
 class Thread(Node):
-    def __init__(self, port):
+    def __init__(self, port, socket=None):
         self.stop, self.error = threading.Event(), None
-        self._thread = threading.Thread(target=self._run, args=(port,), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(port, socket), daemon=True)
         self._thread.start()
 
-    def _run(self, port):
+    def _run(self, port, socket):
         try:
-            run_node("speech", "127.0.0.1", port, None, self.stop)
+            run_node("speech", "127.0.0.1", port, socket, self.stop)
         except Exception as error:
             self.error = error
 

@@ -1,10 +1,14 @@
 import json
+import threading
 import time
 
 import numpy as np
 import pytest
-from brand_rig import DAYS, N_FEATURES, Process, Rig, make_world
+from brand_rig import DAYS, N_FEATURES, Process, Rig, Thread, make_world
 from redis_process import wait_for
+
+from cortext.errors import LiveError
+from cortext.live.brand import run_node
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,12 @@ def rig(make_rig):
     rig = make_rig()
     rig.start()
     return rig
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Marks wait a tenth of a second for entries that do not come."""
+    monkeypatch.setattr("cortext.live.brand_control.PATIENCE_S", 0.1)
 
 
 def uint64(value):
@@ -134,6 +144,51 @@ def test_without_a_control_stream_an_utterance_ends_by_itself(make_rig, world):
     assert rig.final(2)[b"ended"] in (b"length", b"silence")  # and what follows is another one
 
 
+def test_bins_after_the_end_of_an_utterance_in_the_same_entry_begin_the_next_one(make_rig, world):
+    rig = make_rig(control_stream=None, max_ms=1600, bins_per_entry=None)
+    rig.start()
+    x_TC = np.tile(world.trials()[3], (2, 1))[:300]
+    rig.say(x_TC, marks=False, every=150)  # an utterance has at most 99 bins
+    first, second = rig.final(1), rig.final(2)
+    n_first, n_second = int(first[b"n_bins"]), int(second[b"n_bins"])
+    assert max(n_first, n_second) <= 99
+    assert first[b"text"].decode() == world.offline(x_TC[:n_first])[1][0].text
+    assert second[b"text"].decode() == world.offline(x_TC[n_first : n_first + n_second])[1][0].text
+
+
+def test_marks_may_be_announced_long_before_the_entries_that_they_name(rig, world, impatient):
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 10)
+    rig.mark("stop", 1, 99)
+    for n in range(110):
+        rig.send(x_TC[(n - 10) % 90].tobytes())
+        if n % 10 == 0:
+            time.sleep(0.02)
+    final = rig.final(1)
+    assert (final[b"n_bins"], final[b"error"]) == (b"90", b"")
+    assert final[b"text"].decode() == world.offline(x_TC)[1][0].text
+
+
+def test_marks_that_wait_for_numbers_that_began_anew_are_carried_out(rig, world):
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    for bin_C in x_TC:
+        rig.send(bin_C.tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"89", "its position")
+    rig.mark("stop", 1, 200)  # its source died before
+    rig.i = 0
+    rig.say(x_TC, 2)
+    first, second = rig.final(1), rig.final(2)
+    assert first[b"error"] == b"111 entries lost (i 90 to 200)"
+    assert (second[b"n_bins"], second[b"error"]) == (b"90", b"")
+    assert first[b"text"] == second[b"text"]
+
+
+def test_a_second_node_of_the_same_name_is_mentioned(rig):
+    rig.start_again()
+    assert any("another node speech is connected from 127.0.0.1" in message for message in rig.messages())
+
+
 def test_bins_outside_of_trials_are_left_alone(rig, world):
     x_TC = world.trials()[0]
     rig.say(x_TC[:40], marks=False)
@@ -170,7 +225,7 @@ def test_a_second_start_ends_the_trial_before_it_by_name(rig, world):
     assert second[b"error"] == b""
 
 
-def test_a_trial_without_bins_ends_in_a_named_error(rig):
+def test_a_trial_without_bins_ends_in_a_named_error(rig, impatient):
     rig.mark("start", 0, 0)
     rig.mark("stop", 0)
     final = rig.final(1)
@@ -215,7 +270,7 @@ def test_an_utterance_of_nothing_but_foreign_bytes_names_a_few_and_counts_the_ot
     assert len(rig.messages()) == 5
 
 
-def test_lost_entries_are_named_even_at_the_edges_of_a_trial(rig, world):
+def test_lost_entries_are_named_even_at_the_edges_of_a_trial(rig, world, impatient):
     x_TC = world.trials()[0]
     rig.mark("start", 0, 0)
     lost = {0, 1, 40, 41, 42, 88, 89}
@@ -341,6 +396,67 @@ def test_a_trial_that_began_before_the_node_was_ready_is_missed_by_name(make_rig
     assert (missed[b"trial"], missed[b"ended"]) == (b"3", b"missed")
     assert missed[b"error"].decode().startswith("missed: it began before the node was ready")
     assert (heard[b"trial"], heard[b"error"], heard[b"n_bins"]) == (b"4", b"", b"90")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"n_features": 512}, "parameters.n_features is 512; the model needs 8"),
+        ({"day": "t15.2023.08.12"}, "the model knows no session 't15.2023.08.12'; did you mean"),
+        ({"run": "/nowhere/run"}, "/nowhere/run/model.json: no model here"),
+        ({"lm": "/nowhere/lm"}, "/nowhere/lm"),
+        ({"hotwords": {"": 3.0}}, ""),
+        ({"input_stream": "speech_final", "control_stream": "supergraph_stream"}, None),
+    ],
+)
+def test_what_a_node_cannot_begin_with_is_a_fatal_error_by_name(make_rig, parameters, words):
+    rig = make_rig(**parameters)
+    node = rig.start()
+    if words is None:  # odd, but its streams are streams
+        assert rig.states() == ["NODE_STARTED", "NODE_READY"]
+        return
+    wait_for(node.ended, "the end of the node")
+    assert rig.states() == ["NODE_STARTED", "NODE_FATAL_ERROR"]
+    assert words in rig.messages(b"NODE_FATAL_ERROR")[0]
+    assert str(node.error) == rig.messages(b"NODE_FATAL_ERROR")[0]
+
+
+def test_a_stream_whose_name_is_taken_by_another_kind_of_key_is_a_fatal_error(make_rig):
+    rig = make_rig()
+    rig.redis.set("binned_spikes", "no stream")
+    node = rig.start()
+    wait_for(node.ended, "the end of the node")
+    assert rig.states()[-1] == "NODE_FATAL_ERROR"
+    assert "WRONGTYPE" in rig.messages(b"NODE_FATAL_ERROR")[0]
+
+
+def test_a_unix_socket_goes_before_host_and_port(make_redis, world, tmp_path):
+    server = make_redis(unixsocket=str(tmp_path / "redis.sock")).start()
+    rig = Rig(server, world)
+    rig.publish()
+    rig.nodes.append(Thread(port=1, socket=str(tmp_path / "redis.sock")))
+    wait_for(lambda: "NODE_READY" in rig.states(), "NODE_READY")
+    rig.close()
+    assert rig.states()[-1] == "NODE_SHUTDOWN"
+
+
+def test_a_redis_that_does_not_answer_ends_the_node_at_once(redis_server):
+    redis_server.stop()
+    with pytest.raises(LiveError, match=rf"127.0.0.1:{redis_server.port}: Redis does not answer"):
+        run_node("speech", "127.0.0.1", redis_server.port, None, threading.Event())
+
+
+def test_after_a_shutdown_nothing_counts_as_missed(make_rig, world):
+    rig = make_rig()
+    rig.start()
+    rig.say(world.trials()[0], 1)
+    rig.final(1)
+    rig.nodes[0].end()
+    rig.say(world.trials()[0], 2)
+    rig.start_again()
+    rig.say(world.trials()[0], 3)
+    assert rig.final(2)[b"trial"] == b"3"
+    assert rig.messages() == []
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ BLOCK_MS = 100
 HURRY_MS = 5
 """The same while a stop waits for what was recorded before it."""
 ENTRIES_AT_ONCE = 64
+KEEP = 10_000, 64 * 2**20
+"""Most entries and bytes that a node's stream holds of one node's life."""
 MOST_PROBLEMS = 5
 """Problems of an utterance that are named; the others are counted."""
 
@@ -46,7 +48,7 @@ def run_node(nickname: str, host: str, port: int, socket: str | None, stop: thre
     """
     url = redis_url(host, port, socket)
     _reach(url)
-    link = RedisLink(url, nickname, stop)
+    link = RedisLink(url, nickname, stop, keep=KEEP)
     states = States(link, nickname)
     try:
         states.tell("NODE_STARTED")
@@ -189,6 +191,9 @@ class BrandNode:
 
     def _take_over(self) -> None:
         """Go on where the node before this one was, and say what was missed."""
+        for rival in self._link.rivals():
+            self._states.tell("NODE_WARNING", f"another node {self._nickname} is connected from {rival}: both write")
+        self._link.trim((self._parameters.output_stream, self._parameters.final_stream))
         before = Position.load(self._link, self._key)
         self._position = before or Position()
         known = before is not None and not before.clean
@@ -232,7 +237,8 @@ class BrandNode:
                 self._carry_out(mark)
             return
         index = index_of(entry.fields.get(self._parameters.index_field.encode()))
-        for mark in self._control.before(entry, index):
+        anew = self._numbering.begins_anew(index)
+        for mark in self._control.all() if anew else self._control.before(entry, index):
             self._carry_out(mark)
         if self._utterance is None and not self._parameters.control_stream:
             self._begin(b"", None)
@@ -258,6 +264,7 @@ class BrandNode:
                 self._write_step(update, utterance.trial)
             if not update.ended:
                 return
+            utterance.n_bins -= update.held_bins
             self._finish(str(update.reason))
             if self._parameters.control_stream:  # until the next start nobody speaks
                 self._pipeline.reset()

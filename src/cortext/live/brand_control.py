@@ -12,8 +12,8 @@ from cortext.live.brand_entries import index_of
 from cortext.live.brand_parameters import NodeParameters
 from cortext.live.redis_link import Entry
 
-PATIENCE_S = 2.0
-"""How long a mark waits for the entry that it names."""
+PATIENCE_S = 1.0
+"""How long no entries may come before a mark no longer waits for the one that it names."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class ControlReader:
             parameters.block_value.encode(): "block",
         }
         self._waiting: deque[Mark] = deque()
+        self._heard_s = 0.0
 
     def mark(self, entry: Entry) -> Mark | None:
         """The mark of a control entry; None for entries that are others' business."""
@@ -66,14 +67,20 @@ class ControlReader:
 
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
         """The marks that come before a data entry."""
+        self._heard_s = time.monotonic()
         while self._waiting:
             mark = self._waiting[0]
             if mark.index is None or index is None:
                 due = mark.what != "stop" or entry.id[0] > mark.entry.id[0]
             else:
                 due = index > mark.index if mark.what == "stop" else index >= mark.index
-            if not due and time.monotonic() - mark.since_s < PATIENCE_S:
+            if not due:
                 return
+            yield self._waiting.popleft()
+
+    def all(self) -> Iterator[Mark]:
+        """All marks that wait: the numbers that they name will not come any more."""
+        while self._waiting:
             yield self._waiting.popleft()
 
     def after(self, index: int | None) -> Iterator[Mark]:
@@ -93,6 +100,6 @@ class ControlReader:
             mark = self._waiting[0]
             if mark.index is not None:
                 begins_later = mark.what == "start" and len(self._waiting) == 1
-                if begins_later or time.monotonic() - mark.since_s < PATIENCE_S:
+                if begins_later or time.monotonic() - max(mark.since_s, self._heard_s) < PATIENCE_S:
                     return
             yield self._waiting.popleft()

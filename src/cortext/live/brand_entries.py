@@ -48,6 +48,10 @@ class Numbering:
     def __init__(self) -> None:
         self.last: int | None = None
 
+    def begins_anew(self, index: int | None) -> bool:
+        """Whether this number is that of another source, or of one that was started again."""
+        return index is not None and self.last is not None and index < self.last
+
     def see(self, index: int | None) -> range:
         """The numbers that are missing before this one; none where numbering began anew or there is none."""
         last, self.last = self.last, self.last if index is None else index

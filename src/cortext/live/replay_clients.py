@@ -96,7 +96,7 @@ class BrandStream:
 
     node: nickname of a node of the published graph: its parameters give the names, it is waited for, and its texts
           are read; None writes under the default names and waits for nobody
-    keep: entries that the stream holds at most; the node is given half of them to be behind
+    keep: entries of a replay that the stream holds at most; the node is given half of them to be behind
     """
 
     CONTROL = "trial_control"
@@ -158,7 +158,9 @@ class BrandStream:
 
     def _first_number(self) -> int:
         """Numbers go on from those that the stream has: a node takes numbers that begin anew for another source."""
-        newest = self._link.call(lambda redis: redis.xrevrange(self._p.input_stream, count=1))
+        stream = self._p.input_stream
+        self._link.trim([stream])  # what an earlier replay has left
+        newest = self._link.call(lambda redis: redis.xrevrange(stream, count=1))
         last = index_of(newest[0][1].get(self._p.index_field.encode())) if newest else None
         return 0 if last is None else last + 1
 
