@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -82,6 +83,7 @@ class LiveSession:
         self._latest: Event | None = None
         self._due_s = self._stats_s = 0.0
         self._feed: object | None = None
+        self._n_refused = 0
         self._mutex, self._closing = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
         self._thread.start()
@@ -147,9 +149,9 @@ class LiveSession:
         """The feed says that its utterance is over."""
         return self._ask(lambda: self._finish("end of trial"))
 
-    def refuse_fed(self) -> Future[None]:
-        """A message of the feed could not be used: the utterance in progress says so when it ends."""
-        return self._ask(self._note_refused)
+    def refuse_fed(self, what: str) -> Future[None]:
+        """A message of the feed could not be used: all are told, and its utterance says so when it ends."""
+        return self._ask(lambda: self._refuse_fed(what))
 
     def close_feed(self, feed: object, why: str | None) -> Future[None]:
         """The feed is gone; `why` is told where an utterance was in progress."""
@@ -252,19 +254,16 @@ class LiveSession:
         if playing.next_bin >= n_bins:
             self._go_on()
             return
-        paced = self._speed != float("inf")
-        until = min(playing.next_bin + (1 if paced else CHUNK_BINS), n_bins)
+        until = min(playing.next_bin + (1 if self._speed < math.inf else CHUNK_BINS), n_bins)
         self._decode(playing.trial.features_TC[playing.next_bin : until])
-        if paced:
-            self._due_s += (until - playing.next_bin) * BIN_MS / 1000 / self._speed
+        self._due_s += (until - playing.next_bin) * BIN_MS / 1000 / self._speed
         playing.next_bin = until
         if until == n_bins:
             self._finish("end of trial")
             if playing.alone:
                 self._playing, self._state = None, "idle"
                 self._tell_state()
-            elif paced:
-                self._due_s += PAUSE_S
+            self._due_s += PAUSE_S / self._speed
 
     def _go_on(self) -> None:
         source = self._source
@@ -287,17 +286,12 @@ class LiveSession:
         self._tell_state()
 
     def _take_in(self, frames_TC: np.ndarray) -> None:
-        try:
-            check_frames(frames_TC, self.n_features)
-        except DataError as error:
-            self._note_refused()
-            self.readers.send(Event("error", {"what": str(error)}))
-            raise
+        check_frames(frames_TC, self.n_features)
         self._guarded(lambda: self._decode(frames_TC))
 
-    def _note_refused(self) -> None:
-        if self._utterance is not None:
-            self._utterance.refused += 1
+    def _refuse_fed(self, what: str) -> None:
+        self._n_refused += 1
+        self.readers.send(Event("error", {"what": what}))
 
     def _close_feed(self, feed: object, why: str | None) -> None:
         if feed is not self._feed:
@@ -349,6 +343,9 @@ class LiveSession:
         pipeline, started = self._days.pipeline, time.perf_counter()
         nbest = pipeline.finish()
         final_ms = (time.perf_counter() - started) * 1000
+        if self._n_refused:
+            error = "; ".join(filter(None, (error, _refused(self._n_refused))))
+            self._n_refused = 0
         body = utterance.told(nbest, ended, final_ms, error)
         # A feed's long silence, and what follows a trial's only sentence, are no utterances.
         only_silence = ended == "length" or (ended == "end of trial" and self._said_in_trial)
@@ -402,3 +399,7 @@ class LiveSession:
     def _tell_stats(self) -> None:
         self._stats_s = time.monotonic()
         self.readers.send(Event("stats", self._tally.to_json()))
+
+
+def _refused(n: int) -> str:
+    return f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins are missing"

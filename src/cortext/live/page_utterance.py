@@ -29,7 +29,6 @@ class PageUtterance:
     trial:     number of its trial, None for a feed
     reference: what was to be said, where that is known
     keep:      whether its features are kept for the log
-    refused:   messages of its feed that could not be used
     """
 
     id: int
@@ -37,7 +36,6 @@ class PageUtterance:
     trial: int | None = None
     reference: str | None = None
     keep: bool = False
-    refused: int = 0
     n_bins: int = 0
     _kept: list[np.ndarray] = field(default_factory=list)
     _unsent: list[np.ndarray] = field(default_factory=list)
@@ -80,7 +78,6 @@ class PageUtterance:
         duration_s = self.n_bins * BIN_MS / 1000
         if ended in ("silence", "length") and words:
             duration_s = (words[-1]["end_ms"] - words[0]["start_ms"]) / 1000
-        refused = f"{self.refused} messages of the feed were refused: their bins are missing" if self.refused else None
         return {
             "id": self.id,
             "session": self.session,
@@ -94,5 +91,5 @@ class PageUtterance:
             "duration_s": duration_s,
             "latency_ms": final_ms,
             "ended": ended,
-            "error": "; ".join(filter(None, (error, refused))) or None,
+            "error": error,
         }

@@ -21,6 +21,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from cortext.errors import CortextError, DataError, LiveError
+from cortext.evaluation.use_log import RATINGS
 from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, Access, Guard
 from cortext.live.fanout import Reader
 from cortext.live.live_session import LiveSession
@@ -37,6 +38,8 @@ TYPES = {
 }
 """What is served of the page's folder: nothing else, and nothing from elsewhere."""
 POLICY_VIOLATION, TRY_AGAIN = 1008, 1013
+PATIENCE_S = 30.0
+"""How long one message may wait for a page that does not read."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -79,9 +82,9 @@ def build_app(session: LiveSession, access: Access) -> Guard:
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
-        path = WEB / (name or "index.html")
         # Compared with what the folder lists, so that no spelling of a path leads anywhere else.
-        if path.suffix not in TYPES or path not in WEB.iterdir():
+        path = {path.name: path for path in WEB.iterdir()}.get(name or "index.html")
+        if path is None or path.suffix not in TYPES:
             return _error(404, "no such page")
         return FileResponse(path, media_type=TYPES[path.suffix])
 
@@ -165,7 +168,10 @@ def _verbs(session: LiveSession) -> dict[str, Handler]:
 
     def rating(body: dict[str, Any]) -> Future[bool]:
         _only(body, utterance=int, rating=str)
-        return _scribe(session).rate(_needed(body, "utterance"), _needed(body, "rating"))
+        scribe, given = _scribe(session), _needed(body, "rating")
+        if given not in RATINGS:
+            raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
+        return scribe.rate(_needed(body, "utterance"), given)
 
     asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
         "start": start,
@@ -215,21 +221,31 @@ async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
     reader = Reader(asyncio.get_running_loop())
     await asyncio.wrap_future(session.watch(reader, can_control))
     event("page_connected", pages=len(session.readers))
-    sending = asyncio.create_task(_send(ws, reader))
+    tasks = [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
     try:
-        while (await ws.receive())["type"] != "websocket.disconnect":
-            pass  # a page has nothing to say here
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.readers.remove(reader)
-        sending.cancel()
+        for task in tasks:
+            task.cancel()
         event("page_disconnected", pages=len(session.readers))
 
 
+async def _until_it_leaves(ws: WebSocket) -> None:
+    while (await ws.receive())["type"] != "websocket.disconnect":
+        pass  # a page has nothing to say here
+
+
 async def _send(ws: WebSocket, reader: Reader) -> None:
+    """Send what comes, until the page leaves or is given up."""
     with suppress(WebSocketDisconnect, RuntimeError):  # it has left
         try:
             while True:
-                await ws.send_text(await reader.get())
+                text = await reader.get()
+                async with asyncio.timeout(PATIENCE_S):
+                    await ws.send_text(text)
+        except TimeoutError:
+            event("page_too_slow", "warning")
         except LiveError as error:
             event("page_too_slow", "warning")
             await ws.close(TRY_AGAIN, str(error))
@@ -275,6 +291,7 @@ async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
             raise DataError('a text message of the feed is not {"end": true}')
     except DataError as error:
         event("feed_message_refused", "warning", n_bytes=len(message.get("bytes") or message.get("text") or ""))
+        await asyncio.wrap_future(session.refuse_fed(str(error)))
         await ws.send_json({"type": "error", "what": str(error)})
 
 

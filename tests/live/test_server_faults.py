@@ -1,0 +1,262 @@
+"""What goes wrong around a server, done to the real one: each utterance ends in a result or in a named error."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from page_process import DAYS, N_FEATURES, Hearing, prepare, spoken
+from serving import TOKEN, Page, Served, make_session, serving, wait_until
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from cortext.decoding import Decoder
+from cortext.live import server
+from cortext.live.access import MAX_MESSAGE
+from cortext.live.days import Days
+from cortext.live.live_session import LiveSession
+from cortext.live.log import open_log
+from cortext.live.sources import Replay
+
+IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
+FRAME_BYTES = 4 * N_FEATURES
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    path = tmp_path_factory.mktemp("faults")
+    prepare(path)
+    return path
+
+
+@pytest.fixture
+def fed(root):
+    """A server that takes a feed, and a page that watches."""
+    with serving(make_session(root, feed=True)) as served, served.page() as page:
+        page.next("stats")
+        yield served, page
+
+
+def said(sentence="i see you"):
+    return spoken(sentence, np.random.default_rng(2))
+
+
+def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(root):
+    with serving(make_session(root, speed=4.0)) as served, served.page() as page:
+        with served.page() as other:
+            served.post("start", {"trial": 0})
+            other.next("step")
+            other.socket.socket.close()  # without a word
+        assert page.next("utterance")["text"] == "i see you"
+        wait_until(lambda: len(served.session.readers) == 1, "the other page is forgotten")
+
+
+def test_a_browser_that_does_not_read_is_forgotten(root, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.3)
+    with serving(make_session(root, loop=True)) as served, served.page(max_queue=1, close_timeout=0.1):
+        wait_until(lambda: len(served.session.readers) == 1, "the page is there")
+        served.post("start")
+        wait_until(lambda: len(served.session.readers) == 0, "the page is forgotten")
+        assert served.state()["state"] == "running"
+
+
+def test_a_feed_that_leaves_in_mid_sentence_ends_it_with_what_is_known(fed):
+    served, page = fed
+    with served.feed() as feed:
+        feed.send(said()[:80].tobytes())
+        page.next("step")
+    utterance = page.next("utterance")
+    assert utterance["text"].startswith("i")
+    assert (utterance["ended"], utterance["error"]) == ("stop", "the feed was disconnected in mid-utterance")
+    assert page.next("state")["state"] == "idle"
+    with served.feed() as feed:  # and another may come
+        feed.send(said().tobytes())
+        feed.send('{"end": true}')
+        assert page.next("utterance")["text"] == "i see you"
+
+
+def test_a_feed_that_leaves_between_sentences_ends_nothing(fed):
+    served, page = fed
+    with served.feed() as feed:
+        feed.send(said().tobytes())
+        feed.send('{"end": true}')
+        page.next("utterance", error=None)
+    assert not [message for message in page.until("state", state="idle") if message["type"] == "utterance"]
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (np.full((2, N_FEATURES), np.nan, dtype=np.float32).tobytes(), "frames hold NaN"),
+        (np.full((2, N_FEATURES), 1e30, dtype=np.float32).tobytes(), "values beyond 1e+09"),
+        (bytes(FRAME_BYTES + 4), f"a message of {FRAME_BYTES + 4} bytes; a multiple of {FRAME_BYTES} is needed"),
+        ("hello", 'a text message of the feed is not {"end": true}'),
+    ],
+)
+def test_a_message_that_cannot_be_used_is_refused_and_the_sentence_says_so(fed, message, line):
+    served, page = fed
+    x_TC = said()
+    with served.feed() as feed:
+        feed.send(x_TC[:50].tobytes())
+        feed.send(message)
+        assert line in json.loads(feed.recv(timeout=10))["what"]
+        assert line in page.next("error")["what"]
+        feed.send(x_TC[50:].tobytes())
+        feed.send('{"end": true}')
+        utterance = page.next("utterance")
+    assert utterance["text"] == "i see you"
+    assert utterance["error"] == "1 message of the feed could not be used: bins are missing"
+
+
+def test_a_message_that_is_too_large_ends_the_feed_and_the_sentence_with_a_named_error(fed):
+    served, page = fed
+    with served.feed() as feed:
+        feed.send(said()[:80].tobytes())
+        page.next("step")
+        feed.send(bytes(MAX_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            feed.recv(timeout=10)
+        assert closed.value.rcvd.code == 1009
+    error = page.next("utterance")["error"]
+    assert error == f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
+
+
+def test_a_second_feed_is_refused_and_the_first_goes_on(fed):
+    served, page = fed
+    with served.feed() as feed:
+        feed.send(said()[:50].tobytes())
+        with served.feed() as second, pytest.raises(ConnectionClosed, match="another feed is connected") as closed:
+            second.recv(timeout=10)
+        assert closed.value.rcvd.code == 1013
+        feed.send(said()[50:].tobytes())
+        feed.send('{"end": true}')
+        assert page.next("utterance")["text"] == "i see you"
+
+
+def test_a_feed_of_a_server_that_plays_recordings_is_refused(root):
+    refused = pytest.raises(ConnectionClosed, match="plays recordings; start it with --feed")
+    with serving(make_session(root)) as served, served.feed() as feed, refused:
+        feed.recv(timeout=10)
+
+
+def test_of_two_who_control_it_the_last_one_wins_and_both_are_told(root):
+    with serving(make_session(root, speed=4.0)) as served, served.page() as page, served.page() as other:
+        served.post("start", {"trial": 0})
+        assert page.next("state", trial=0)
+        served.post("start", {"trial": 4})
+        for each in (page, other):
+            stopped = each.next("utterance")
+            assert (stopped["trial"], stopped["ended"]) == (0, "stop")
+            assert each.next("state", state="running")["trial"] == 4
+            assert each.next("utterance")["text"] == "i see me"
+
+
+def test_a_file_that_breaks_while_it_is_played_is_named_and_the_server_goes_on(tmp_path):
+    prepare(tmp_path)
+    file = next((tmp_path / "data").rglob("val.f16"))
+    whole = file.read_bytes()
+    with serving(make_session(tmp_path, loop=True)) as served, served.page() as page:
+        served.post("start")
+        page.next("utterance")
+        file.write_bytes(whole[: len(whole) // 2])
+        error = page.next("error")["what"]
+        assert error == f"{file}: the file has become shorter; pack the session files again"
+        assert page.next("state")["state"] == "idle"
+        assert served.post("start", {"trial": 5}).json()["error"] == error
+        file.unlink()
+        assert "No such file" in served.post("start", {"trial": 0}).json()["error"]
+        file.write_bytes(whole)
+        served.post("start", {"trial": 5})
+        assert page.next("utterance", trial=5)["text"] == "you and me"
+
+
+def test_features_that_are_no_numbers_end_the_trial_with_a_named_error(tmp_path):
+    prepare(tmp_path)
+    file = next((tmp_path / "data").rglob("val.f16"))
+    x_TC = np.fromfile(file, dtype=np.float16).reshape(-1, N_FEATURES)
+    x_TC[60] = np.nan  # of 110 bins of the first trial
+    x_TC.tofile(file)
+    with serving(make_session(tmp_path)) as served, served.page() as page:
+        served.post("start", {"trial": 0})
+        assert "NaN" in page.next("error")["what"]
+        utterance = page.next("utterance")
+        assert "frames hold NaN" in utterance["error"]
+        assert utterance["text"].startswith("i")
+        served.post("start", {"trial": 1})
+        assert page.next("utterance", trial=1)["text"] == "i see me"
+
+
+class Failing(Hearing):
+    """Breaks at its tenth step, once."""
+
+    broken, steps = False, 0
+
+    def step(self, bins_SC):
+        Failing.steps += 1
+        if Failing.steps == 20 and not Failing.broken:
+            Failing.broken = True
+            raise RuntimeError("i see you: what was said is no business of the log")
+        return super().step(bins_SC)
+
+
+def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(root, tmp_path):
+    session = LiveSession(Days(Failing, Decoder.from_dir(root / "lm")), Replay(root / "data"), speed=float("inf"))
+    with open_log(tmp_path / "log"), serving(session) as served, served.page() as page:
+        served.post("start", {"trial": 0})
+        utterance = page.next("utterance")
+        assert utterance["error"].startswith("internal error (RuntimeError in test_server_faults.py, line ")
+        served.post("start", {"trial": 0})
+        assert page.next("utterance")["text"] == "i see you"
+    assert "RuntimeError" in (tmp_path / "log").read_text()
+    assert "see" not in (tmp_path / "log").read_text()
+
+
+def test_the_log_tells_what_happened_and_nothing_of_what_was_said(root, tmp_path):
+    session = make_session(root, feed=True)
+    with open_log(tmp_path / "log"), serving(session) as served, served.page() as page, served.feed() as feed:
+        feed.send(said().tobytes())
+        feed.send(bytes(3))
+        feed.send('{"end": true}')
+        page.next("utterance")
+        served.post("hotwords", {"you": 3})
+    log = (tmp_path / "log").read_text()
+    for name in ("page_connected", "feed_connected", "feed_message_refused", '"event": "utterance"'):
+        assert name in log
+    for word in ("i see", "you", TOKEN):
+        assert word not in log
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_session_log_is_told_and_decoding_goes_on(tmp_path):
+    prepare(tmp_path)
+    (tmp_path / "log").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path / "log")]
+    if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    program = [
+        sys.executable,
+        str(Path(__file__).parent / "page_process.py"),
+        str(tmp_path),
+        "--speed",
+        "inf",
+        "--loop",
+    ]
+    shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
+    process = subprocess.Popen([*IN_A_NAMESPACE, *shell, *program], stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(process.stdout.readline())
+        with connect(f"ws://127.0.0.1:{port}/ws?token=secret", max_size=None) as socket:
+            served, page = Served(None, port), Page(socket)
+            served.post("start", {"session": DAYS[0]}, headers={"Authorization": "Bearer secret"})
+            error = page.next("error")["what"]
+            assert error.startswith("utterance ")
+            assert "is not in the session log: " in error
+            assert "No space left on device" in error
+            page.next("utterance")  # the next ones
+            page.next("utterance")
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)

@@ -1,0 +1,126 @@
+"""`cortext serve` as a process: what it prints, how it ends, what it refuses."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from page_process import DAYS, N_FEATURES, prepare
+from serving import Page, Served
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from cortext.cli import run as run_verb
+from cortext.models import AcousticModel, build_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Recordings, a language model, and a model that has learnt nothing."""
+    path = tmp_path_factory.mktemp("process")
+    prepare(path)
+    torch.manual_seed(0)
+    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
+    network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
+    model = AcousticModel(
+        network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing(), feature_subset=None
+    )
+    save_model(model, path / "run")
+    return path
+
+
+@pytest.fixture
+def start(root):
+    """Starts `cortext serve` on a free port with more options; all that were started are ended."""
+    processes = []
+
+    def started(*options):
+        command = [sys.executable, "-c", "from cortext.cli import main; main()", "serve", str(root / "run")]
+        command += ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", "0", *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, **pipes))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_says_the_day_the_look_ahead_and_the_address_and_ends_at_a_signal(start, tmp_path):
+    process = start("--session-log", str(tmp_path / "log"))
+    day, look_ahead, address = (process.stdout.readline().strip() for _ in range(3))
+    assert day == f"day: {DAYS[-1]}, or that of each trial"
+    assert look_ahead == "look-ahead: 80 ms"
+    port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{43})", address).groups()
+    with connect(f"ws://127.0.0.1:{port}/ws?token={token}", max_size=None) as socket:
+        page, headers = Page(socket), {"Authorization": f"Bearer {token}"}
+        Served(None, int(port)).post("start", {"trial": 0}, headers=headers)
+        page.next("step")
+        process.send_signal(signal.SIGINT)
+        utterance = page.next("utterance")
+        assert (utterance["ended"], utterance["error"]) == ("stop", "the server was ended")
+        with pytest.raises(ConnectionClosed) as closed:
+            page.next("nothing")
+        assert closed.value.rcvd.code == 1012  # the server restarts or ends
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert (tmp_path / "log" / "utterances.jsonl").read_text().count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_second_signal_is_not_needed_when_somebody_never_reads(start):
+    process = start("--token", "t", "--speed", "max", "--loop")
+    address = [process.stdout.readline() for _ in range(3)][-1]
+    port = int(re.search(r":(\d+)/", address)[1])
+    with connect(f"ws://127.0.0.1:{port}/ws?token=t", max_queue=1, close_timeout=0.1):
+        Served(None, port).post("start", headers={"Authorization": "Bearer t"})
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=5)
+    assert process.returncode == 0
+
+
+def test_a_port_in_use_is_one_line(root, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        options = ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", str(port)]
+        assert run_verb(["serve", str(root / "run"), *options]) == 2
+    line = f"cortext: cannot listen on 127.0.0.1 port {port}: Address already in use; give another --port or --host\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--feed", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 0: Cannot assign requested address"),
+        (["--feed", "--host", "no such host"], "cannot listen on 'no such host'"),
+        (["--feed", "--speed", "fast"], "--speed is 'fast'"),
+        (["--feed", "--speed", "-1"], "speed is -1.0; a number above 0 is needed"),
+        (["--feed", "--token", ""], "the token is empty"),
+        (["--feed", "--day", "t15.2023.08.12"], "did you mean 't15.2023.08.13'?"),
+        (["--feed", "--endpoint-ms", "0"], "endpoint.silence_ms is 0.0"),
+        (["--simulate", "tiny"], "the run knows none of the days that 'tiny' simulates"),
+        ([], "give one of --data, --simulate and --feed"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(root, capsys, options, line):
+    assert run_verb(["serve", str(root / "run"), "--lm", str(root / "lm"), "--port", "0", *options]) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_an_address_that_others_reach_is_warned_of(start):
+    process = start("--host", "0.0.0.0")
+    address = [process.stdout.readline() for _ in range(3)][-1]
+    assert re.search(r"#token=[\w-]{43}$", address)
+    process.send_signal(signal.SIGINT)
+    assert "warning: 0.0.0.0 can be reached from other machines, and nothing is encrypted" in process.stderr.read()
