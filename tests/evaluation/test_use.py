@@ -170,6 +170,7 @@ DAMAGED = [
     ("[" * 100_000, "it is no JSON"),
     ("7", "it is no JSON object"),
     (said("x", "2026-11-20T10:00:00", "a"), "a time without its offset from UTC"),
+    (said("x", "0001-01-01T00:00:00+00:00", "a"), "which no clock shows"),
     (said("x", "yesterday", "a"), "when is 'yesterday' and not a time"),
     (said("x", MORNING.format(0, 0), "a", -1), "duration_s is -1"),
     (said("x", MORNING.format(0, 0), "a", float("nan")), "duration_s is nan"),

@@ -193,6 +193,26 @@ def test_features_wait_in_memory_only_for_the_latest_utterances(tmp_path):
     assert [trial.trial for trial in recorded(tmp_path)] == [1]
 
 
+def test_features_that_wait_take_a_bounded_amount_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(session_log, "HELD_BYTES", 3 * features().nbytes)
+    with SessionLog(tmp_path) as log:
+        for number in range(4):
+            log.append(utterance(number), features(number))
+        log.append(utterance(4), features(4, n_bins=1000))  # more than all that may wait
+        assert log.rate(3, "right") is False
+        assert log.rate(4, "right") is False
+        log.append(utterance(5), features(5))
+        assert log.rate(5, "right") is True
+
+
+def test_scores_that_json_lacks_are_refused_and_the_log_goes_on(tmp_path):
+    with SessionLog(tmp_path) as log:
+        with pytest.raises(LiveError, match="cannot be written as JSON"):
+            log.append(utterance(0, nbest=[{"text": "i see you", "score": float("-inf")}]))
+        log.append(utterance(1))
+    assert [line["id"] for line in lines(tmp_path)] == ["1"]
+
+
 def test_a_recording_that_cannot_be_learnt_from_is_named_and_its_correction_stays(tmp_path):
     with SessionLog(tmp_path) as log:
         log.append(utterance(0), features(n_bins=40))  # 7 patches

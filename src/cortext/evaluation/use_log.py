@@ -143,6 +143,8 @@ def _time(line: dict[str, Any]) -> datetime:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"when is {text[:40]!r} and not a time") from None
+    if not 1970 <= when.year < 3000:
+        raise ValueError(f"when is {text!r}, which no clock shows")
     if when.utcoffset() is None:
         raise ValueError(f"when is {text!r}, a time without its offset from UTC")
     return when

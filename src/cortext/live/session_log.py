@@ -33,8 +33,9 @@ from cortext.files import sync
 RECORDINGS = "recordings"
 BLOCK = 1
 """Block of all kept trials; the trial's number is that of its utterance in the log, from 0."""
-HELD_UTTERANCES = 32
-"""How many utterances can still be corrected or confirmed with their features: about a megabyte each in memory."""
+HELD_UTTERANCES, HELD_BYTES = 32, 256 << 20
+"""How many utterances can still be corrected or confirmed with their features, and what these may take in memory:
+about a megabyte each, but an utterance may be long."""
 
 
 def now() -> datetime:
@@ -135,14 +136,14 @@ class SessionLog:
         """Log an utterance.
 
         features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not smoothed. They stay in memory
-                     until the utterance is corrected or rated right, or `HELD_UTTERANCES` others have come.
+                     so that the utterance can be corrected or rated right, until others need the place.
         """
         features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
         with self._mutex:
             self._write(utterance.to_json())
             if features_TC is not None:
                 self._held[len(self._log.entries) - 1] = features_TC
-                while len(self._held) > HELD_UTTERANCES:
+                while len(self._held) > HELD_UTTERANCES or sum(x.nbytes for x in self._held.values()) > HELD_BYTES:
                     self._held.popitem(last=False)
 
     def correct(self, id_: str | int, text: str) -> bool:
@@ -205,7 +206,10 @@ class SessionLog:
 
     def _write(self, line: dict[str, Any]) -> None:
         """Append a line and flush it, or leave the file as it was."""
-        content = json.dumps(line, allow_nan=False).encode() + b"\n"
+        try:
+            content = json.dumps(line, allow_nan=False).encode() + b"\n"
+        except (TypeError, ValueError) as error:
+            raise LiveError(f"the utterance cannot be written as JSON: {error}", where=self._path) from None
         with _failures(self._path):
             if self._descriptor < 0 or not os.fstat(self._descriptor).st_nlink:
                 raise FileNotFoundError(2, "the log was closed or removed")
