@@ -356,13 +356,13 @@ class LiveSession:
             self._said_in_trial.append(body["text"])
             body["wer"] = self._tally.compare(utterance.reference, " ".join(self._said_in_trial), again)
         self._tally.add(len(body["text"].split()), body["duration_s"], final_ms)
+        if self.scribe is not None:  # first of all, so that whoever hears of it can correct it at once
+            kind = self._source.kind if self._source else "feed"
+            self.scribe.append(body, kind, utterance.features_TC(pipeline.statistics), self.readers.send)
         self._latest = Event("utterance", body)
         self.readers.send(self._latest)
         self._tell_stats()
         event("utterance", id=utterance.id, n_bins=utterance.n_bins, ended=ended, failed=error is not None)
-        if self.scribe is not None:
-            kind = self._source.kind if self._source else "feed"
-            self.scribe.append(body, kind, utterance.features_TC(pipeline.statistics), self.readers.send)
 
     def _choose_day(self, session: str | None) -> None:
         self._days.choose(session)
