@@ -27,7 +27,7 @@ from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.scores import TrialResult, rates
-from cortext.features.stream import RollingZScore
+from cortext.live.endpoint import Endpoint, EndpointOptions
 from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts
@@ -150,15 +150,12 @@ def rolling(material: Material, raw: dict[str, Raw], start: str, smoothing: str 
         day = raw[session]
         mean_C, std_C = material.statistics_before(session)
         before = mean_C * day.gain_before_C + day.offset_before_C, std_C * day.gain_before_C
-        frozen = RollingZScore(len(mean_C))
         if start == "warm":
             stream.start_block(*before)
-        if start == "frozen":
-            frozen.start_block(*before)
 
         def features_of(bins_TC: np.ndarray) -> np.ndarray:
-            raw_TC = (bins_TC * day.gain_C + day.offset_C).astype(np.float32)
-            return frozen.push(raw_TC) if start == "frozen" else raw_TC
+            raw_TC = bins_TC * day.gain_C + day.offset_C
+            return ((raw_TC - before[0]) / before[1] if start == "frozen" else raw_TC).astype(np.float32)
 
         return features_of
 
@@ -205,6 +202,21 @@ def difference(offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]]
         "more": float((after - before).sum() / lengths.sum()),
         "ci95": [low, high],
     }
+
+
+def cut_short(material: Material, silence_ms: float) -> dict[str, Any]:
+    """How many trials the endpoint would end before their last phoneme."""
+    inventory = material.found.model.inventory
+    n_cut = 0
+    for trial in material.found.trials:
+        log_probs_PV, endpoint = (
+            log_softmax(trial.logits_PV),
+            Endpoint(EndpointOptions(silence_ms=silence_ms), inventory),
+        )
+        frames = (frame for frame in range(len(log_probs_PV)) if endpoint.push(log_probs_PV[frame : frame + 1]))
+        rest = greedy(log_probs_PV[next(frames, len(log_probs_PV)) :], inventory)
+        n_cut += any(token != inventory.sil for token in rest)
+    return {"silence_ms": silence_ms, "n_cut": n_cut, "n_trials": len(material.found.trials)}
 
 
 def row(name: str, look_ahead_ms: float, material: Material, runs: Sequence[list[TrialResult]]) -> dict[str, Any]:
@@ -260,6 +272,9 @@ def main() -> None:
     )
     rows.append(row("raw features, not normalised", 80, material, [unnormalised(material, raw) for raw in raws]))
     print(f"streamed against offline: {json.dumps(parity)}")
+    cuts = [cut_short(material, silence_ms) for silence_ms in (240, 400, 640, 800, 1200, 1500)]
+    for cut in cuts:
+        print(f"an end after {cut['silence_ms']:g} ms of silence cuts {cut['n_cut']} of {cut['n_trials']} trials short")
     if arguments.json:
         settings = {
             "gain_spread": GAIN_SPREAD,
@@ -268,7 +283,13 @@ def main() -> None:
             "block_offset": BLOCK_OFFSET,
             "seeds": arguments.seeds,
         }
-        figures = {"rows": rows, "streamed_against_offline": parity, "raw": settings, "provenance": provenance()}
+        figures = {
+            "rows": rows,
+            "streamed_against_offline": parity,
+            "endpoint": cuts,
+            "raw": settings,
+            "provenance": provenance(),
+        }
         arguments.json.write_text(json.dumps(figures, indent=2, default=str) + "\n")
 
 

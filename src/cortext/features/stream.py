@@ -93,6 +93,13 @@ class _Moments:
     def std_C(self) -> np.ndarray:
         return np.sqrt(self.squares_C / max(self.n_bins, 1))
 
+    @cached_property
+    def scale_C(self) -> np.ndarray:
+        """What makes the standard deviation 1; 0 for what is constant."""
+        scale_C = np.zeros_like(self.std_C)
+        np.divide(1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C))
+        return scale_C
+
 
 class RollingZScore:
     """Features less a rolling mean, over a rolling standard deviation.
@@ -176,10 +183,11 @@ class RollingZScore:
         self._known = self._before + self._utterance
 
     def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
-        mean_C, std_C = self._known.mean_C, self._known.std_C
-        varies_C = std_C > SMALLEST_STD * np.abs(mean_C)
-        z_TC = np.divide(x_TC - mean_C, std_C, out=np.zeros(x_TC.shape), where=varies_C)
-        return np.asarray(np.clip(z_TC, -self.limit, self.limit), dtype=np.float32)
+        z_TC: np.ndarray = x_TC - self._known.mean_C
+        z_TC *= self._known.scale_C
+        np.minimum(z_TC, self.limit, out=z_TC)
+        np.maximum(z_TC, -self.limit, out=z_TC)
+        return z_TC
 
 
 def _checked_statistics(

@@ -109,6 +109,8 @@ class AcousticStream:
     def end_utterance(self) -> None:
         """The next bin is the first of another utterance; this one's count for the rolling statistics."""
         if self._normaliser:
+            for bins_TC in self._arrived:
+                self._normaliser.push(bins_TC)
             self._normaliser.end_utterance()
         self._begin()
 
@@ -123,11 +125,19 @@ class AcousticStream:
             self._smoother.reset()
         self.stepper.start()
         self._n_bins = self._n_frames = 0
+        self._arrived: list[np.ndarray] = []
         self._gap_bins = 0  # between what has come and the next patch, where patches do not touch
         self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
 
     def _advance(self, x_TC: np.ndarray) -> np.ndarray:
+        # Bins wait until they complete a frame: together they take little longer than one of them.
         self._n_bins += len(x_TC)
+        if self.bins_to_frame > 0:
+            self._arrived.append(x_TC.copy())
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+        if self._arrived:
+            x_TC = np.concatenate((*self._arrived, x_TC))
+            self._arrived = []
         if self._normaliser:
             x_TC = self._normaliser.push(x_TC)
         self._watch.lap("normalise")
@@ -137,7 +147,7 @@ class AcousticStream:
         logits = [self.stepper.step(bins_SC) for bins_SC in self._patches(x_TC)]
         self._watch.lap("model")
         self._n_frames += len(logits)
-        return np.stack(logits) if logits else np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+        return np.stack(logits)
 
     def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
         """The patches [S, C] that the next smoothed bins complete."""
