@@ -193,10 +193,6 @@ for (const button of document.querySelectorAll("[data-rating]"))
     say(`Rated ${rating}`);
     judge();
   });
-for (const panel of document.querySelectorAll("[popover]"))
-  panel.addEventListener("toggle", (event) => {
-    if (event.newState === "open") panel.querySelector("input, select, button")?.focus();
-  });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector(":popover-open")) complain("");
 });

@@ -98,7 +98,7 @@ export class Options {
       if (least !== null) input.min = least;
       return label(text, input);
     });
-    const day = Object.assign(document.createElement("select"), { id: "day" });
+    const day = Object.assign(document.createElement("select"), { id: "day", autofocus: true });
     day.replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
     $("options-fields").replaceChildren(label("Decode as of the day", day), ...fields);
   }

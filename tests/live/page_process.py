@@ -1,0 +1,97 @@
+"""The real server with a model that hears perfectly, for tests of the page: `python page_process.py DIR [options]`.
+
+Its recordings spell phonemes: feature v is high while token v is said. So what is decoded is known by hand: trial 0
+reads "I see you" and says it, trial 1 reads "I see you" but says "I see me". "see" and "sea" sound alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from cortext.data import make_trial, write_session
+from cortext.data.packed import open_data
+from cortext.decoding import Decoder
+from cortext.decoding.ngram import LanguageModel
+from cortext.live.access import Access
+from cortext.live.days import Days
+from cortext.live.live_session import LiveSession
+from cortext.live.scribe import Scribe
+from cortext.live.server import listen, run_server
+from cortext.live.session_log import SessionLog
+from cortext.live.sources import Replay
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+DAYS = ("t15.2023.08.11", "t15.2023.08.13")
+N_FEATURES = 48
+SENTENCES = ("i see you", "you see me", "i see me", "we see you", "you and me")
+SAID = {"i": "AY", "see": "S IY", "you": "Y UW", "me": "M IY", "and": "AH N D"}
+TRIALS = (("I see you!", "i see you"), ("I see you.", "i see me"), ("You and me.", "you and me"))
+
+
+class Hearing:
+    """A stepper whose logits are the features of the first bins of a patch."""
+
+    def __init__(self, session: str) -> None:
+        self.sessions, self.n_features, self.patch_size, self.patch_stride = DAYS, N_FEATURES, 14, 4
+        self.smoothing, self.inventory = Smoothing(smooth_data=False), RELEASE
+        self.use(session)
+
+    def use(self, session: str) -> None:
+        self.session = DAYS[-1] if session == "latest" else session
+
+    def start(self) -> None:
+        pass
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        return 4 * bins_SC[:4, : len(RELEASE)].mean(axis=0)
+
+
+def spoken(sentence: str, rng: np.random.Generator) -> np.ndarray:
+    """Features [T, C]: each phoneme for two frames, then a blank one; silence after words; 14 bins for the last."""
+    tokens = [token for word in sentence.split() for token in (*SAID[word].split(), "SIL")]
+    ids = np.repeat([row for token in tokens for row in (RELEASE.index[token],) * 2 + (RELEASE.blank,)], 4)
+    x_TC = 0.3 * rng.normal(size=(len(ids) + 14, N_FEATURES))
+    x_TC[np.arange(len(ids)), ids] += 3
+    x_TC[len(ids) :, RELEASE.blank] += 3
+    return x_TC.astype(np.float32)
+
+
+def prepare(root: Path) -> None:
+    """Recordings and a language model, once."""
+    rng = np.random.default_rng(0)
+    for day in DAYS:
+        for split in ("train", "val"):
+            trials = [make_trial(spoken(said, rng), day, 1, n, read) for n, (read, said) in enumerate(TRIALS)]
+            write_session(root / "data" / day / f"data_{split}.hdf5", trials)
+    open_data(root / "data")
+    (root / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES * 3) + "the sea\n")
+    LanguageModel.build([root / "lm.txt"], 2, root / "lm")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--speed", type=float, default=4.0)
+    parser.add_argument("--loop", action="store_true")
+    parser.add_argument("--open-view", action="store_true")
+    parser.add_argument("--no-log", action="store_true")
+    asked = parser.parse_args()
+    if not (asked.root / "lm").exists():
+        prepare(asked.root)
+    scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
+    days = Days(Hearing, Decoder.from_dir(asked.root / "lm"))
+    source = Replay(asked.root / "data", loop=asked.loop)
+    about = {"version": "0", "run": "a run", "lm": "a language model"}
+    with listen("127.0.0.1", asked.port) as listener:
+        session = LiveSession(days, source, speed=asked.speed, scribe=scribe, about=about)
+        print(listener.getsockname()[1], flush=True)
+        run_server(session, Access("secret", "127.0.0.1", asked.open_view), listener)
+
+
+if __name__ == "__main__":
+    main()

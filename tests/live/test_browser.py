@@ -1,0 +1,437 @@
+"""The page in a real browser, against the real server with a model whose sentences are known (page_process.py)."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from page_browser import CHROMIUM, TOKEN, PageServer, contrast
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+FIRST_DAY = "t15.2023.08.11"
+PATIENCE_MS = 15_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not Path(CHROMIUM).is_file():
+        pytest.skip("NO CHROMIUM: THE PAGE IS NOT TESTED; install it (apt install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def server(root):
+    server = PageServer(root).start()
+    yield server
+    server.stop()
+
+
+class Watched:
+    """A page, and all that it asked for and complained of."""
+
+    def __init__(self, browser, base, **options):
+        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        self.base, self.foreign, self.complaints = base, [], []
+        self.context.route("**/*", self._route)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _route(self, route):
+        if route.request.url.startswith(self.base):
+            route.continue_()
+        else:
+            self.foreign.append(route.request.url)
+            route.abort()
+
+    def open(self, token=TOKEN):
+        self.page.goto(f"{self.base}#token={token}")
+        return self
+
+    def connected(self):
+        self.page.wait_for_selector('#link[data-link="open"]')
+        return self
+
+    def text(self, selector):
+        return " ".join(self.page.locator(selector).inner_text().split())
+
+    def wait_for_text(self, selector, text):
+        script = "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
+        self.page.wait_for_function(script, arg=[selector, text])
+
+    def decode(self, trial):
+        """Choose a trial of the first day, start, and wait for its end."""
+        self.page.evaluate("document.querySelector('#announce').textContent = ''")
+        self.page.select_option("#session", FIRST_DAY)
+        self.page.select_option("#trial", label=f"block 1, trial {trial}")
+        self.page.click("#run")
+        self.page.wait_for_function("() => document.querySelector('#announce').textContent.startsWith('Decoded')")
+
+
+@pytest.fixture
+def watched(browser, server):
+    watched = Watched(browser, server.url).open().connected()
+    yield watched
+    watched.context.close()
+    assert watched.foreign == []
+    assert watched.complaints == []
+
+
+def test_a_trial_is_decoded_to_the_end_with_its_reference_candidates_latency_and_statistics(watched):
+    watched.decode(0)
+    assert watched.text("#sentence") == "i see you"
+    assert watched.text("#reference") == "I see you!"
+    assert watched.text("#verdict") == "every word right"
+    assert watched.text("#nbest li:first-child button") == "i see you"
+    assert watched.text("#run-text") == "Start"
+    stages = watched.page.locator("#latency tbody th").all_inner_texts()
+    assert stages == ["Normalise", "Smooth", "Model", "Search", "Whole step", "End to text"]
+    watched.page.wait_for_function("() => document.querySelector('#stat-count').textContent !== '0'")
+    # 9 phonemes and word ends of 3 frames of 80 ms, and 14 bins: 3 words in 2.2 s
+    duration_s = 8 * 0.24 + 0.28
+    assert f"{duration_s:.1f}\u2009s" in watched.page.locator("#judged").inner_text()
+    assert f"{60 * 3 / duration_s:.0f} words a minute" in watched.text("#judged")
+    assert watched.page.locator("#sentence .sure").count() == 3
+
+
+def test_wrong_words_are_marked_in_the_sentence_and_in_the_reference(watched):
+    watched.decode(1)
+    assert watched.page.locator("#sentence .wrong").all_inner_texts() == ["me"]
+    assert watched.page.locator("#reference .missed").all_inner_texts() == ["you."]
+    assert watched.text("#verdict") == "1 of 3 words wrong"
+    assert "33\u2009% word errors" in watched.page.locator("#judged").inner_text()
+
+
+def test_a_hotword_changes_the_decision_until_it_is_removed(watched):
+    watched.page.click("#hotwords")
+    watched.page.fill("#hotword", "sea")
+    watched.page.fill("#bonus", "20")
+    watched.page.click("#hotword-form button")
+    watched.wait_for_text("#hotword-list b", "sea")
+    watched.page.keyboard.press("Escape")
+    watched.decode(0)
+    assert watched.text("#sentence") == "i sea you"
+    watched.page.click("#hotwords")
+    watched.page.click("text=Remove")
+    watched.page.wait_for_selector("#hotword-list li", state="detached")
+    watched.page.keyboard.press("Escape")
+    watched.decode(0)
+    assert watched.text("#sentence") == "i see you"
+
+
+def test_options_are_switched_and_wrong_ones_answered_with_the_servers_line(watched):
+    watched.page.click("#options")
+    watched.page.fill("input[name=nbest]", "1")
+    watched.page.click("#options-form .primary")
+    watched.page.wait_for_selector("#options-panel", state="hidden")
+    watched.decode(0)
+    assert watched.page.locator("#nbest li").count() == 1
+    watched.page.click("#options")
+    watched.page.fill("input[name=beam]", "1e30")
+    watched.page.click("#options-form .primary")
+    watched.page.wait_for_selector("#alert:not([hidden])")
+    assert "beam is 1e+30" in watched.text("#alert-text")
+    watched.page.click("#options-reset")
+    watched.page.wait_for_selector("#options-panel", state="hidden")
+    watched.page.click("#options")
+    assert watched.page.input_value("input[name=nbest]") == "10"
+    # what was refused is a request that failed, and Chromium says so
+    assert all("400" in complaint for complaint in watched.complaints)
+    watched.complaints.clear()
+
+
+def test_a_sentence_is_corrected_and_rated_and_both_are_in_the_log(watched, root):
+    watched.decode(1)
+    watched.page.click("#correct")
+    watched.page.fill("#correction", "I see <b>you</b>")
+    watched.page.click("#editor .primary")
+    watched.wait_for_text("#corrected", "I see <b>you</b>")
+    watched.page.click("[data-rating='mostly right']")
+    watched.page.wait_for_selector("[data-rating='mostly right'][aria-pressed=true]")
+    kept = [json.loads(line) for line in (root / "log" / "utterances.jsonl").read_text().splitlines()]
+    assert [line["correction"] for line in kept if "correction" in line][-1] == "I see <b>you</b>"
+    assert [line["rating"] for line in kept if "rating" in line][-1] == "mostly right"
+    assert watched.page.locator("#corrected b").count() == 0
+
+
+def test_a_candidate_opens_as_a_correction(watched):
+    watched.decode(0)
+    second = watched.page.locator("#nbest button").nth(1)
+    text = " ".join(second.inner_text().split())
+    second.click()
+    assert watched.page.input_value("#correction") == text
+    watched.page.keyboard.press("Escape")
+    assert watched.text("#sentence") == "i see you"
+
+
+def test_everything_can_be_done_with_the_keyboard_alone(watched):
+    page, press = watched.page, watched.page.keyboard.press
+
+    def focused():
+        return page.evaluate("document.activeElement.id || document.activeElement.dataset.rating || ''")
+
+    press("d")
+    assert focused() == "session"
+    page.keyboard.type(FIRST_DAY)
+    press("Tab")
+    press("n")  # in a list a letter is a letter
+    press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    press("n")
+    assert watched.page.locator("#trial option:checked").inner_text() == "block 1, trial 0"
+    press("s")
+    page.wait_for_function("() => document.querySelector('#announce').textContent === 'Decoded: i see you'")
+    press("1")
+    page.wait_for_selector("[data-rating=right][aria-pressed=true]")
+    press("e")
+    assert focused() == "correction"
+    page.keyboard.type(" and me")
+    press("Enter")
+    watched.wait_for_text("#corrected", "i see you and me")
+    press("h")
+    assert focused() == "hotword"
+    page.keyboard.type("sea")
+    press("Enter")
+    watched.wait_for_text("#hotword-list b", "sea")
+    for _ in range(3):
+        press("Tab")
+    press("Enter")
+    page.wait_for_selector("#hotword-list li", state="detached")
+    press("Escape")
+    assert focused() == "hotwords"
+    press("?")
+    page.wait_for_selector("#help-panel", state="visible")
+    press("Space")  # single keys off
+    press("Escape")
+    press("o")
+    assert not page.locator("#options-panel").is_visible()
+
+
+def test_tab_reaches_every_control_and_focus_is_seen(watched):
+    watched.decode(0)
+    watched.page.evaluate("document.activeElement.blur()")
+    found = {}
+    for _ in range(40):
+        watched.page.keyboard.press("Tab")
+        name, outline = watched.page.evaluate(
+            "(e => [e.id || e.dataset.rating || e.closest('ol')?.id || e.tagName, getComputedStyle(e).outline])"
+            "(document.activeElement)"
+        )
+        found[name] = outline
+    controls = {"theme", "help", "right", "mostly right", "wrong", "correct", "nbest", "run", "session", "trial"}
+    assert controls | {"previous", "next", "hotwords", "options"} <= set(found)
+    assert all("solid" in found[name] and "3px" in found[name] for name in controls)
+
+
+def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(watched):
+    watched.page.evaluate(
+        """() => { window.heard = [];
+        new MutationObserver(() => heard.push(document.querySelector('#announce').textContent))
+          .observe(document.querySelector('#announce'), {childList: true, characterData: true, subtree: true}); }"""
+    )
+    watched.decode(0)
+    assert [text for text in watched.page.evaluate("heard") if text] == ["Decoded: i see you"]
+    live = watched.page.locator("[aria-live], [role=status], [role=alert]")
+    assert sorted(live.evaluate_all("all => all.map(e => e.id)")) == ["alert", "announce"]
+    nameless = watched.page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, textarea, canvas')]
+        .filter(e => !e.textContent.trim() && !e.ariaLabel && !e.labels?.length).map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+
+
+SEEN_TEXT = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const solid = (e) => { for (; e; e = e.parentElement) {
+    const colour = numbers(getComputedStyle(e).backgroundColor);
+    if (colour.length < 4 || colour[3] > 0) return colour.slice(0, 3); } };
+  return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility({visibilityProperty: true})
+      && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) && !e.closest('.unseen, option'))
+    .map((e) => { const style = getComputedStyle(e); return { text: e.textContent.trim().slice(0, 30), ground: solid(e),
+      ink: numbers(style.color).slice(0, 3), large: parseFloat(style.fontSize) >= 24 }; }); }"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_on_the_page_has_enough_contrast(browser, server, theme):
+    watched = Watched(browser, server.url, color_scheme=theme).open().connected()
+    watched.decode(1)
+    seen = watched.page.evaluate(SEEN_TEXT)
+    for panel in ("hotwords", "options", "help"):
+        watched.page.click(f"#{panel}")
+        seen += watched.page.evaluate(SEEN_TEXT)
+        watched.page.keyboard.press("Escape")
+    assert len(seen) > 100
+    weak = [t for t in seen if contrast(t["ink"], t["ground"]) < (3 if t["large"] else 4.5)]
+    assert weak == []
+    watched.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colour_scales_are_even_steps_away_from_their_middle(browser, server, theme):
+    watched = Watched(browser, server.url, color_scheme=theme).open().connected()
+    lightness = watched.page.evaluate(
+        """async () => { const { scales, toOklab } = await import('./colour.js');
+        const lightness = (p) => toOklab([p & 255, p >> 8 & 255, p >> 16 & 255])[0];
+        return Object.values(scales()).map((scale) => [...scale].map(lightness)); }"""
+    )
+    watched.context.close()
+    features, phonemes = lightness
+    halves = (features[127::-1], features[128:], phonemes)
+    sign = -1 if theme == "light" else 1  # away from the ground
+    for half in halves:
+        steps = [sign * (later - earlier) for earlier, later in pairwise(half)]
+        mean = (half[-1] - half[0]) * sign / len(steps)
+        assert mean > 0
+        assert all(abs(step - mean) < 0.008 for step in steps)  # rounding to 8 bits
+    assert abs(features[127] - features[128]) < 0.01
+
+
+def test_the_theme_is_switched_and_remembered(watched):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = watched.page.evaluate(ground)
+    watched.page.keyboard.press("l")
+    assert watched.page.evaluate(ground) == light
+    watched.page.keyboard.press("l")
+    dark = watched.page.evaluate(ground)
+    assert dark != light
+    watched.page.reload()
+    watched.connected()
+    assert watched.page.evaluate(ground) == dark
+
+
+def test_who_wants_less_motion_sees_a_picture_that_stands_still(browser, server):
+    watched = Watched(browser, server.url, reduced_motion="reduce").open().connected()
+    # the first pixels, as soon as there are any, and at the end of the trial
+    column = "document.querySelector('#features').getContext('2d').getImageData({}, 0, 2, 100).data.join()"
+    empty = watched.page.evaluate(column.format(4))
+    watched.page.select_option("#session", FIRST_DAY)
+    watched.page.select_option("#trial", label="block 1, trial 0")
+    watched.page.click("#run")
+    watched.page.wait_for_function(f"() => {column.format(4)} !== {json.dumps(empty)}")
+    first = watched.page.evaluate(column.format(4))
+    watched.page.wait_for_selector("#sentence[data-kind=decided]")
+    assert watched.page.evaluate(column.format(4)) == first
+    assert watched.page.evaluate("document.getAnimations().length") == 0
+    watched.context.close()
+
+
+def test_it_fits_a_laptop_and_a_large_screen_without_scrolling(watched):
+    watched.decode(0)
+    for width, height in ((1280, 800), (1280, 720), (1920, 1080)):
+        watched.page.set_viewport_size({"width": width, "height": height})
+        extent = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        assert watched.page.evaluate(extent) == [width, height]
+        size = watched.page.evaluate("parseFloat(getComputedStyle(document.querySelector('#sentence')).fontSize)")
+        # the x-height, about half of the type size, in mm on screens 29 cm and 53 cm wide: at 3 m 8.7 mm are 10 minutes
+        # of arc, twice what normal vision needs
+        x_height_mm = size / 2 * {1280: 290, 1920: 530}[width] / width
+        assert x_height_mm > (8.7 if height >= 800 else 6.5)
+    watched.page.set_viewport_size({"width": 400, "height": 800})
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_a_wrong_token_and_a_missing_one_are_told_clearly(browser, server):
+    watched = Watched(browser, server.url).open("wrong")
+    watched.wait_for_text("#link-text", "Wrong token")
+    assert "Open the address that cortext serve printed" in watched.text("#alert-text")
+    assert watched.page.is_disabled("#run")
+    watched.page.evaluate("location.hash = ''")
+    watched.wait_for_text("#link-text", "Token missing")
+    watched.page.evaluate(f"location.hash = 'token={TOKEN}'")
+    watched.connected()
+    assert watched.page.is_hidden("#alert")
+    assert watched.page.is_enabled("#run")
+    assert watched.foreign == []
+    watched.context.close()
+
+
+def test_who_may_only_watch_is_shown_no_controls(browser, server, root):
+    open_server = PageServer(root, "--open-view", "--no-log").start()
+    try:
+        watched = Watched(browser, open_server.url)
+        watched.page.goto(open_server.url)
+        watched.connected()
+        assert watched.text("#sentence") == "Watching"
+        assert not watched.page.is_visible("#run")
+        assert watched.complaints == []
+        with_token = Watched(browser, open_server.url).open().connected()
+        with_token.decode(0)
+        watched.wait_for_text("#sentence", "i see you")
+        assert "--session-log" in with_token.text("#judge")
+        assert not with_token.page.is_visible("#correct")
+        watched.context.close()
+        with_token.context.close()
+    finally:
+        open_server.stop()
+
+
+def test_it_comes_back_after_a_crash_of_the_server(browser, root):
+    server = PageServer(root, "--no-log", "--speed", "1").start()
+    try:
+        watched = Watched(browser, server.url).open().connected()
+        watched.page.click("#run")
+        watched.page.wait_for_selector("#sentence[data-kind=forming]")
+        server.kill()
+        watched.wait_for_text("#link-text", "Server away, trying again")
+        assert watched.page.is_disabled("#run")
+        server.start()
+        watched.connected()
+        watched.decode(0)
+        assert watched.text("#sentence") == "i see you"
+        assert watched.page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
+        assert not [text for text in watched.complaints if "ERR_CONNECTION_REFUSED" not in text]
+        watched.context.close()
+    finally:
+        server.kill()
+
+
+def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
+    server = PageServer(root, "--no-log", "--loop", "--speed", "inf").start()
+    try:
+        watched = Watched(browser, server.url)
+        shown = [0]
+
+        def count(text):
+            message = json.loads(text)
+            shown[0] += message.get("n_bins", 0) + message.get("dropped", 0)
+
+        watched.page.on("websocket", lambda socket: socket.on("framereceived", count))
+        watched.open().connected()
+        tools = watched.context.new_cdp_session(watched.page)
+        tools.send("Performance.enable")
+
+        def collected():
+            watched.page.wait_for_timeout(100)
+            tools.send("HeapProfiler.collectGarbage")
+            metrics = {m["name"]: m["value"] for m in tools.send("Performance.getMetrics")["metrics"]}
+            return {name: metrics[name] for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners")}
+
+        def measure_after(n_frames):
+            watched.page.click("#run")
+            while shown[0] < n_frames:
+                watched.page.wait_for_timeout(50)
+            watched.page.click("#run")
+            watched.wait_for_text("#run-text", "Start")
+            found = [collected() for _ in range(5)]  # what the last frames left is not always found at once
+            return {name: min(each[name] for each in found) for name in found[0]}
+
+        early, late = measure_after(4_000), measure_after(34_000)
+        growth = {name: late[name] - early[name] for name in early}
+        assert growth["JSHeapUsedSize"] < 500_000, growth
+        assert growth["Nodes"] < 300, growth
+        assert growth["JSEventListeners"] < 30, growth
+        assert watched.complaints == []
+        watched.context.close()
+    finally:
+        server.stop()
