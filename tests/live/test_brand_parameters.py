@@ -1,11 +1,15 @@
+import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from cortext.errors import ConfigError, DataError
 from cortext.live.brand_entries import EntryReader, Numbering, index_of
-from cortext.live.brand_parameters import node_parameters
+from cortext.live.brand_parameters import NodeParameters, node_parameters
 
 
 def graph(parameters, nickname="speech", **more):
@@ -106,3 +110,25 @@ def test_any_number_of_bins_can_be_let_in_and_integers_are_read_as_such():
         reader.bins({b"samples": bytes(6)})
     with pytest.raises(DataError, match="samples has 0 bytes"):
         reader.bins({b"samples": b""})
+
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "brand.md"
+
+
+def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
+    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", DOCUMENT.read_text(), re.MULTILINE)
+    table = {name: default.strip() for name, default in rows}
+    expected = {"run": "required", "output_stream": "NICK_output", "final_stream": "NICK_final"}
+    for field in dataclasses.fields(NodeParameters):
+        if field.name not in expected:
+            made = field.default_factory() if field.default is dataclasses.MISSING else field.default
+            expected[field.name] = {None: "null", 60_000.0: "60000"}.get(made, str(made)) if made != {} else "{}"
+    assert {name: table.get(name) for name in expected} == expected
+
+
+def test_the_graph_of_the_guide_is_one():
+    [text] = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    [node] = yaml.safe_load(text)["nodes"]
+    entry = {b"data": json.dumps({"nodes": {node["nickname"]: node}}).encode()}
+    found = node_parameters("1-0", entry, node["nickname"])
+    assert (str(found.run), found.control_stream, found.options["nbest"]) == ("/data/runs/t15", "trial_control", 20)
