@@ -97,7 +97,7 @@ def serving(session: LiveSession, **access: Any) -> Iterator[Served]:
 def make_session(root: Path, feed: bool = False, silence_ms: float | None = None, **options: Any) -> LiveSession:
     """A session with the model that hears what the recordings spell, as fast as can be."""
     endpoint = None if silence_ms is None else EndpointOptions(silence_ms)
-    days = Days(Hearing, Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint))
+    days = Days(Hearing("latest"), Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint))
     source = None if feed else Replay(root / "data", loop=options.pop("loop", False))
     return LiveSession(days, source, **{"speed": float("inf")} | options)
 

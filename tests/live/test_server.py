@@ -131,8 +131,8 @@ def test_stop_ends_the_sentence_with_what_is_known(root):
         assert page.next("state")["state"] == "idle"
 
 
-def test_each_trial_uses_its_own_day_unless_another_is_chosen(served):
-    with served.page() as page:
+def test_each_trial_uses_its_own_day_unless_another_is_chosen(root):
+    with serving(make_session(root, speed=4.0)) as served, served.page() as page:
         served.post("start", {"trial": 0})
         assert page.next("state", trial=0)["day"] == DAYS[0]
         page.next("utterance")

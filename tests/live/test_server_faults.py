@@ -203,7 +203,9 @@ class Failing(Hearing):
 
 
 def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(root, tmp_path):
-    session = LiveSession(Days(Failing, Decoder.from_dir(root / "lm")), Replay(root / "data"), speed=float("inf"))
+    session = LiveSession(
+        Days(Failing("latest"), Decoder.from_dir(root / "lm")), Replay(root / "data"), speed=float("inf")
+    )
     with open_log(tmp_path / "log"), serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
         utterance = page.next("utterance")

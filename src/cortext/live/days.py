@@ -1,8 +1,8 @@
-"""Pipelines by recording day: one model and one word search, a day layer for each."""
+"""A pipeline whose recording day changes: one model and one word search, a day layer for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,29 +13,28 @@ from cortext.live.pipeline import Pipeline, PipelineOptions
 from cortext.models.stepping import Stepper
 
 WARM_UP_BINS = 40
+"""Bins that are decoded for nothing: the first step of a model takes many times longer than the next ones."""
 
 
 class Days:
-    """Gives the pipeline of a day. Decoder options and hotwords are those of all.
+    """Gives the pipeline, set to a day.
 
-    open_stepper: makes the stepper of a day that the model knows
-    decoder:      the word search
-    options:      of every pipeline
-    chosen:       the day whose layer is used whatever was recorded when (`latest` is the model's last); None: each
-                  recording uses its own day's, and the latest where the model does not know its day
+    chosen: the day whose layer is used whatever was recorded when (`latest` is the model's last); None: each
+            recording uses its own day's, and the latest where the model does not know its day
     Raises RunError for a day that the model does not know.
     """
 
     def __init__(
         self,
-        open_stepper: Callable[[str], Stepper],
+        stepper: Stepper,
         decoder: Decoder,
         options: PipelineOptions = PipelineOptions(),
         chosen: str | None = None,
     ) -> None:
-        self._open_stepper, self._options = open_stepper, options
-        self.pipeline = self._open("latest", decoder)
-        self.known = self.pipeline.stepper.sessions
+        self.known = stepper.sessions
+        self.pipeline = Pipeline(None, decoder, options=options, stepper=stepper)
+        self.pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))
+        self.pipeline.reset()
         self.chosen: str | None = None
         self.choose(chosen)
         self.use(None)
@@ -51,19 +50,8 @@ class Days:
         own = recorded if recorded in self.known else None
         session = self.chosen or own or self.known[-1]
         if session != self.pipeline.session:
-            before = self.pipeline
-            assert before.decoder is not None
-            self.pipeline = self._open(session, before.decoder)
-            self.pipeline.hotwords = before.hotwords
+            self.pipeline.stepper.use(session)
         return self.pipeline
-
-    def _open(self, session: str, decoder: Decoder) -> Pipeline:
-        """A pipeline that has run once: the first step of a model takes many times longer than the next ones."""
-        stepper = self._open_stepper(session)
-        pipeline = Pipeline(None, decoder, options=self._options, stepper=stepper)
-        pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))
-        pipeline.reset()
-        return pipeline
 
     def set_options(self, changes: Mapping[str, Any]) -> None:
         """Change decoder options. Raises DecodingError, and changes nothing, if one is wrong."""

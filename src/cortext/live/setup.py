@@ -74,18 +74,16 @@ class LiveSettings:
         if self.endpoint_ms is not None:
             endpoint = EndpointOptions(self.endpoint_ms)
         options = PipelineOptions(self.smoothing, self.normalise, endpoint)
-        days = Days(self._steppers(), Decoder.from_dir(self.lm, read_options(self.options)), options, self.day)
+        days = Days(self._stepper(), Decoder.from_dir(self.lm, read_options(self.options)), options, self.day)
         source = self._source(days, progress)
         scribe = Scribe(SessionLog(self.session_log)) if self.session_log is not None else None
         about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name}
         return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
 
-    def _steppers(self) -> Callable[[str], Stepper]:
-        """Makes the stepper of a day; a torch model is read once."""
-        if self.backend == "torch":
-            model = load_model(self.run, self.device)
-            return lambda session: TorchStepper(model, session, self.precision)  # type: ignore[arg-type]
-        return lambda session: open_stepper(self.run, session, self.backend, self.precision)
+    def _stepper(self) -> Stepper:
+        if self.backend == "onnx" or self.device == "cpu":
+            return open_stepper(self.run, "latest", self.backend, self.precision)
+        return TorchStepper(load_model(self.run, self.device), "latest", self.precision)
 
     def _source(self, days: Days, progress: Callable[[int, int], None] | None) -> Source | None:
         if self.data is not None:
