@@ -1,4 +1,4 @@
-"""Verbs that measure: bench decoder, bench training."""
+"""Verbs that measure: bench decoder, bench training, bench latency."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     bench.command()(decoder)
     bench.command()(training)
+    bench.command()(latency)
     app.add_typer(bench, name="bench")
 
 
@@ -145,6 +146,64 @@ def training(
         from cortext.cli.bench_tables import print_curves, print_training
 
         (print_training if curves is None else print_curves)(result)
+
+
+def latency(
+    run: Annotated[
+        Path | None, typer.Option(help="A trained run; by default the published shape with random weights.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="With --run: its recordings, instead of noise and pseudo-posteriors.")
+    ] = None,
+    demo: Annotated[
+        Path | None, typer.Option(help="Directory of cortext demo: measure the phoneme errors of every way on it.")
+    ] = None,
+    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
+    lm: Annotated[Path | None, typer.Option(help="Language model; by default built of the real texts.")] = None,
+    options: Annotated[Path | None, typer.Option(help="YAML file of decoder options.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Way to run the model; may be given several times.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="80 ms steps of each way, at least.")] = 5000,
+    core: Annotated[int | None, typer.Option(min=0, help="The core to use; by default the last one.")] = None,
+    cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Time live decoding on one core, for each way to run the model: every stage of an 80 ms step, ends of utterances.
+
+    Example: cortext bench latency --demo runs/demo --json
+    """
+    from cortext.bench.decoder import write_result
+    from cortext.bench.latency import MODES, Plan, bench_latency, demo_directory, published_model
+    from cortext.bench.materials import RealData, language_models
+    from cortext.bench.searcher import Paths
+    from cortext.data.disk import disk_errors
+    from cortext.models import load_model
+
+    def stage(name: str) -> None:
+        typer.echo(f"{name} ...", err=True)
+
+    if data is not None and run is None:
+        raise typer.BadParameter("--data goes with --run")
+    plan = Plan(only or MODES, steps, core)
+    if demo is not None:
+        demo_directory(demo)
+    if out is not None:
+        with disk_errors(out):  # before the work
+            out.parent.mkdir(parents=True, exist_ok=True)
+    found, facts = (None, {"kind": "recordings", "data": str(data)}) if data else _utterances(None, None, None, trials)
+    paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, False, stage)
+    model = load_model(run) if run else published_model()
+    facts["model"] = str(run) if run else "published shape, random weights"
+    result = bench_latency(model, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage)
+    if out is not None:
+        with disk_errors(out):
+            write_result(out, result)
+    if as_json:
+        print_json(result)
+    else:
+        from cortext.cli.bench_tables import print_latency
+
+        print_latency(result)
 
 
 def _utterances(

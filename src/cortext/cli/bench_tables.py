@@ -79,3 +79,44 @@ def print_curves(result: dict[str, Any]) -> None:
     ]
     title = f"after {result['steps']} steps from the same weights on the same batches"
     print_table(title, ["side", "in", "loss, last tenth", "PER"], rows, right_from=2)
+
+
+def print_latency(result: dict[str, Any]) -> None:
+    """Print what every stage of a step took in each way to run the model, the ends of utterances, and the targets."""
+    modes, machine = result["modes"], result["machine"]
+    title = f"ms per 80 ms step, one core of {machine['processor']}, load {machine['load']:.1f}; p50 / p95 / p99 / max"
+    stages = next(iter(modes.values()))["stages_ms"]
+    rows = [
+        (name, f"{values['steps']:,}", *(_four(values["stages_ms"][stage]) for stage in stages))
+        for name, values in modes.items()
+    ]
+    print_table(title, ["model", "steps", *stages], rows)
+    rows = [
+        (
+            name,
+            _four(values["cpu_ms"]),
+            _four(values["final_ms"]),
+            percent(values["wer"]),
+            f"{100 * values['errors']['per']:.2f} %" if values["errors"] else "-",
+            "-" if result["ratios"][name] is None else f"{result['ratios'][name]:.1f}x",
+        )
+        for name, values in modes.items()
+    ]
+    columns = ["model", "processor time of a step", "end of an utterance", "WER", "PER on the demo", "to torch eager"]
+    print_table("", columns, rows)
+    for name, why in result["missing"].items():
+        typer.echo(f"{name} left out: {why}")
+    if result["input"]["kind"] == "pseudo":
+        typer.echo("the search got pseudo-posteriors of real phoneme errors; the model's own logits were thrown away")
+    met, targets = result["met"], result["targets"]
+    said = {
+        f"float32 p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32"],
+        f"fastest without more errors ({met['fastest']}) p99 <= {targets['fastest_p99_ms']:g} ms": met["fastest_mode"],
+        f"end of an utterance p99 <= {targets['final_p99_ms']:g} ms": met["final"],
+    }
+    for target, is_met in said.items():
+        typer.echo(f"{target}: {'not measured' if is_met is None else 'yes' if is_met else 'no'}")
+
+
+def _four(values: dict[str, float]) -> str:
+    return " / ".join(f"{values[name]:.2f}" for name in ("p50", "p95", "p99", "max"))

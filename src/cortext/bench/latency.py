@@ -1,0 +1,342 @@
+"""How long live decoding takes per 80 ms step and at the end of an utterance, on one core, for each way to run a model.
+
+A model with random weights hears nothing. So the word search gets pseudo-posteriors made from real phoneme errors
+(`posteriors.py`), while the model computes as it would, on noise; its own logits are thrown away. A trained run with
+recordings needs no such thing. All ways take turns, one utterance each, so that other work on the machine hits all.
+
+T bins of 20 ms, C features, P frames of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.bench.materials import lm_facts
+from cortext.bench.posteriors import INVENTORY, Utterance
+from cortext.bench.searcher import Paths
+from cortext.data import open_data
+from cortext.decoding import Decoder
+from cortext.errors import ConfigError, MissingLibrary, RunError, nearest
+from cortext.evaluation.recognise import Options, read_options
+from cortext.evaluation.stepped import stepped_errors
+from cortext.live.clock import StageTimes
+from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
+from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.models.stepping import Stepper, TorchStepper
+from cortext.provenance import provenance
+from cortext.text.metrics import error_rate
+from cortext.text.normalize import normalize
+
+EAGER = "torch eager fp32"
+MODES = (EAGER, "torch fp32", "torch bf16", "onnx fp32", "onnx int8")
+BASE = "torch fp32"
+TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
+N_FEATURES, N_DAYS = 512, 45
+OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """steps: at least so many of 80 ms for every mode; cpu: the core to use, None takes the last allowed one."""
+
+    modes: Sequence[str] = MODES
+    steps: int = 5000
+    cpu: int | None = None
+
+    def __post_init__(self) -> None:
+        for mode in self.modes:
+            if mode not in MODES:
+                raise ConfigError(f"unknown way to run a model {mode!r}; {nearest(mode, MODES)}")
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """An utterance to decode: features float32 [T, C], and the logits [P, V] that the search gets, None: the model's"""
+
+    reference: str
+    features_TC: np.ndarray
+    logits_PV: np.ndarray | None = None
+
+
+@dataclass
+class _Taken:
+    """What one mode took. cpu_ms: processor time of each step"""
+
+    times: StageTimes
+    n_steps: int = 0
+    cpu_ms: list[float] = field(default_factory=list)
+    final_ms: list[float] = field(default_factory=list)
+    references: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def published_model() -> AcousticModel:
+    """The published shape, 512 features and 5 layers of 768 units, with random weights."""
+    torch.manual_seed(0)
+    network = build_model(GRUConfig(), n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(INVENTORY))
+    sessions = [f"day {number}" for number in range(N_DAYS)]
+    return AcousticModel(network, sessions=sessions, n_features=N_FEATURES, inventory=INVENTORY, smoothing=Smoothing())
+
+
+def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> Iterator[Spoken]:
+    """Noise for the model and pseudo-posteriors for the search, again and again."""
+    rng = np.random.default_rng(seed)
+    to_first_frame = AcousticStream(stepper, options=OPTIONS).bins_to_frame
+    while True:
+        for utterance in utterances:
+            n_bins = to_first_frame + (len(utterance.log_probs_PV) - 1) * stepper.patch_stride
+            x_TC = rng.standard_normal((n_bins, stepper.n_features), dtype=np.float32)
+            yield Spoken(utterance.reference, x_TC, utterance.log_probs_PV)
+
+
+def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
+    """Labelled trials of a split, again and again."""
+    trials = open_data(data).split(split)
+    while True:
+        for i in range(len(trials)):
+            x_TC = np.ascontiguousarray(trials.batch([i]).features_BTC[0], dtype=np.float32)
+            yield Spoken(normalize(trials.sentence(i) or ""), x_TC)
+
+
+class Played:
+    """A stepper that computes as another does, and gives the logits that it is told."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.session, self.sessions, self.n_features = stepper.session, stepper.sessions, stepper.n_features
+        self.patch_size, self.patch_stride = stepper.patch_size, stepper.patch_stride
+        self.smoothing, self.inventory = stepper.smoothing, INVENTORY
+        self._stepper = stepper
+        self.logits: Iterator[np.ndarray] | None = None
+
+    def use(self, session: str) -> None:
+        """See `Stepper`."""
+        self._stepper.use(session)
+
+    def start(self) -> None:
+        """See `Stepper`."""
+        self._stepper.start()
+
+    def step(self, bins_SC: np.ndarray) -> np.ndarray:
+        """See `Stepper`."""
+        own_V = self._stepper.step(bins_SC)
+        return own_V if self.logits is None else next(self.logits)
+
+
+class _Eager(TorchStepper):
+    """As the public release steps its model: torch's own GRU, one patch at a time."""
+
+    def __init__(self, model: AcousticModel) -> None:
+        super().__init__(model)
+        self._network = model.network
+
+
+def steppers(model: AcousticModel, modes: Sequence[str]) -> tuple[dict[str, Stepper], dict[str, str]]:
+    """The modes that can be run here, and of the others why not."""
+    found: dict[str, Stepper] = {}
+    missing: dict[str, str] = {}
+    torch_modes: dict[str, Callable[[], Stepper]] = {
+        EAGER: lambda: _Eager(model),
+        "torch fp32": lambda: TorchStepper(model),
+        "torch bf16": lambda: TorchStepper(model, precision="bf16"),
+    }
+    onnx_modes = [mode for mode in modes if mode.startswith("onnx ")]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if onnx_modes:
+                from cortext.models.onnx import OnnxStepper, export_onnx
+
+                save_model(model, Path(folder, "run"))
+                export_onnx(Path(folder, "run"), Path(folder, "onnx"), int8="onnx int8" in modes)
+            for mode in modes:
+                precision = mode.split()[1]
+                found[mode] = (
+                    OnnxStepper(Path(folder, "onnx"), precision=precision)
+                    if mode in onnx_modes
+                    else torch_modes[mode]()
+                )
+        except MissingLibrary as error:
+            missing = dict.fromkeys(onnx_modes, str(error))
+            found = {mode: torch_modes[mode]() for mode in modes if mode in torch_modes}
+    return found, missing
+
+
+@contextmanager
+def one_core(cpu: int | None) -> Iterator[int | None]:
+    """This thread on one core, and torch with this thread alone; yields the core (None where they cannot be chosen)."""
+    threads = torch.get_num_threads()
+    can_choose = hasattr(os, "sched_setaffinity")
+    before = os.sched_getaffinity(0) if can_choose else set()
+    if can_choose:
+        cpu = max(before) if cpu is None else cpu
+        if cpu not in before:
+            raise ConfigError(f"core {cpu} is not among those that this process may use: {sorted(before)}")
+        os.sched_setaffinity(0, {cpu})
+    torch.set_num_threads(1)
+    try:
+        yield cpu if can_choose else None
+    finally:
+        torch.set_num_threads(threads)
+        if can_choose:
+            os.sched_setaffinity(0, before)
+
+
+def bench_latency(
+    model: AcousticModel,
+    paths: Paths,
+    utterances: Sequence[Utterance] | None,
+    facts: dict[str, Any],
+    plan: Plan = Plan(),
+    *,
+    data: Path | None = None,
+    demo: Path | None = None,
+    options: Options = None,
+    stage: Callable[[str], None] = lambda name: None,
+) -> dict[str, Any]:
+    """Time every mode; `facts` say what the search got.
+
+    utterances: pseudo-posteriors for the search; None with `data`, recordings that the model knows
+    options:    of the word search, as for `evaluate`
+    demo:       a directory of `cortext demo`, on which the phoneme errors of every mode are measured
+    Raises ConfigError for an unknown mode, and what models, data and language models raise.
+    """
+    with one_core(plan.cpu) as cpu:
+        errors = {}
+        if demo is not None:
+            stage("measuring phoneme errors")
+            errors = stepped_errors(steppers(load_model(demo / "run"), plan.modes)[0], demo / "packed")
+        stage("laying out the model")
+        found, missing = steppers(model, plan.modes)
+        decoder = Decoder.from_dir(paths.lm, read_options(options))
+        stage(f"timing {plan.steps:,} steps of {', '.join(found)}")
+        taken = _time(found, decoder, utterances, data, plan.steps)
+    modes = {name: _summary(times, errors.get(name)) for name, times in taken.items()}
+    return {
+        "ratio": _ratio(modes, "torch fp32"),
+        "ratios": {name: _ratio(modes, name) for name in modes},
+        "targets": TARGETS,
+        "met": _met(modes),
+        "modes": modes,
+        "missing": missing,
+        "model": {"parameters": model.n_parameters, "config": vars(model.network.config) | {"input_network": None}},
+        "input": facts | {"push_bins": 1, "normalise": OPTIONS.normalise, "smoothing": OPTIONS.smoothing},
+        "options": asdict(decoder.options),
+        "errors_on": None if demo is None else str(demo),
+        "lm": lm_facts(paths),
+        "machine": {"processor": _processor(), "core": cpu, "cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "provenance": provenance(),
+    }
+
+
+def _time(
+    found: dict[str, Stepper],
+    decoder: Decoder,
+    utterances: Sequence[Utterance] | None,
+    data: Path | None,
+    n_steps: int,
+) -> dict[str, _Taken]:
+    played = {name: Played(stepper) for name, stepper in found.items()}
+    pipelines = {name: Pipeline(None, decoder, options=OPTIONS, stepper=stepper) for name, stepper in played.items()}
+    taken = {name: _Taken(StageTimes(n_latest=10 * n_steps)) for name in found}
+    if utterances is not None:
+        spoken = noise(utterances, next(iter(found.values())))
+    else:
+        assert data is not None
+        spoken = recordings(data)
+    warmed_up = False
+    while min(times.n_steps for times in taken.values()) < n_steps:
+        utterance = next(spoken)
+        for name, pipeline in pipelines.items():
+            played[name].logits = None if utterance.logits_PV is None else iter(utterance.logits_PV)
+            _decode(pipeline, utterance, taken[name] if warmed_up else _Taken(StageTimes()))
+        warmed_up = True
+    return taken
+
+
+def _decode(pipeline: Pipeline, utterance: Spoken, taken: _Taken) -> None:
+    """Decode one utterance bin by bin, as they come from a rig."""
+    busy_s = 0.0
+    for t in range(len(utterance.features_TC)):
+        began_s = time.thread_time()
+        update = pipeline.push(utterance.features_TC[t : t + 1])
+        busy_s += time.thread_time() - began_s
+        if len(update.logits_PV):
+            taken.times.add(update.stage_ms)
+            taken.cpu_ms.append(1e3 * busy_s)
+            taken.n_steps += 1
+            busy_s = 0.0
+    began_s = time.perf_counter()
+    nbest = pipeline.finish()
+    taken.final_ms.append(1e3 * (time.perf_counter() - began_s))
+    taken.references.append(utterance.reference)
+    taken.texts.append(nbest[0].text)
+
+
+def _summary(taken: _Taken, errors: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "steps": taken.n_steps,
+        "utterances": len(taken.final_ms),
+        "stages_ms": taken.times.percentiles(),
+        "cpu_ms": _percentiles(taken.cpu_ms),
+        "final_ms": _percentiles(taken.final_ms),
+        "wer": error_rate(taken.references, taken.texts, n_boot=0).rate,
+        "errors": errors,
+    }
+
+
+def _percentiles(ms: Sequence[float]) -> dict[str, float]:
+    return dict(zip(("p50", "p95", "p99", "max"), np.percentile(ms, (50, 95, 99, 100)).tolist(), strict=True))
+
+
+def _ratio(modes: dict[str, Any], name: str) -> float | None:
+    """How many times faster a step of the model is than in torch's own GRU."""
+    if EAGER not in modes or name not in modes:
+        return None
+    eager, other = (modes[mode]["stages_ms"]["model"]["p50"] for mode in (EAGER, name))
+    return float(eager / other)
+
+
+def _met(modes: dict[str, Any]) -> dict[str, Any]:
+    """Which targets are met; None where that was not measured. `fastest` is the fastest mode that costs no errors."""
+    allowed = [
+        name
+        for name, values in modes.items()
+        if values["errors"]
+        and BASE in modes
+        and values["errors"]["per"] - modes[BASE]["errors"]["per"] <= TARGETS["per_cost"]
+    ]
+    p99 = {name: values["stages_ms"]["total"]["p99"] for name, values in modes.items()}
+    fastest = min(allowed, key=lambda name: p99[name], default=None)
+    final_p99 = max(values["final_ms"]["p99"] for values in modes.values())
+    return {
+        "fp32": p99[BASE] <= TARGETS["fp32_p99_ms"] if BASE in p99 else None,
+        "fastest": fastest,
+        "fastest_mode": p99[fastest] <= TARGETS["fastest_p99_ms"] if fastest else None,
+        "final": final_p99 <= TARGETS["final_p99_ms"],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def demo_directory(path: Path) -> Path:
+    """Check that this is a directory of `cortext demo`; raises RunError where it is none."""
+    for part in ("run", "packed"):
+        if not (path / part).is_dir():
+            raise RunError(f"no {part} in it: not a directory of cortext demo", where=path, fix="make it: cortext demo")
+    return path
