@@ -1,7 +1,7 @@
 // cortext, live: what the server says is shown, what a person asks for is sent. The protocol is in docs/page.md.
 
 import { Link } from "./link.js";
-import { showCandidates, showLatency, showStats } from "./panels.js";
+import { ms, showCandidates, showLatency, showStats } from "./panels.js";
 import { Sentence } from "./sentence.js";
 import { Hotwords, Options, Source, keys, theme } from "./settings.js";
 import { Timeline } from "./timeline.js";
@@ -143,7 +143,7 @@ function judge() {
     last.wer === null ? null : `${Math.round(100 * last.wer)}\u2009% word errors`,
     `${last.duration_s.toFixed(1)}\u2009s`,
     last.words_per_minute ? `${Math.round(last.words_per_minute)} words a minute` : null,
-    last.latency_ms === null ? null : `text ${Math.round(last.latency_ms)}\u2009ms after the end`,
+    last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
   ];
   $("judged").textContent = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
   for (const button of document.querySelectorAll("[data-rating]"))

@@ -53,7 +53,7 @@ export function showCandidates(nbest, choose) {
 }
 
 const signed = (value) => value.toFixed(1).replace("-", "\u2212");
-const ms = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).toString());
+export const ms = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).toString());
 
 export function showLatency(latency, final_ms, budget_ms) {
   const known = STAGES.filter(([stage]) => latency?.[stage]).map(([stage, name]) => [name, latency[stage], stage]);
@@ -81,5 +81,6 @@ export function showStats({ n_utterances, n_words, wer, words_per_minute }) {
   $("stat-wer").textContent = or(wer, () => `${(100 * wer).toFixed(1)}\u2009%`);
   $("stat-wpm").textContent = or(words_per_minute, () => Math.round(words_per_minute).toString());
   $("stat-count").textContent = n_utterances.toString();
+  $("stat-count-name").textContent = n_utterances === 1 ? "sentence" : "sentences";
   $("stat-count").title = `${n_words} words`;
 }

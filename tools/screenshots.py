@@ -1,0 +1,72 @@
+"""Pictures of the page for the documentation: `python tools/screenshots.py` after `make demo`.
+
+Serves the demo's validation trials in Debian's Chromium, at real speed: a picture of the light page when a sentence has
+been decided, and one of the dark page while the next one forms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+LIGHT, DARK = ("sim.2025.01.08", "trial 13"), ("sim.2025.01.15", "trial 18")
+"""What is decoded: session and trial."""
+FORMING_MS = 5_600
+"""After so long the dark picture is taken."""
+
+
+def start(page: Page, url: str, trial: tuple[str, str]) -> None:
+    """Open the page and decode a trial."""
+    page.goto(url)
+    page.wait_for_selector('#link[data-link="open"]')
+    page.select_option("#session", trial[0])
+    labels = page.locator("#trial option").all_inner_texts()
+    page.select_option("#trial", label=next(label for label in labels if label.endswith(trial[1])))
+    page.click("#run")
+
+
+def decided(page: Page) -> None:
+    """Wait for the sentence and the statistics after it."""
+    page.wait_for_selector("#sentence[data-kind=decided] .sure", timeout=60_000)
+    page.wait_for_timeout(500)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--demo", type=Path, default=ROOT / "runs" / "demo")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser.add_argument("--log", type=Path, default=ROOT / "build" / "screenshots-log")
+    parser.add_argument("--size", type=int, nargs=2, default=(1280, 800), metavar=("WIDTH", "HEIGHT"))
+    asked = parser.parse_args()
+    verb = [Path(sys.executable).with_name("cortext"), "serve", asked.demo / "run", "--lm", asked.demo / "lm"]
+    data = ["--data", asked.demo / "packed", "--port", "0", "--session-log", asked.log]
+    command = [str(part) for part in (*verb, *data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
+        try:
+            assert server.stdout is not None
+            url = next(line.strip() for line in server.stdout if line.startswith("http"))
+            browser = playwright.chromium.launch(executable_path=asked.chromium, args=["--no-sandbox"])
+            width, height = asked.size
+            settings = {"viewport": {"width": width, "height": height}, "device_scale_factor": 1.5}
+            page = browser.new_page(color_scheme="light", **settings)
+            start(page, url, LIGHT)
+            decided(page)
+            page.screenshot(path=asked.out / "live-light.png")
+            page.close()
+            page = browser.new_page(color_scheme="dark", **settings)
+            start(page, url, DARK)
+            page.wait_for_timeout(FORMING_MS)
+            page.screenshot(path=asked.out / "live-dark.png")
+            browser.close()
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()
