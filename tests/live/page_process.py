@@ -84,7 +84,7 @@ def main() -> None:
     if not (asked.root / "lm").exists():
         prepare(asked.root)
     scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
-    days = Days(Hearing, Decoder.from_dir(asked.root / "lm"))
+    days = Days(Hearing("latest"), Decoder.from_dir(asked.root / "lm"))
     source = Replay(asked.root / "data", loop=asked.loop)
     about = {"version": "0", "run": "a run", "lm": "a language model"}
     with listen("127.0.0.1", asked.port) as listener:
