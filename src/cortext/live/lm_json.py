@@ -47,7 +47,8 @@ class JsonProtocol:
     ) -> None:
         self._decoder, self._options, self._stop = decoder, options, stop
         self.inputs: tuple[str, ...] = (input_stream,)
-        self._output = output_stream
+        self.outputs: tuple[str, ...] = (output_stream,)
+        self.anew, self._output = ("", ""), output_stream
         self._utterances: dict[str, LiveUtterance] = {}
         self._heard_at: dict[str, float] = {}
         self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
@@ -87,7 +88,9 @@ class JsonProtocol:
 
     def stop(self) -> list[Answer]:
         """What is under way has no result."""
-        return [self._error(name, "the server stopped in mid-utterance") for name in self._utterances]
+        names = list(self._utterances)
+        self._utterances.clear()
+        return [self._error(name, "the server stopped in mid-utterance") for name in names]
 
     def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
         answers = []

@@ -42,6 +42,11 @@ class Protocol(Interface):
     inputs: tuple[str, ...]
     """The streams to read; where entries of several have the same time, this is their order."""
 
+    outputs: tuple[str, ...]
+    """The streams of answers."""
+    anew: tuple[str, str]
+    """A stream whose entries begin everything anew, and that of the answers to them; empty where there is none."""
+
     def announcement(self) -> Answer:
         """What is said at the start, and again whenever its stream is missing."""
 
@@ -97,6 +102,10 @@ class PublishedProtocol:
         self._decoder, self._stop = decoder, stop
         self.params, self.streams = params, streams
         self.inputs: tuple[str, ...] = (streams.reset, streams.update, streams.input, streams.finalize)
+        self.outputs: tuple[str, ...] = tuple(
+            name for name in streams.all() if name not in (*self.inputs, streams.args)
+        )
+        self.anew = streams.reset, streams.reset_done
         self._utterance: LiveUtterance | None = None
         self._owner, self._heard_at = b"", 0.0
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
@@ -139,10 +148,10 @@ class PublishedProtocol:
         return [self._error(None, LOST)]
 
     def stop(self) -> list[Answer]:
-        """The utterance under way has no result."""
-        if not self.in_utterance():
+        """The utterance under way has no result, unless another server goes on with it."""
+        if self._utterance is None or not self.in_utterance():
             return []
-        self._drop("the server stops")
+        event("utterance_dropped", "warning", why="the server stops", n_frames=self._utterance.n_frames)
         return [self._error(None, "the server stopped in mid-utterance")]
 
     def _reset(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:

@@ -10,8 +10,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -72,20 +73,24 @@ class RedisLink:
         self.where, self.name, self.n_connections = address(url), f"{name}:{secrets.token_hex(4)}", 0
         self.stop = stop or threading.Event()
         self._errors = redis.exceptions
-        self._newest: dict[str, StreamId] = {}
+        self.newest: dict[str, StreamId] = {}
+        """Ids of the newest entries that were added here."""
         self._kept = _Kept(*keep)
         self._down_since: float | None = None
+        is_socket = url.startswith("unix:")
+        over_tcp = {} if is_socket else {"socket_connect_timeout": timeout_s, "socket_keepalive": True}
         try:
             self._redis = redis.Redis.from_url(
                 url,
                 client_name=self.name,
                 protocol=2,
                 socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                socket_keepalive=True,
+                **over_tcp,
                 redis_connect_func=self._on_connect,
                 retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # repeated unseen, a command could act twice
             )
+            pool = self._redis.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # refuses settings in the URL that there are not
         except (ValueError, TypeError, AttributeError):
             raise _bad_url() from None
 
@@ -116,19 +121,24 @@ class RedisLink:
         than `count` new entries holds back the other streams' later ones until the next call.
         """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
-        rank = {stream: number for number, stream in enumerate(after)}
-        found = self.call(lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000) or []
+        found = self.call(lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000)
+        return _in_order(found, list(after), count)
 
-        def order(entry: Entry) -> tuple[int, int, int]:
-            return entry.id[0], rank[entry.stream], entry.id[1]
+    def read_and_see(
+        self, key: str, after: Mapping[str, StreamId], block_ms: int, count: int = 16
+    ) -> tuple[bool, list[Entry]]:
+        """Whether a key exists at the end of a `read`, and what was read: a key that is gone went before that."""
+        asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
 
-        entries, last = [], (2**64, 0, 0)
-        for stream, items in found:
-            own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
-            if len(own) >= count:
-                last = min(last, order(own[-1]))
-            entries += own
-        return sorted((entry for entry in entries if order(entry) <= last), key=order)
+        def both(redis: Any) -> tuple[Any, int]:
+            pipeline = redis.pipeline(transaction=False)
+            pipeline.xread(asked, count=count, block=block_ms)
+            pipeline.exists(key)
+            found, n_keys = pipeline.execute()
+            return found, n_keys
+
+        found, n_keys = self.call(both, block_ms / 1000)
+        return n_keys > 0, _in_order(found, list(after), count)
 
     def add(self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0)) -> StreamId:
         """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.
@@ -149,12 +159,12 @@ class RedisLink:
                         raise
                     if before and redis.xrange(stream, *2 * [format_id(sent)]):
                         return sent  # by an attempt whose answer was lost
-                    self._newest[stream] = parse_id(redis.xinfo_stream(stream)["last-generated-id"])
+                    self.newest[stream] = parse_id(redis.xinfo_stream(stream)["last-generated-id"])
                     sent, again = None, False
                 else:
                     return sent
 
-        entry_id = self._newest[stream] = self.call(write)
+        entry_id = self.newest[stream] = self.call(write)
         n_bytes = sum(len(value) if isinstance(value, bytes | str) else 8 for value in fields.values())
         self._delete(stream, self._kept.add(stream, entry_id, n_bytes, is_input=False))
         return entry_id
@@ -172,6 +182,19 @@ class RedisLink:
         """Id of the newest entry of a stream, or None."""
         found = self.call(lambda redis: redis.xrevrange(stream, count=1))
         return parse_id(found[0][0]) if found else None
+
+    def count_after(self, stream: str, entry_id: StreamId) -> int:
+        """How many entries of a stream come after an id."""
+        first = format_id((entry_id[0], entry_id[1] + 1))
+        return len(self.call(lambda redis: redis.xrange(stream, first)))
+
+    def trim(self, streams: Iterable[str]) -> None:
+        """Shorten streams that others have filled."""
+        for stream in streams:
+            self.call(partial(self._trim, stream))
+
+    def _trim(self, stream: str, redis: Any) -> None:
+        redis.xtrim(stream, self._kept.most_entries, approximate=True)
 
     def has(self, stream: str, entry_id: StreamId) -> bool:
         """Whether a stream holds that entry."""
@@ -216,7 +239,7 @@ class RedisLink:
 
     def _next_id(self, stream: str, now: tuple[int, int], answers: StreamId) -> StreamId:
         milliseconds = max(now[0] * 1000 + now[1] // 1000, answers[0])
-        newest = max(self._newest.get(stream, (0, 0)), answers)
+        newest = max(self.newest.get(stream, (0, 0)), answers)
         return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
 
     def _bear(self, error: Exception, start: float) -> None:
@@ -269,7 +292,7 @@ class _Kept:
     """What streams hold of entries that are done with, oldest first."""
 
     def __init__(self, most_entries: int, most_bytes: int) -> None:
-        self._most = most_entries, most_bytes
+        self.most_entries, self._most_bytes = most_entries, most_bytes
         self._inputs: set[str] = set()
         self._entries: dict[str, deque[tuple[StreamId, int]]] = {}
         self._n_bytes: dict[str, int] = {}
@@ -281,10 +304,10 @@ class _Kept:
         kept = self._entries.setdefault(stream, deque())
         kept.append((entry_id, n_bytes))
         self._n_bytes[stream] = self._n_bytes.get(stream, 0) + n_bytes
-        if len(kept) <= self._most[0] and self._n_bytes[stream] <= self._most[1]:
+        if len(kept) <= self.most_entries and self._n_bytes[stream] <= self._most_bytes:
             return []
         surplus = []
-        while len(kept) > 1 and (len(kept) > 0.9 * self._most[0] or self._n_bytes[stream] > 0.9 * self._most[1]):
+        while len(kept) > 1 and (len(kept) > 0.9 * self.most_entries or self._n_bytes[stream] > 0.9 * self._most_bytes):
             oldest, size = kept.popleft()
             self._n_bytes[stream] -= size
             surplus.append(oldest)
@@ -297,6 +320,21 @@ class _Kept:
             self._entries[stream].clear()
             self._n_bytes[stream] = 0
         return found
+
+
+def _in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
+    """What XREAD found, in the order of adding, up to where a stream may hold more than was read."""
+
+    def order(entry: Entry) -> tuple[int, int, int]:
+        return entry.id[0], streams.index(entry.stream), entry.id[1]
+
+    entries, last = [], (2**64, 0, 0)
+    for stream, items in found or []:
+        own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
+        if len(own) >= count:
+            last = min(last, order(own[-1]))
+        entries += own
+    return sorted((entry for entry in entries if order(entry) <= last), key=order)
 
 
 def redis_url(host: str, port: int, socket: str | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -13,10 +12,10 @@ from cortext.live.lm_json import INPUT, OUTPUT, JsonProtocol
 from cortext.live.lm_params import PublishedParams, changed_params
 from cortext.live.lm_protocol import Answer, Protocol, PublishedProtocol, PublishedStreams
 from cortext.live.log import event
-from cortext.live.redis_link import RedisLink, Stopped, StreamId, format_id
+from cortext.live.redis_link import RedisLink, Stopped, StreamId, format_id, parse_id
 
 BLOCK_MS = 100
-"""How long a read waits before the server looks whether it was asked to stop, and whether Redis was flushed."""
+"""How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
 
 
 PROFILES = ("published", "json")
@@ -82,10 +81,10 @@ class LMServer:
         self.stop = stop or threading.Event()
         self._protocol, self._take_over = protocol, take_over
         name = f"cortext-lm-server:{protocol.inputs[0]}"
+        self._position_key = f"cortext_lm_position:{protocol.inputs[0]}"
         self._link = RedisLink(url, name, self.stop, timeout_s, keep)
         self._after: dict[str, StreamId] = {}
         self._n_connections = 0
-        self._looked_at = 0.0
         self._first_answer: tuple[str, StreamId] | None = None
         self._skip: dict[str, int] = {}
 
@@ -94,13 +93,7 @@ class LMServer:
         try:
             self._start()
             while not self.stop.is_set():
-                self._look_after()
-                for entry in self._link.read(self._after, BLOCK_MS):
-                    self._answer_to(entry.id, self._protocol.handle(entry, self._text))
-                    self._after[entry.stream] = entry.id
-                    self._link.retire(entry)
-                    if self.stop.is_set():
-                        break
+                self._serve()
         except Stopped:
             pass
         finally:
@@ -109,44 +102,66 @@ class LMServer:
     def _start(self) -> None:
         self._refuse_rivals(self._take_over)
         self._n_connections = self._link.n_connections
-        now = self._link.now()
-        self._after = dict.fromkeys(self._protocol.inputs, now)
-        if isinstance(self._protocol, PublishedProtocol):
-            self._resume(self._protocol.streams)
+        for stream in self._protocol.outputs:
+            self._link.newest[stream] = self._link.newest_id(stream) or (0, 0)
+        self._resume()
+        self._link.trim((*self._protocol.inputs, *self._protocol.outputs))
         self._answer_to((0, 0), [self._protocol.announcement()])
+        self._mark()
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
-    def _resume(self, streams: PublishedStreams) -> None:
-        """Go on where a server before this one ended: after the newest reset, or with it if nobody has answered it.
+    def _resume(self) -> None:
+        """Go on where a server before this one ended, so that a client that waits gets its answer.
 
-        A client that waits for an answer gets it, and an utterance that is under way is searched from its beginning.
+        What came after the last utterance that ended is done again, without the answers that are there already. An
+        entry that begins everything anew, and that nobody has answered, makes what came before it void.
         """
-        reset = self._link.newest_id(streams.reset)
-        if reset is None:
+        found = self._link.call(lambda redis: redis.hgetall(self._position_key))
+        position = {stream.decode(): parse_id(entry_id) for stream, entry_id in found.items()}
+        asked, answered = self._protocol.anew
+        anew = self._link.newest_id(asked) if asked else None
+        if anew and not position and (self._link.newest_id(answered) or (0, 0)) > anew:
+            anew = None  # by a server of another kind
+        if anew and anew > position.get(asked, (0, 0)):
+            void = (anew[0] - 1, 2**64 - 1)
+            self._after = {stream: max(position.get(stream, void), void) for stream in self._protocol.inputs}
+            position = dict.fromkeys(self._protocol.outputs, anew)
+        elif position:
+            self._after = {stream: position[stream] for stream in self._protocol.inputs}
+        else:
+            self._after = dict.fromkeys(self._protocol.inputs, self._link.now())
             return
-        final = self._link.newest_id(streams.final) or (0, 0)
-        self._after = dict.fromkeys(self._protocol.inputs, max(reset, final))
-        answered = (self._link.newest_id(streams.reset_done) or (0, 0)) > reset
-        if not answered:
-            self._after[streams.reset] = (reset[0], reset[1] - 1) if reset[1] else (reset[0] - 1, 2**64 - 1)
-        first = format_id(max(reset, final))
-        partials = self._link.call(lambda redis: redis.xrange(streams.partial, first, count=100_000))
-        self._skip = {streams.partial: len(partials)}
-        event("resuming", after=first, reset_was_answered=answered, partials_answered=len(partials))
+        self._skip = {stream: self._link.count_after(stream, position[stream]) for stream in self._protocol.outputs}
+        event("resuming", after={stream: format_id(i) for stream, i in self._after.items()}, answered=self._skip)
 
-    def _look_after(self) -> None:
-        """See, ten times a second and after every reconnection, whether Redis still has what was said."""
-        reconnected = self._link.n_connections != self._n_connections
-        if not reconnected and time.monotonic() - self._looked_at < BLOCK_MS / 1000:
+    def _mark(self) -> None:
+        """Remember, in Redis, up to where everything has been answered; not while answers are there for more."""
+        if self._protocol.in_utterance() or any(self._skip.values()):
             return
-        if reconnected:
+        position = self._after | {stream: self._link.newest[stream] for stream in self._protocol.outputs}
+        texts = {stream: format_id(entry_id) for stream, entry_id in position.items()}
+        self._link.call(lambda redis: redis.hset(self._position_key, mapping=texts))
+
+    def _serve(self) -> None:
+        """Wait for entries, and answer them."""
+        announced, entries = self._link.read_and_see(self._protocol.announcement().stream, self._after, BLOCK_MS)
+        if self._link.n_connections != self._n_connections:
             self._n_connections = self._link.n_connections
             self._refuse_rivals(take_over=False)
-        announcement = self._protocol.announcement()
-        if not self._link.call(lambda redis: redis.exists(announcement.stream)):
+        if not announced:
             self._after_loss()
-            self._answer_to((0, 0), [announcement])
-        self._looked_at = time.monotonic()
+            self._answer_to((0, 0), [self._protocol.announcement()])
+            self._mark()
+        if not entries and self._skip:  # all that was there has been done again
+            self._skip = {}
+            self._mark()
+        for entry in entries:
+            self._answer_to(entry.id, self._protocol.handle(entry, self._text))
+            self._after[entry.stream] = entry.id
+            self._mark()
+            self._link.retire(entry)
+            if self.stop.is_set():
+                break
 
     def _after_loss(self) -> None:
         """The streams are gone: read the new ones from their beginning, and name what may be missing."""
@@ -163,15 +178,18 @@ class LMServer:
             if self._skip.get(answer.stream):  # a server before this one has said it
                 self._skip[answer.stream] -= 1
                 continue
+            n_connections = self._link.n_connections
             try:
                 entry_id = self._link.add(answer.stream, answer.fields, request)
             except (Stopped, LiveError):
                 event("answer_lost", "error", stream=answer.stream, request=format_id(request))
                 raise
             if not self._protocol.in_utterance():
-                self._first_answer, self._skip = None, {}
+                self._first_answer = None
             elif self._first_answer is None:
-                self._first_answer = answer.stream, entry_id
+                # added over two connections it may be in a Redis that knows nothing of what came before
+                steady = n_connections == self._link.n_connections
+                self._first_answer = answer.stream, entry_id if steady else (0, 0)
 
     def _text(self, key: str) -> str:
         """The text under a key, empty where there is none."""
@@ -196,5 +214,6 @@ class LMServer:
         """Name what has no result, and leave."""
         with suppress(Stopped, LiveError):  # Redis is away: the log has it
             self._answer_to((0, 0), self._protocol.stop())
+            self._mark()
         event("stopped", redis=self._link.where)
         self._link.close()

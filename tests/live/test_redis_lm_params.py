@@ -1,0 +1,100 @@
+"""The published parameters, the candidates that they make, and the text in which candidates are sent."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cortext.decoding import DecoderOptions
+from cortext.errors import ConfigError
+from cortext.live.candidates import Candidate, augmented, scoring
+from cortext.live.lm_params import PublishedParams, changed_params
+
+PUBLISHED = {
+    "max_active": 7000, "min_active": 200, "beam": 17.0, "lattice_beam": 8.0, "acoustic_scale": 0.325,
+    "ctc_blank_skip_threshold": 1.0, "length_penalty": 0.0, "nbest": 100, "blank_penalty": 90.0, "alpha": 0.55,
+    "do_opt": 0, "rescore": 0, "top_candidates_to_augment": 20, "score_penalty_percent": 0.01,
+}  # fmt: skip
+"""As the release's README starts its server."""
+
+
+def test_the_preset_is_the_published_one():
+    assert PublishedParams().announced() == PUBLISHED
+
+
+def test_every_parameter_of_the_search_reaches_it():
+    params = PublishedParams(
+        max_active=11, min_active=3, beam=12.5, lattice_beam=6.0, acoustic_scale=0.5, ctc_blank_skip_threshold=0.9,
+        length_penalty=0.25, nbest=7, blank_penalty=4.0,
+    )  # fmt: skip
+    options = params.options(DecoderOptions(lm_weight=2.0, sil_cost=0.5))
+    assert options == DecoderOptions(
+        max_active=11, min_active=3, beam=12.5, lattice_beam=12.0, acoustic_scale=0.5, blank_skip=0.9,
+        word_score=-0.25, nbest=7, blank_penalty=4.0, lm_weight=2.0, sil_cost=0.5,
+    )  # fmt: skip
+
+
+def test_without_a_preset_the_searchs_own_options_hold():
+    options = DecoderOptions(acoustic_scale=0.8, beam=11.0, word_score=0.5, lm_weight=1.5)
+    params = PublishedParams.of(options)
+    assert params.options(options) == options
+    assert params.top_candidates_to_augment == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("beam", "wide"), ("beam", "nan"), ("beam", "-1"), ("nbest", "2.5"), ("nbest", "0"), ("max_active", ""),
+        ("alpha", "1.5"), ("do_opt", "maybe"), ("blank_penalty", "0"), ("acoustic_scale", "0"),
+        ("acoustic_scale", "inf"), ("top_candidates_to_augment", "-1"), ("score_penalty_percent", "1e400"),
+        ("specific_word_bias", "1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_name_and_the_others_hold(name, text):
+    params, refused = PublishedParams().updated({"lattice_beam": "5", name: text, "rescore": "True"})
+    assert list(refused) == [name]
+    assert params == dataclasses.replace(PublishedParams(), lattice_beam=5.0, rescore=True)
+
+
+def test_what_the_command_line_cannot_use_is_an_error():
+    assert changed_params(PublishedParams(), ["beam=9", "do_opt=1"]).beam == 9
+    with pytest.raises(ConfigError, match=r"beem: unknown parameter; did you mean 'beam'\?"):
+        changed_params(PublishedParams(), ["beem=9"])
+    with pytest.raises(ConfigError, match="no name=value"):
+        changed_params(PublishedParams(), ["beam"])
+
+
+OPTIONS = DecoderOptions(acoustic_scale=0.5, lm_weight=1.0)
+
+
+def test_two_candidates_exchange_the_words_in_which_they_differ():
+    candidates = [Candidate("i see you", -10.0, -4.0, 0.0, -9.0), Candidate("a sea you", -12.0, -8.0, 0.0, -14.0)]
+    found = augmented(candidates, OPTIONS, top=20, penalty_fraction=0.01)
+    # each new one: acoustic -11 less 1 %, n-gram -6 less 1 %; total = 0.5 acoustic + ngram
+    made = {(round(c.acoustic, 9), round(c.ngram, 9), round(c.total, 9)) for c in found[1:3]}
+    assert [candidate.sentence for candidate in found] == ["i see you", "a see you", "i sea you", "a sea you"]
+    assert made == {(-11.11, -6.06, -11.615)}
+    assert (found[0], found[3]) == tuple(candidates)
+
+
+def test_candidates_of_other_lengths_and_beyond_the_top_are_left_alone():
+    candidates = [Candidate(text, -1.0, -1.0, 0.0, -float(n)) for n, text in enumerate(("a b", "a b c", "a d", "e b"))]
+    assert augmented(candidates, OPTIONS, top=2, penalty_fraction=0.0) == candidates
+    assert augmented(candidates, OPTIONS, top=0, penalty_fraction=0.0) == candidates
+    assert {c.sentence for c in augmented(candidates, OPTIONS, 20, 0.0)} == {"a b", "a b c", "a d", "e b", "e d"}
+
+
+def test_scores_that_are_equal_keep_their_order_for_a_client_that_sorts():
+    candidates = [Candidate(text, -1.0, -2.0, 0.0, -3.0) for text in ("to", "too", "two")]
+    totals = [float(part) for part in scoring(candidates).split(";")[4::5]]
+    assert list(np.argsort(totals)[::-1]) == [0, 1, 2]
+    assert totals == pytest.approx([-3.0] * 3, abs=1e-12)
+
+
+def test_a_sentence_holds_no_separator():
+    assert scoring([Candidate("a;b", -1.5, -2.0, 0.0, -3.25)]) == "a,b;-1.5;-2.0;0.0;-3.25"
+
+
+def test_an_impossible_score_can_still_be_read():
+    parts = scoring([Candidate("", -np.inf, -2.0, 0.0, -np.inf)] * 2).split(";")
+    assert [float(part) for part in parts[4::5]] == [-np.inf, -np.inf]

@@ -1,0 +1,157 @@
+"""`cortext lm-server` as a process: killed, ended by signals, started late, on a full disk, with wrong arguments."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_cases import SENTENCES, sentence_entries, write_lm
+from lm_cases import Log, normalised, spoken_logits
+from redis_process import wait_for
+from release_client import ReleaseClient
+
+from cortext.decoding import Decoder, DecoderOptions
+from cortext.live.lm_params import PublishedParams
+
+TEXT = "i would like water too"
+LOGITS = spoken_logits(TEXT)
+HALF = len(LOGITS) // 2
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+
+
+@pytest.fixture
+def process(decoder, tmp_path):
+    """Starts `cortext lm-server` as a user would; all are ended with the test."""
+    started = []
+
+    def start(redis, *arguments):
+        log = Log(tmp_path / f"process-{len(started)}.log")
+        command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", decoder.lm_dir, "--log", log.path]
+        command += ["--preset", "published", "--redis-port", str(redis.port), *arguments]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}))
+        wait_for(lambda: log.path.exists() and log.lines("serving"), "server")
+        return started[-1], log
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_goes_on_where_it_ended(redis_server, decoder, process):
+    options = PublishedParams().options(DecoderOptions())
+    expected = decoder.with_options(**vars(options)).decode(normalised(LOGITS), "lm")
+    client = ReleaseClient(redis_server.client())
+    first, _ = process(redis_server)
+    client.decode(LOGITS)
+    client.reset()
+    client.send(LOGITS[:5])
+    client.send(LOGITS[5:HALF])
+    first.kill()
+    first.wait()
+    client.redis.xadd("remote_lm_input", {"logits": LOGITS[HALF:].tobytes()})
+    client.redis.xadd("remote_lm_finalize", {"done": 0})
+    _, log = process(redis_server)
+    assert log.lines("resuming")[0]["answered"]["remote_lm_output_partial"] == 2
+    final = client.wait("remote_lm_output_final")
+    assert final[b"scoring"].decode().split(";")[4] == repr(expected[0].score)
+    assert client.redis.xlen("remote_lm_output_partial") == 1 + 3
+    assert client.wait("remote_lm_output_partial")[b"lm_response_partial"].decode() == TEXT
+    assert client.decode(LOGITS).text == TEXT
+
+
+@pytest.mark.slow
+def test_a_client_that_was_there_before_the_server_is_served(redis_server, process):
+    client = ReleaseClient(redis_server.client())
+    client.redis.xadd("remote_lm_finalize", {"done": 0}, id="1-0")  # nobody's: a reset comes after it
+    client.redis.xadd("remote_lm_reset", {"done": 0})
+    process(redis_server)
+    assert client.wait("remote_lm_done_resetting") == {b"done": b"1"}
+    client.send(LOGITS)
+    assert client.finalize().text == TEXT
+    assert client.redis.xlen("remote_lm_output_final") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_what_it_leaves_undone_is_named(redis_server, process, number):
+    client = ReleaseClient(redis_server.client())
+    server, log = process(redis_server)
+    client.reset()
+    client.send(LOGITS[:HALF])
+    start = time.monotonic()
+    server.send_signal(number)
+    assert server.wait(timeout=10) == 0
+    assert time.monotonic() - start < 3
+    assert server.stderr.read() == b""
+    assert [line["event"] for line in log.lines()][-1] == "stopped"
+    assert log.lines("utterance_dropped")[0]["why"] == "the server stops"
+    assert client.redis.xrange("remote_lm_errors")[-1][1] == {b"error": b"the server stopped in mid-utterance"}
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_server_that_waits_for_redis_or_searches_for_long(redis_server, process):
+    server, log = process(redis_server)
+    redis_server.client().xadd("remote_lm_input", {"logits": np.tile(LOGITS, (4000, 1)).tobytes()})
+    time.sleep(0.1)
+    server.terminate()
+    assert server.wait(timeout=10) == 0
+    assert log.lines("utterance_dropped")
+    server, log = process(redis_server)
+    redis_server.stop()
+    log.wait("redis_unreachable")
+    server.terminate()
+    assert server.wait(timeout=10) == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_log_ends_nothing(redis_server, decoder):
+    command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", decoder.lm_dir, "--log", "/dev/full"]
+    with subprocess.Popen([*command, "--redis-port", str(redis_server.port)], stderr=subprocess.PIPE) as server:
+        redis = redis_server.client()
+        wait_for(lambda: redis.xlen("remote_lm_args"), "announcement")
+        assert ReleaseClient(redis).decode(LOGITS).text == TEXT
+        server.terminate()
+        assert (server.wait(timeout=10), server.stderr.read()) == (0, b"")
+
+
+@pytest.mark.slow
+def test_wrong_arguments_are_one_line(tmp_path, decoder):
+    def run(*arguments):
+        command = [Path(sys.executable).parent / "cortext", "lm-server", *arguments]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        return done.stderr
+
+    assert "lexicon.txt" in run("--lm", tmp_path)
+    assert "unknown preset 'publised'; did you mean 'published'?" in run("--lm", decoder.lm_dir, "--preset", "publised")
+    assert "did you mean 'beam'?" in run("--lm", decoder.lm_dir, "--set", "beem=3")
+    assert "the log cannot be written" in run("--lm", decoder.lm_dir, "--log", tmp_path / "no" / "log")
+
+
+@pytest.mark.slow
+def test_a_server_killed_over_and_over_gives_every_sentence_once(redis_server, process):
+    client = ReleaseClient(redis_server.client())
+    for _ in range(3):
+        server, _ = process(redis_server)
+        client.reset()
+        client.redis.xadd("remote_lm_input", {"logits": LOGITS.tobytes()})
+        client.redis.xadd("remote_lm_finalize", {"done": 0})
+        server.kill()  # before, while or after it answers
+        server.wait()
+        server, _ = process(redis_server)
+        final = client.wait("remote_lm_output_final")
+        assert final[b"lm_response_final"].decode() == TEXT
+        server.kill()
+        server.wait()
+    assert client.redis.xlen("remote_lm_output_final") == 3
+    assert client.redis.xlen("remote_lm_output_partial") == 3
