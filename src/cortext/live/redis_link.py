@@ -28,8 +28,8 @@ SLOW_S = 1.0
 """A command that takes longer is mentioned in the log."""
 LONGEST_WAIT_S = 1.0
 """Between two attempts to reach a Redis that does not answer."""
-_REFUSING = ("OOM ", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
-"""How replies begin that refuse to write for now: memory or disk are full, or another server is in charge."""
+_REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
+"""How replies begin that refuse to write for now: memory or disk are full, or copies are missing."""
 
 
 class Stopped(Exception):
@@ -250,7 +250,9 @@ class RedisLink:
         if isinstance(error, errors.ConnectionError | errors.TimeoutError):
             self._redis.connection_pool.disconnect()
             self._down("redis_unreachable", start)
-        elif isinstance(error, errors.OutOfMemoryError) or what.startswith(_REFUSING):
+        elif isinstance(
+            error, errors.OutOfMemoryError | errors.ReadOnlyError | errors.MasterDownError
+        ) or what.startswith(_REFUSING):
             if self._down("redis_refuses_to_write", start, reason=what):
                 for stream, ids in self._kept.all_inputs():
                     self._delete(stream, ids)
