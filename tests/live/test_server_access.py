@@ -9,7 +9,7 @@ from serving import DEADLINE_S, HTTP, TOKEN, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from cortext.live.access import MAX_BODY, MAX_READERS, Access, is_loopback, new_token
+from cortext.live.access import MAX_BODY, MAX_READERS, Access, address, is_loopback, new_token
 
 OURS = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -170,3 +170,17 @@ def test_tokens_are_long_and_new():
 )
 def test_knows_which_addresses_are_of_this_machine_alone(host, alone):
     assert is_loopback(host) is alone
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8765/#token=t"),
+        ("::1", "http://[::1]:8765/#token=t"),
+        ("localhost", "http://localhost:8765/#token=t"),
+        ("0.0.0.0", f"http://{socket.gethostname()}:8765/#token=t"),
+    ],
+)
+def test_the_address_that_is_printed_is_one_that_a_browser_can_open_and_the_server_accepts(host, url):
+    assert address(host, 8765, "t") == url
+    assert Access("t", host).allows_host(url.removeprefix("http://").partition("/")[0])

@@ -7,9 +7,12 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
+from cortext.decoding.options import Partial
 from cortext.errors import LiveError
 from cortext.live.fanout import MAX_WAITING, Fanout, Reader
 from cortext.live.messages import MAX_BINS, MAX_FRAMES, Event, Step, feature_groups, shown_bins, shown_posteriors
+from cortext.live.page_utterance import PageUtterance
+from cortext.live.pipeline import Update
 
 C, V = 3, 41
 
@@ -90,6 +93,17 @@ def test_a_reader_waits_for_what_comes_from_another_thread():
         assert (len(fanout), len(reader)) == (0, 0)
 
     asyncio.run(read())
+
+
+def test_features_are_kept_for_the_log_as_z_scores():
+    utterance = PageUtterance(1, "day", keep=True)
+    update = Update(Partial("", ""), np.empty((0, V), dtype=np.float32), {}, None)
+    for value in (1.0, 5.0):
+        assert utterance.step(np.full((1, 2), value, dtype=np.float32), update) is None
+    assert utterance.features_TC(None).tolist() == [[1, 1], [5, 5]]
+    mean_C, std_C = np.array([3.0, 1.0]), np.array([2.0, 0.0])
+    assert utterance.features_TC((mean_C, std_C)).tolist() == [[-1, 0], [1, 4]]
+    assert PageUtterance(2, "day").features_TC(None) is None
 
 
 def test_z_scores_from_minus_three_to_three_are_shown():

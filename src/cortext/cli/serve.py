@@ -66,7 +66,10 @@ def serve(
         str, typer.Option(help="Address to listen on; others than this machine's need care.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
-    token: Annotated[str | None, typer.Option(help="What a client must show; made up at random without it.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="CORTEXT_TOKEN", help="What a client must show; made up at random without it."),
+    ] = None,
     open_view: Annotated[bool, typer.Option("--open-view", help="Anybody who reaches the page may watch.")] = False,
     speed: Annotated[str, typer.Option(help="1 is the recording's own, max as fast as can be.")] = "1",
     loop: Annotated[bool, typer.Option("--loop", help="Begin again after the last trial.")] = False,
@@ -95,7 +98,7 @@ def serve(
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
-    from cortext.live.access import Access, is_loopback, new_token
+    from cortext.live.access import Access, address, is_loopback, new_token
     from cortext.live.log import open_log
     from cortext.live.server import listen, run_server
     from cortext.live.setup import LiveSettings
@@ -114,8 +117,7 @@ def serve(
         typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms")
         if not is_loopback(host):
             typer.echo(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
-        shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"http://{shown}:{listener.getsockname()[1]}/#token={access.token}")
+        typer.echo(address(host, listener.getsockname()[1], access.token))
         run_server(session, access, listener)
 
 

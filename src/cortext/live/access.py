@@ -60,6 +60,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def address(host: str, port: int, token: str) -> str:
+    """Where a browser finds the page; the token is in the fragment, which is never sent or logged."""
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        shown = host
+    else:
+        named = socket.gethostname() if parsed.is_unspecified else host
+        shown = f"[{named}]" if ":" in named else named
+    return f"http://{shown}:{port}/#token={token}"
+
+
 class Access:
     """The rules.
 

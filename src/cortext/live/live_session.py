@@ -77,6 +77,7 @@ class LiveSession:
         self._session: str | None = None
         self._playing: Playing | None = None
         self._last_trial: int | None = None
+        self._block: tuple[str, int] | None = None
         self._utterance: PageUtterance | None = None
         self._n_utterances = 0
         self._said_in_trial: list[str] = []
@@ -237,7 +238,10 @@ class LiveSession:
         self._playing, self._last_trial, self._state = playing, playing.number, "running"
         self._said_in_trial = []
         self._due_s = time.monotonic()
-        self._days.use(playing.trial.session)
+        pipeline, block = self._days.use(playing.trial.session), (playing.trial.session, playing.trial.block)
+        if block != self._block:
+            self._block = block
+            pipeline.start_block()
         self._tell_state()
 
     def _stop(self) -> None:
@@ -283,6 +287,7 @@ class LiveSession:
         if self._feed is not None:
             raise LiveError("another feed is connected", fix="end that one first")
         self._feed, self._state = feed, "running"
+        self._days.pipeline.start_block()
         self._tell_state()
 
     def _take_in(self, frames_TC: np.ndarray) -> None:
