@@ -435,3 +435,57 @@ def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
         watched.context.close()
     finally:
         server.stop()
+
+
+DRAWN = """async () => {
+  const { Timeline } = await import('./timeline.js');
+  const canvas = () => { const made = document.createElement('canvas');
+    Object.assign(made.style, {width: '460px', height: '100px', color: 'var(--heat-mid)'});
+    made.getContext('2d', {willReadFrequently: true}); document.body.append(made); return made; };
+  const canvases = {features: canvas(), phonemes: canvas(), marks: canvas()};
+  const groups = [{name: 'one', rows: [0]}, {name: 'other', rows: [1]}];
+  const timeline = new Timeline(canvases, groups, 2, [{name: 'both', rows: [0, 1]}], ['BLANK', 'AA']);
+  const ends = Object.fromEntries(['low', 'high', 'mid'].map((end) =>
+    [getComputedStyle(document.getElementById(`key-${end}`)).color.match(/\\d+/g).join(), end]));
+  const at = (canvas, x, y) => { timeline.paint();
+    const [...pixel] = canvas.getContext('2d').getImageData(x, y, 1, 1).data; return ends[pixel.slice(0, 3).join()]; };
+  %s }"""
+
+
+def drawn(watched, script):
+    return watched.page.evaluate(DRAWN.replace("%s", script))
+
+
+def test_each_feature_is_drawn_in_its_band_and_the_newest_bin_at_the_right_edge(watched):
+    found = drawn(
+        watched,
+        """timeline.begin();
+        timeline.addBins(Uint8Array.of(255, 0,  0, 255), 2, 2);
+        const shown = (places) => places.map(([x, y]) => at(canvases.features, x, y));
+        const two = shown([[458, 20], [458, 80], [459, 20], [459, 80], [457, 20]]);
+        const many = new Uint8Array(2 * 5000).map((_, i) => 255 * (i % 2));
+        timeline.addBins(many, 5000, 5002);
+        return [two, shown([[0, 20], [0, 80], [459, 20], [459, 80]])];""",
+    )
+    # nothing yet is drawn as the middle of the scale
+    assert found == [["high", "low", "low", "high", "mid"], ["low", "high", "low", "high"]]
+
+
+def test_phonemes_are_drawn_under_the_bins_that_they_tell_of_also_after_a_gap(watched):
+    found = drawn(
+        watched,
+        """timeline.begin();
+        const bins = new Uint8Array(2 * 256), sure = Uint8Array.of(0, 255);
+        for (let n = 1; n <= 10; n++) { timeline.addBins(bins, 4, 4 * n); if (n > 4) timeline.addFrames(sure, 1); }
+        const places = () => [...Array(460).keys()].filter((x) => at(canvases.phonemes, x, 99) === 'high');
+        const before = places();
+        timeline.addBins(bins, 256, 600);
+        timeline.resume(600, 1);
+        timeline.addFrames(sure, 1);
+        return [before, places(), timeline.written.map(({ column, text }) => [column, text])];""",
+    )
+    # 6 frames of 4 bins from the utterance's first bin on, which is 40 bins from the edge
+    assert found[0] == list(range(420, 444))
+    # after 600 bins the newest frame ends as long before the edge as before: 40 - 24 bins, the oldest have left
+    assert found[1] == list(range(460 - 16 - 4, 460 - 16))
+    assert found[2] == [[2, "AA"]]

@@ -163,10 +163,9 @@ export class Timeline {
     const first = this.origin + until - n;
     this.advance(first + n - this.now);
     for (let i = 0; i < n; i++) this.features.write(first + i, bins, i * this.features.nValues);
-    if (this.nFrames) this.late = until - FRAME_COLUMNS * this.nFrames;
   }
 
-  // After a gap: frames go on where those end that have been so late as before.
+  // After a gap: the next n frames end as long before the newest bin as those before the gap did.
   resume(until, n) {
     this.nFrames = Math.max(0, Math.round((until - this.late) / FRAME_COLUMNS) - n);
   }
@@ -186,6 +185,7 @@ export class Timeline {
         this.written.push({ column: column + FRAME_COLUMNS / 2, text });
       this.winner = best;
     }
+    if (n) this.late = this.now - this.origin - FRAME_COLUMNS * this.nFrames;
     this.soon();
   }
 
