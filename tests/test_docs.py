@@ -39,6 +39,13 @@ def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]
     return ran
 
 
+def joined_python(document: Path) -> str:
+    """The document's blocks with its Python in one, where later blocks use what earlier ones made."""
+    blocks = BLOCK.findall(document.read_text())
+    bash, python = ("".join(code for language, code in blocks if language == wanted) for wanted in ("bash", "python"))
+    return f"```bash\n{bash}```\n```python\n{python}```\n"
+
+
 def test_bring_your_own_data_works_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [])
     assert (tmp_path / "eval" / "report.html").is_file()
@@ -64,6 +71,12 @@ def test_the_three_networks_are_trained_and_used_as_written(tmp_path):
     substitutions = [*TINY, (r"^python benchmarks/.*$", "true")]
     run_blocks(ROOT / "docs" / "adversarial.md", tmp_path, substitutions)
     assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_live_decoding_goes_as_written(tmp_path):
+    (tmp_path / "live.md").write_text(joined_python(ROOT / "docs" / "live.md"))
+    run_blocks(tmp_path / "live.md", tmp_path, [(r"^cortext demo", "cortext demo --preset tiny")])
 
 
 def test_saved_logits_are_decoded_as_written(tmp_path):
