@@ -267,3 +267,13 @@ def test_the_sentences_of_the_shared_model_hold_homophones():
     assert {"see", "sea"} <= sounds["S IY"]
     assert SENTENCES.log_prob(["like", "to"], "see") > SENTENCES.log_prob(["like", "to"], "sea") + 1
     assert DecoderOptions().history_words == 0
+
+
+def test_a_decoder_tells_which_words_its_utterances_can_hold(lm_of):
+    decoder = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE)
+    assert "c" in decoder
+    assert "zanzibar" not in decoder
+    decoder.add_words(["zanzibar"])
+    decoder.remove_words(["c"])
+    assert "zanzibar" in decoder
+    assert "c" not in decoder
