@@ -7,7 +7,7 @@ import torch
 
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
-from cortext.errors import ConfigError, DataError, DecodingError, RunError
+from cortext.errors import ConfigError, DataError, DecodingError, LiveError, RunError
 from cortext.features.stream import RollingZScore
 from cortext.live.clock import StageTimes
 from cortext.live.endpoint import Endpoint, EndpointOptions
@@ -195,6 +195,26 @@ def test_words_have_times_and_a_confidence(decoder):
     assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
     assert words[1].start_ms == pytest.approx(4 * 80, abs=80)
     assert all(0.9 < word.confidence <= 1 for word in words)
+
+
+def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its_frame(decoder):
+    class Failing(ScriptedStepper):
+        def step(self, bins_SC):
+            if self.n_steps == 3:
+                self.n_steps += 1
+                raise LiveError("the model's process has ended")
+            return super().step(bins_SC)
+
+    pipeline = Pipeline(None, decoder, stepper=Failing())
+    said = script(["AY", SIL, BLANK, BLANK, "S", "IY", SIL, "Y", "UW", SIL])
+    refused = 0
+    for t in range(len(said)):
+        try:
+            pipeline.push(said[t : t + 1])
+        except LiveError:
+            refused += 1
+    assert refused == 1
+    assert pipeline.finish()[0].text == "i see you"
 
 
 SPEECH = ["AY", SIL, "S", "IY", SIL, "Y", "UW", SIL]

@@ -144,9 +144,10 @@ class AcousticStream:
         if self._smoother:
             x_TC = self._smoother.push(x_TC)
         self._watch.lap("smooth")
-        logits = [self.stepper.step(bins_SC) for bins_SC in self._patches(x_TC)]
+        patches = self._patches(x_TC)
+        self._n_frames += len(patches)  # also where a step fails: the utterance goes on without the frame
+        logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._watch.lap("model")
-        self._n_frames += len(logits)
         return np.stack(logits)
 
     def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
