@@ -79,13 +79,14 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=4.0)
     parser.add_argument("--loop", action="store_true")
     parser.add_argument("--open-view", action="store_true")
+    parser.add_argument("--feed", action="store_true")
     parser.add_argument("--no-log", action="store_true")
     asked = parser.parse_args()
     if not (asked.root / "lm").exists():
         prepare(asked.root)
     scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
     days = Days(Hearing("latest"), Decoder.from_dir(asked.root / "lm"))
-    source = Replay(asked.root / "data", loop=asked.loop)
+    source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
     about = {"version": "0", "run": "a run", "lm": "a language model"}
     with listen("127.0.0.1", asked.port) as listener:
         session = LiveSession(days, source, speed=asked.speed, scribe=scribe, about=about)

@@ -4,8 +4,10 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from page_browser import CHROMIUM, TOKEN, PageServer, contrast
+from page_process import spoken
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 FIRST_DAY = "t15.2023.08.11"
@@ -435,6 +437,40 @@ def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
         watched.context.close()
     finally:
         server.stop()
+
+
+def test_frames_of_a_feed_are_decoded_and_the_page_says_where_they_come_from(browser, root):
+    from websockets.sync.client import connect
+
+    server = PageServer(root, "--no-log", "--feed").start()
+    try:
+        watched = Watched(browser, server.url).open().connected()
+        watched.wait_for_text("#feed", "Frames come in at /feed")
+        assert watched.page.is_hidden("#source")
+        assert watched.page.is_disabled("#run")
+        with connect(f"ws://127.0.0.1:{server.port}/feed?token={TOKEN}") as feed:
+            feed.send(spoken("you see me", np.random.default_rng(0)).tobytes())
+            watched.wait_for_text("#run-text", "Stop")
+            watched.wait_for_text("#sentence", "you see me")
+            feed.send('{"end": true}')
+            watched.page.wait_for_selector("#sentence[data-kind=decided]")
+            assert watched.text("#sentence") == "you see me"
+            assert watched.page.is_hidden("#reference-line")
+        assert watched.complaints == []
+        watched.context.close()
+    finally:
+        server.stop()
+
+
+def test_a_stage_over_the_budget_is_marked_in_words(watched):
+    watched.page.evaluate(
+        """async () => (await import('./panels.js')).showLatency(
+        {model: {p50: 30, p99: 90}, total: {p50: 40, p99: 79.9}}, {p50: null, p99: null}, 80)"""
+    )
+    over = watched.page.locator("#latency .over")
+    assert [text.split() for text in over.all_inner_texts()] == [["Model", "30", "90", "ms"]]
+    after = "e => getComputedStyle(e.lastElementChild, '::after').content"
+    assert over.evaluate(after) == '" over"'
 
 
 DRAWN = """async () => {

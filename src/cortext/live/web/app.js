@@ -78,8 +78,9 @@ function welcome(message) {
   source.show(message.source);
   timeline?.end();
   timeline = makeTimeline(message);
-  current = null;
+  current = last = null; // numbers of utterances begin anew with the server, which sends the last one again
   changed(message);
+  judge();
 }
 
 function makeTimeline({ arrays, n_features, tokens }) {
@@ -174,7 +175,9 @@ function changed(message) {
 
 function enable() {
   const open = $("link").dataset.link === "open" && hello?.can_control;
-  for (const id of ["run", "previous", "next", "session", "trial", "hotwords", "options"]) $(id).disabled = !open;
+  const fed = hello?.source.kind === "feed"; // runs when its frames come
+  $("run").disabled = !open || (fed && state?.state !== "running");
+  for (const id of ["previous", "next", "session", "trial", "hotwords", "options"]) $(id).disabled = !open;
   for (const button of [...document.querySelectorAll("[data-rating]"), $("correct")]) button.disabled = !open || !last;
   document.body.classList.toggle("watching", Boolean(hello && !hello.can_control));
 }
