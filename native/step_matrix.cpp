@@ -45,6 +45,17 @@ std::uint32_t to_bfloat16(float x) {
     return (word + 0x7FFF + ((word >> 16) & 1)) >> 16;
 }
 
+// How far ahead weights are fetched, past the caches: none is read twice before all have been, and what else a decoder
+// needs for a step, the word search above all, would otherwise have to be read from memory again each time.
+constexpr std::size_t words_ahead = 4096 / sizeof(std::uint32_t);
+
+CORTEXT_INLINE Words next_words(const std::uint32_t* from) {
+    __builtin_prefetch(from + words_ahead, 0, 0);
+    return load<Words>(from);
+}
+
+CORTEXT_INLINE Floats as_floats(const Words& words) { return load<Floats>(&words); }
+
 // sums += the weights of two columns times x[0] and x[1]; returns where the next weights are.
 template <bool halves, std::size_t n>
 CORTEXT_INLINE const std::uint32_t* add_two_columns(const std::uint32_t* words, const float* x, Floats (&first)[n],
@@ -53,13 +64,12 @@ CORTEXT_INLINE const std::uint32_t* add_two_columns(const std::uint32_t* words, 
 #pragma GCC unroll 4
     for (std::size_t v = 0; v < n; ++v) {
         if (halves) {
-            const Words both = load<Words>(words + v * lanes);
-            const Words low = both << 16, high = both & 0xFFFF0000U;
-            first[v] += load<Floats>(&low) * x0;
-            second[v] += load<Floats>(&high) * x1;
+            const Words both = next_words(words + v * lanes);
+            first[v] += as_floats(both << 16) * x0;
+            second[v] += as_floats(both & 0xFFFF0000U) * x1;
         } else {
-            first[v] += load<Floats>(words + v * lanes) * x0;
-            second[v] += load<Floats>(words + (n + v) * lanes) * x1;
+            first[v] += as_floats(next_words(words + v * lanes)) * x0;
+            second[v] += as_floats(next_words(words + (n + v) * lanes)) * x1;
         }
     }
     return words + (halves ? 1 : 2) * n * lanes;
