@@ -25,7 +25,7 @@ from cortext.evaluation.use_log import RATINGS
 from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, Access, Guard
 from cortext.live.fanout import Reader
 from cortext.live.live_session import LiveSession
-from cortext.live.log import event
+from cortext.live.log import event, internal_error
 from cortext.live.scribe import Scribe
 
 WEB = Path(__file__).parent / "web"
@@ -71,6 +71,9 @@ def build_app(session: LiveSession, access: Access) -> Guard:
             return _error(409, str(error))
         except CortextError as error:
             return _error(400, str(error))
+        except Exception as error:
+            event("request_failed", "error", error=internal_error(error))
+            return _error(500, internal_error(error))
 
     @app.websocket("/ws")
     async def watch(ws: WebSocket) -> None:
@@ -87,11 +90,6 @@ def build_app(session: LiveSession, access: Access) -> Guard:
         if path is None or path.suffix not in TYPES:
             return _error(404, "no such page")
         return FileResponse(path, media_type=TYPES[path.suffix])
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        event("internal_error", "error", kind=type(error).__name__)
-        return _error(500, f"internal error: {type(error).__name__}")
 
     return Guard(app, access)
 
