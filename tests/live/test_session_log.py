@@ -104,7 +104,7 @@ def test_a_session_that_is_no_folder_name_is_refused(session):
 
 @pytest.mark.parametrize("wrong", [{"duration_s": float("nan")}, {"duration_s": -1.0}, {"when": datetime(2023, 8, 13)}])
 def test_a_time_that_cannot_be_is_refused(wrong):
-    with pytest.raises(LiveError, match="seconds, and a time with its offset from UTC, are needed"):
+    with pytest.raises(LiveError, match="number of seconds is needed|a time without its offset"):
         Utterance(**({"id": 1, "session": DAY, "duration_s": 1.0, "text": "a"} | wrong))
 
 
@@ -483,8 +483,41 @@ def test_what_is_learnt_from_next_time_includes_what_was_corrected_since(model, 
 
 def test_a_session_file_written_by_hand_is_added_to(tmp_path):
     path = tmp_path / "recordings" / DAY / "data_train.hdf5"
-    write_session(path, [Trial(features(5), DAY, 3, 9, "a cat", np.array([3, 40]))])
+    by_hand = Trial(features(5), DAY, 3, 0, "a cat", np.array([3, 40]))
+    write_session(path, [by_hand])
     with SessionLog(tmp_path) as log:
         log.append(utterance(0), features(0))
         log.rate(0, "right")
-    assert [(trial.block, trial.trial) for trial in recorded(tmp_path)] == [(3, 9), (1, 0)]
+        kept = [(trial.block, trial.trial, trial.sentence) for trial in recorded(tmp_path)]
+        assert kept == [(3, 0, "a cat"), (NOON.timestamp(), 0, "i see you")]
+        log.rate(0, "wrong")
+    (left,) = recorded(tmp_path)
+    assert left.sentence == "a cat"
+    np.testing.assert_array_equal(left.features_TC, by_hand.features_TC)
+
+
+def test_recordings_stay_those_of_their_own_log_when_a_new_one_is_begun(tmp_path):
+    """Who sets the texts aside (an archive, privacy) and keeps the recordings gets no wrong labels."""
+    said = {}
+    for life, text in enumerate(["i see you", "you see me"]):
+        with SessionLog(tmp_path) as log:
+            when = NOON + timedelta(days=life)
+            log.append(Utterance(0, DAY, 6.0, text, when=when), features(life))
+            assert log.rate(0, "right") is True
+        SessionLog(tmp_path).close()
+        (tmp_path / "utterances.jsonl").rename(tmp_path / f"archive-{life}.jsonl")
+        said[text] = features(life)
+    kept = {trial.sentence: trial.features_TC for trial in recorded(tmp_path)}
+    assert kept.keys() == said.keys()
+    for text, features_TC in said.items():
+        np.testing.assert_array_equal(kept[text], features_TC)
+
+
+def test_a_clock_that_was_never_set_stops_no_logging_and_an_impossible_one_is_named(tmp_path):
+    never_set = datetime(1969, 12, 31, 17, 0, 9, tzinfo=timezone(timedelta(hours=-7)))
+    with SessionLog(tmp_path) as log:
+        log.append(Utterance(0, DAY, 6.0, "i see you", when=never_set))
+        assert log.rate(0, "right") is False  # without features
+        with pytest.raises(LiveError, match="which no clock shows"):
+            log.append(Utterance(1, DAY, 6.0, "i see you", when=NOON.replace(year=1066)))
+    assert [entry.when for entry in read_log(tmp_path).entries] == [never_set]

@@ -143,11 +143,16 @@ def _time(line: dict[str, Any]) -> datetime:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"when is {text[:40]!r} and not a time") from None
-    if not 1970 <= when.year < 3000:
-        raise ValueError(f"when is {text!r}, which no clock shows")
-    if when.utcoffset() is None:
-        raise ValueError(f"when is {text!r}, a time without its offset from UTC")
+    if problem := wrong_with(when):
+        raise ValueError(f"when is {text!r}, {problem}")
     return when
+
+
+def wrong_with(when: datetime) -> str | None:
+    """What makes this no time of use, if anything does."""
+    if not 1969 <= when.year < 3000:  # a clock that was never set shows 1970, in America still 1969
+        return "which no clock shows"
+    return "a time without its offset from UTC" if when.utcoffset() is None else None
 
 
 def _words(line: dict[str, Any]) -> str:

@@ -3,6 +3,9 @@
     DIR/utterances.jsonl                        one line an utterance, a correction or a rating (evaluation/use_log.py)
     DIR/recordings/<session>/data_train.hdf5    features of the corrected and confirmed utterances, labelled
 
+A kept trial's number is that of its utterance in the log, from 0, and its block is the second of the log's first
+utterance: recordings that lie there from another log, or written by hand, are not taken for this one's.
+
 Lines are only ever appended, each flushed to disk before the call returns, so that whatever happens loses no more than
 the line being written. A session file is replaced whole. Nobody but the owner may read either.
 """
@@ -27,12 +30,10 @@ import numpy as np
 from cortext.data.hdf5 import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
-from cortext.evaluation.use_log import LOG, RATINGS, Entry, Log, read_log, spoken
+from cortext.evaluation.use_log import LOG, RATINGS, Entry, Log, read_log, spoken, wrong_with
 from cortext.files import sync
 
 RECORDINGS = "recordings"
-BLOCK = 1
-"""Block of all kept trials; the trial's number is that of its utterance in the log, from 0."""
 HELD_UTTERANCES, HELD_BYTES = 32, 256 << 20
 """How many utterances can still be corrected or confirmed with their features, and what these may take in memory:
 about a megabyte each, but an utterance may be long."""
@@ -78,9 +79,10 @@ class Utterance:
         name = self.session
         if not name or name.startswith(".") or name != Path(name).name or not name.isprintable():
             raise LiveError(f"session {name!r} cannot name a folder", fix="give a name such as t15.2026.11.21")
-        if not 0 <= self.duration_s < math.inf or self.when.utcoffset() is None:
-            found = f"duration_s is {self.duration_s} and when is {self.when}"
-            raise LiveError(f"{found}; seconds, and a time with its offset from UTC, are needed")
+        if not 0 <= self.duration_s < math.inf:
+            raise LiveError(f"duration_s is {self.duration_s}; a number of seconds is needed")
+        if problem := wrong_with(self.when):
+            raise LiveError(f"when is {self.when}, {problem}")
 
     def to_json(self) -> dict[str, Any]:
         """The utterance's line in the log."""
@@ -112,7 +114,7 @@ class SessionLog:
         self._path = self.folder / LOG
         self._mutex = threading.Lock()
         self._held: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._labels: dict[str, dict[int, str]] = {}
+        self._labels: dict[str, dict[tuple[int, int], str]] = {}
         with _failures(self._path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -160,9 +162,10 @@ class SessionLog:
 
     def close(self) -> None:
         """Let go of the log; other processes may have it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._mutex:  # or a line under way might go to the next file that gets this number
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def __enter__(self) -> SessionLog:
         return self
@@ -227,13 +230,13 @@ class SessionLog:
 
     def _keep(self, number: int) -> bool:
         """Make the day's session file agree with what is known of the utterance; returns whether it is in there."""
-        entry = self._log.entries[number]
+        entry, key = self._log.entries[number], (int(self._log.entries[0].when.timestamp()), number)
         try:
             labels = self._labels_of(entry.session)
-            if number not in labels and number not in self._held:
+            if key not in labels and number not in self._held:
                 return False
-            if labels.get(number) != entry.label:
-                self._rewrite(entry, number, labels)
+            if labels.get(key) != entry.label:
+                self._rewrite(entry, key, labels)
         except (CortextError, OSError) as error:
             raise LiveError(f"it is logged, but its recording is not kept: {error}") from None
         return entry.label is not None
@@ -241,32 +244,32 @@ class SessionLog:
     def _file(self, session: str) -> Path:
         return self.folder / RECORDINGS / session / "data_train.hdf5"
 
-    def _labels_of(self, session: str) -> dict[int, str]:
-        """Labels by trial number of a session file, read once."""
+    def _labels_of(self, session: str) -> dict[tuple[int, int], str]:
+        """Labels by block and trial number of a session file, read once."""
         if session not in self._labels:
             path = self._file(session)
             trials = read_trials(path, labels_required=True, session=session) if path.exists() else ()
-            self._labels[session] = {trial.trial: trial.sentence or "" for trial in trials}
+            self._labels[session] = {(trial.block, trial.trial): trial.sentence or "" for trial in trials}
         return self._labels[session]
 
-    def _rewrite(self, entry: Entry, number: int, labels: dict[int, str]) -> None:
+    def _rewrite(self, entry: Entry, key: tuple[int, int], labels: dict[tuple[int, int], str]) -> None:
         """The session file again, with the utterance under its present label, or without it where that is gone."""
         path, session, label = self._file(entry.session), entry.session, entry.label
 
         def trials() -> Iterator[Trial]:
             for trial in read_trials(path, labels_required=True, session=session) if labels else ():
-                if trial.trial != number:
+                if (trial.block, trial.trial) != key:
                     yield trial
                 elif label is not None:
-                    yield make_trial(trial.features_TC, session, BLOCK, number, label)
-            if label is not None and number not in labels:
-                yield make_trial(self._held[number], session, BLOCK, number, label)
+                    yield make_trial(trial.features_TC, session, *key, label)
+            if label is not None and key not in labels:
+                yield make_trial(self._held[key[1]], session, *key, label)
 
         for folder in (path.parents[1], path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-        left = {key: value for key, value in labels.items() if key != number}
+        left = {other: value for other, value in labels.items() if other != key}
         if label is not None:
-            left[number] = label
+            left[key] = label
         if left:
             write_session(path, trials())
             path.chmod(0o600)  # until here its folder alone keeps others out
