@@ -1,5 +1,6 @@
 """`cortext serve` as a process: what it prints, how it ends, what it refuses."""
 
+import json
 import os
 import re
 import signal
@@ -119,8 +120,9 @@ def test_what_cannot_be_served_is_one_line(root, capsys, options, line):
 
 @pytest.mark.slow
 def test_an_address_that_others_reach_is_warned_of(start):
-    process = start("--host", "0.0.0.0")
-    address = [process.stdout.readline() for _ in range(3)][-1]
-    assert re.search(r"#token=[\w-]{43}$", address)
+    process = start("--host", "0.0.0.0", "--json")
+    printed = json.loads("".join(process.stdout.readline() for _ in range(5)))
+    assert (printed["day"], printed["look_ahead_ms"]) == (DAYS[-1], 80)
+    assert re.search(r":\d+/#token=[\w-]{43}$", printed["url"])
     process.send_signal(signal.SIGINT)
     assert "warning: 0.0.0.0 can be reached from other machines, and nothing is encrypted" in process.stderr.read()

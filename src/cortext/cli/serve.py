@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, OVERRIDES, SKIP_BAD, progress_bar
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, progress_bar
 from cortext.cli.model import Options
 from cortext.errors import ConfigError
+from cortext.plugins import load_plugins
 
 
 class Backend(StrEnum):
@@ -87,7 +88,9 @@ def serve(
     normalise: Annotated[Normalise, typer.Option(help="Rolling z-scores for raw features.")] = Normalise.none,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
 ) -> None:
     """Decode live and show it on a web page: recordings, a simulation (--set changes it), or a feed.
 
@@ -106,18 +109,24 @@ def serve(
     if token == "":
         raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
     settings = LiveSettings(
-        run, lm, data, split, simulate, overrides, feed, day, _speed(speed), loop, skip_bad, options, backend.value,
-        precision.value, device, endpoint_ms, smoothing.value, normalise.value, session_log,
+        run=run, lm=lm, data=data, split=split, simulate=simulate, overrides=overrides, feed=feed, day=day,
+        speed=_speed(speed), loop=loop, skip_bad=skip_bad, options=options, backend=backend.value,
+        precision=precision.value, device=device, endpoint_ms=endpoint_ms, smoothing=smoothing.value,
+        normalise=normalise.value, session_log=session_log,
     )  # fmt: skip
+    load_plugins(plugins)
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
         with progress_bar("reading") as progress:
             session = settings.open(progress)
-        typer.echo(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
-        typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms")
         if not is_loopback(host):
             typer.echo(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
-        typer.echo(address(host, listener.getsockname()[1], access.token))
+        url = address(host, listener.getsockname()[1], access.token)
+        if as_json:
+            print_json({"day": session.day, "look_ahead_ms": session.look_ahead_ms, "url": url})
+        else:
+            typer.echo(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
+            typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms\n{url}")
         run_server(session, access, listener)
 
 
