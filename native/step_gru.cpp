@@ -20,7 +20,8 @@ CORTEXT_INLINE Floats exponential(Floats x) {
     for (float coefficient : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
         sum = sum * r + coefficient;
     }
-    const Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+    const Integers exponent = __builtin_convertvector(n, Integers) + 127;
+    const Words power = load<Words>(&exponent) << 23;
     return sum * load<Floats>(&power);
 }
 
