@@ -10,14 +10,14 @@ import yaml
 from cortext.cli import run as cortext
 from cortext.decoding.options import DecoderOptions
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"lm", "bench", "tune", "report"}
 HELP: dict[tuple[str, ...], str] = {}
 
 
 def commands(document: str) -> list[str]:
     """`cortext ...` in code spans and code blocks, without comments."""
-    text = (DOCS / document).read_text()
+    text = (ROOT / document).read_text()
     spans = re.findall(r"(?<!`)`(cortext [a-z][^`]*)`(?!`)", text)
     blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line.split("  #")[0] for block in blocks for line in block.splitlines() if line.startswith("cortext ")]
@@ -31,7 +31,7 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
     return HELP[verb]
 
 
-@pytest.mark.parametrize("document", ["migrating.md", "use.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/migrating.md", "docs/use.md", "docs/brand.md", "docs/page.md"])
 def test_commands_and_their_options_exist(document, capsys):
     found = commands(document)
     assert len(found) >= 2
@@ -44,6 +44,6 @@ def test_commands_and_their_options_exist(document, capsys):
 
 
 def test_the_published_settings_in_the_guide_are_options_of_the_search():
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (DOCS / "migrating.md").read_text(), re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/migrating.md").read_text(), re.MULTILINE | re.DOTALL)
     options = DecoderOptions().changed(yaml.safe_load(text))
     assert options.lattice_beam * options.acoustic_scale == pytest.approx(8, abs=0.01)
