@@ -59,11 +59,15 @@ def make_world(root: Path) -> World:
     with torch.no_grad():
         network.day_weight += torch.randn_like(network.day_weight) * 0.3
         network.out.weight *= 20
+        network.gru.weight_ih_l0 *= 10  # it listens to its input more than to itself
     save_model(
         AcousticModel(network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing()),
         root / "run",
     )
-    (root / "lm.txt").write_text("i see you\nyou see me\nwe see you\nme and you\n")
+    short = "a i oh you we he she see me may day so no go to us an in at up are or our all owe way they the".split()
+    # a model that has learnt nothing says short words best, and any of them after any other
+    sentences = [f"{first} {second}" for first in short for second in short]
+    (root / "lm.txt").write_text("\n".join(sentences) + "\n")
     LanguageModel.build([root / "lm.txt"], 2, root / "lm")
     world = World(root / "run", root / "lm", root / "data")
     trials = [make_trial(x_TC, DAYS[1], 1, n, "i see you") for n, x_TC in enumerate(world.trials())]

@@ -119,6 +119,19 @@ def test_without_a_language_model_there_are_logits_and_no_text(make_rig, world):
     assert rig.entries("speech_output")
 
 
+@pytest.mark.slow
+def test_the_model_can_be_run_by_onnx_runtime(make_rig, world, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from cortext.models.onnx import export_onnx
+
+    export_onnx(world.run, tmp_path / "exported")
+    rig = make_rig(run=str(tmp_path / "exported"), backend="onnx", day=DAYS[0])
+    rig.start()
+    rig.say(world.trials()[1])
+    assert rig.final(1)[b"text"].decode() == world.offline(world.trials()[1], DAYS[0])[1][0].text
+
+
 def test_the_day_can_be_chosen(make_rig, world):
     rig = make_rig(day=DAYS[0])
     rig.start()

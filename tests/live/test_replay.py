@@ -1,13 +1,18 @@
+import dataclasses
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 from brand_rig import DAYS, Process, Rig, make_world
+from redis_process import wait_for
 
 from cortext.cli import run as run_cli
-from cortext.data import open_data
+from cortext.data import make_trial, open_data, write_session
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, DataError, LiveError
 from cortext.evaluation import evaluate
@@ -205,6 +210,39 @@ def test_replayed_to_the_language_model_server_the_texts_are_the_same(lm_server,
     offline = [world.offline(x_TC)[1][0].text for x_TC in world.trials()]
     assert [result["text"] for result in found["results"]] == offline
     assert found["n_errors"] == 0
+
+
+def test_each_trial_is_heard_with_the_layer_of_its_own_day(lm_server, redis_server, world, capsys, tmp_path):
+    features_TC = world.trials()[3]
+    for day in DAYS:
+        write_session(tmp_path / day / "data_val.hdf5", [make_trial(features_TC, day, 1, 0, "me and you")])
+    lm_server("published")
+    days = dataclasses.replace(world, data=tmp_path)
+    found = cortext_replay(capsys, redis_server, days, "--profile", "lm", "--run", str(world.run), "--speed", "max")
+    texts = [world.offline(features_TC, day)[1][0].text for day in DAYS]
+    assert [result["text"] for result in found["results"]] == texts
+    assert len(set(texts)) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_replay_with_its_summary_and_the_trial_with_its_stop(redis_server, world):
+    code = "from cortext.cli import main; main()"
+    where = ["--redis-host", "127.0.0.1", "--redis-port", str(redis_server.port)]
+    command = [sys.executable, "-c", code, "replay", "--data", str(world.data), "--loop", "--speed", "5", *where]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    redis = redis_server.client()
+    try:
+        wait_for(lambda: redis.xlen("binned_spikes") > 20, "entries", 60)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, stderr) == (0, "")
+    assert "then interrupted" in stdout
+    marks = [fields[b"command"] for _, fields in redis.xrange("trial_control")]
+    assert marks[-1] == b"stop"
+    assert marks.count(b"start") == marks.count(b"stop")
 
 
 def test_a_node_that_stops_reading_is_waited_for_and_nothing_it_needs_is_deleted(rig, link, split, world):

@@ -117,21 +117,15 @@ def _check_form(profile: str, speed: float | None, node: str | None, run: Path |
 
 def _client(profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int) -> Client:
     from cortext.live.lm_protocol import PublishedStreams
-    from cortext.live.pipeline import AcousticStream
     from cortext.live.replay_clients import JSON_STREAMS, BrandStream, JsonClient, Patience, PublishedClient
-    from cortext.models import load_model
+    from cortext.models.stepping import open_stepper
 
     patience = Patience(link, patience_s)
     if run is None:
         return BrandStream(link, patience, node, keep)
-    model = load_model(run)
-
-    def stream(session: str) -> AcousticStream:
-        return AcousticStream(model, session)
-
     if profile == "lm":
-        return PublishedClient(link, patience, stream, PublishedStreams())
-    return JsonClient(link, patience, stream, JSON_STREAMS)
+        return PublishedClient(link, patience, open_stepper(run), PublishedStreams())
+    return JsonClient(link, patience, open_stepper(run), JSON_STREAMS)
 
 
 def _print(summary: ReplaySummary) -> None:

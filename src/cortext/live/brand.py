@@ -27,7 +27,7 @@ from cortext.live.brand_position import Missed, Position, catch_up
 from cortext.live.log import LOGGER, event
 from cortext.live.pipeline import Pipeline, Update
 from cortext.live.redis_link import Entry, RedisLink, Stopped, address, redis_url
-from cortext.models import load_model
+from cortext.models.stepping import open_stepper
 
 BLOCK_MS = 100
 """How long a read waits for entries, and so how soon a signal is heard."""
@@ -93,15 +93,15 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
 
 def _load(parameters: NodeParameters) -> Pipeline:
     """The pipeline that the parameters name, warm."""
-    model = load_model(parameters.run)
-    if parameters.n_features not in (None, model.n_features):
-        found = f"parameters.n_features is {parameters.n_features}; the model needs {model.n_features}"
+    stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
+    if parameters.n_features not in (None, stepper.n_features):
+        found = f"parameters.n_features is {parameters.n_features}; the model needs {stepper.n_features}"
         raise ConfigError(found, where=parameters.run)
     decoder = None if parameters.lm is None else Decoder.from_dir(parameters.lm, parameters.options)
-    pipeline = Pipeline(model, decoder, parameters.day, options=parameters.pipeline)
+    pipeline = Pipeline(None, decoder, options=parameters.pipeline, stepper=stepper)
     if decoder is not None:
         pipeline.hotwords = parameters.hotwords
-    pipeline.push(np.zeros((50, model.n_features), dtype=np.float32))
+    pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))
     pipeline.reset()
     return pipeline
 

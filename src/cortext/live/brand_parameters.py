@@ -18,6 +18,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.pipeline import PipelineOptions
+from cortext.models.stepping import Backend, Precision
 
 SUPERGRAPH = "supergraph_stream"
 
@@ -27,11 +28,15 @@ class NodeParameters:
     """The node's parameters. An empty stream name is replaced by NICK and a suffix; NICK is the node's nickname."""
 
     run: Path
-    """Run directory of the model."""
+    """Run directory of the model, or an exported one for the backend `onnx`."""
     lm: Path | None = None
     """Language-model directory; without it the node gives logits and no text."""
     day: str = "latest"
     """Recording day whose layer the model uses."""
+    backend: Backend = "torch"
+    """`torch`, or `onnx` for ONNX Runtime."""
+    precision: Precision = "fp32"
+    """`fp32`; faster: `bf16` (torch), `int8` (onnx)."""
     options: dict[str, Any] = field(default_factory=dict)
     """Decoder options (`DecoderOptions`) by name."""
     hotwords: dict[str, float] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from cortext.live.lm_protocol import PublishedStreams
 from cortext.live.log import event
 from cortext.live.pipeline import AcousticStream
 from cortext.live.redis_link import RedisLink, Stopped, StreamId
+from cortext.models.stepping import Stepper
 from cortext.text.phonemes import LM
 
 WAITING_S = 3.0
@@ -191,15 +192,14 @@ def _default_names() -> NodeParameters:
 class PublishedClient:
     """Logits to the language-model server of the published protocol, frame by frame, as the release's client does.
 
-    stream: makes the stream of logits for a session
+    stepper: runs the model
     """
 
     bins_per_entry = 1
 
-    def __init__(
-        self, link: RedisLink, patience: Patience, stream: Callable[[str], AcousticStream], names: PublishedStreams
-    ) -> None:
-        self._link, self._patience, self._make, self._names = link, patience, stream, names
+    def __init__(self, link: RedisLink, patience: Patience, stepper: Stepper, names: PublishedStreams) -> None:
+        self._link, self._patience, self._names = link, patience, names
+        self._stream = AcousticStream(stepper)
         answers = (names.partial, names.final, names.reset_done, names.finalize_done)
         self._seen = {name: link.newest_id(name) or (0, 0) for name in answers}
         self._sent = False
@@ -210,7 +210,7 @@ class PublishedClient:
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
-        self._stream = self._make(trial.session)
+        begin_trial(self._stream, trial)
         self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
 
     def send(self, bins_TC: np.ndarray) -> None:
@@ -221,7 +221,6 @@ class PublishedClient:
 
     def end(self) -> Answer | None:
         """See `Client`."""
-        self._stream.end_utterance()
         fields = self._ask(self._names.finalize, {"done": 0}, self._names.final)
         self._next(self._names.finalize_done)
         text = fields.get(b"lm_response_final", b"").decode(errors="replace")
@@ -239,14 +238,13 @@ class PublishedClient:
 
 
 class JsonClient:
-    """Logits to the language-model server of the JSON profile."""
+    """Logits to the language-model server of the JSON profile. `stepper` runs the model."""
 
     bins_per_entry = 1
 
-    def __init__(
-        self, link: RedisLink, patience: Patience, stream: Callable[[str], AcousticStream], names: tuple[str, str]
-    ) -> None:
-        self._link, self._patience, self._make = link, patience, stream
+    def __init__(self, link: RedisLink, patience: Patience, stepper: Stepper, names: tuple[str, str]) -> None:
+        self._link, self._patience = link, patience
+        self._stream = AcousticStream(stepper)
         self._input, self._output = names
         self._seen = link.newest_id(self._output) or (0, 0)
         self._name = ""
@@ -256,7 +254,7 @@ class JsonClient:
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
-        self._stream = self._make(trial.session)
+        begin_trial(self._stream, trial)
         self._name = f"replay-{time.monotonic_ns()}-{number}"
         self._ask({"type": "begin", "order": LM.name}, "begun")
 
@@ -268,7 +266,6 @@ class JsonClient:
 
     def end(self) -> Answer | None:
         """See `Client`."""
-        self._stream.end_utterance()
         final = self._ask({"type": "end"}, "final")
         return Answer(final["text"], final["error"] or "")
 
@@ -285,6 +282,12 @@ class JsonClient:
                 raise LiveError(f"the server refuses: {said['error']}", where=self._link.where)
             if said["type"] == answer:
                 return said
+
+
+def begin_trial(stream: AcousticStream, trial: Trial) -> None:
+    """Begin a trial with the layer of its day. Raises RunError for a day that the model does not know."""
+    stream.stepper.use(trial.session)
+    stream.reset()
 
 
 def in_lm_order(stream: AcousticStream, logits_PV: np.ndarray) -> bytes:
