@@ -267,6 +267,21 @@ def test_bins_after_the_end_of_an_utterance_are_held_for_the_next(sizes, decoder
     assert lengths == [len(one_TC), len(other_TC)]
 
 
+@pytest.mark.parametrize("stride", [1, 2, 4, 6])
+def test_silence_is_measured_in_milliseconds_whatever_a_frame_of_the_model_is(stride):
+    stepper = ScriptedStepper()
+    stepper.patch_size, stepper.patch_stride = 1, stride
+    pipeline = Pipeline(None, None, stepper=stepper, options=PipelineOptions(endpoint=ENDPOINT))
+    said_TC = np.zeros((1000, N_FEATURES), dtype=np.float32)
+    said_TC[:48, 0] = RELEASE.index["S"]  # 0.96 s, then silence
+    assert pipeline.push(said_TC).reason == "silence"
+    assert pipeline.seconds == pytest.approx(0.96 + 0.4, abs=stride * 0.02)
+    pipeline.finish()
+    pipeline.reset()
+    assert pipeline.push(np.full_like(said_TC, RELEASE.index["S"])).reason == "length"
+    assert pipeline.seconds == pytest.approx(4.0, abs=stride * 0.02)
+
+
 def test_pushing_on_after_the_end_goes_on_with_the_utterance(decoder):
     pipeline = Pipeline(None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT))
     stream_TC = script([*SPEECH, *[BLANK] * 20])

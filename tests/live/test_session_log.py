@@ -104,7 +104,7 @@ def test_a_session_that_is_no_folder_name_is_refused(session):
 
 @pytest.mark.parametrize("wrong", [{"duration_s": float("nan")}, {"duration_s": -1.0}, {"when": datetime(2023, 8, 13)}])
 def test_a_time_that_cannot_be_is_refused(wrong):
-    with pytest.raises(LiveError, match="number of seconds is needed|a time without its offset"):
+    with pytest.raises(LiveError, match=r"number of seconds is needed|a time without its offset"):
         Utterance(**({"id": 1, "session": DAY, "duration_s": 1.0, "text": "a"} | wrong))
 
 

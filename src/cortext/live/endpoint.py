@@ -1,6 +1,6 @@
 """When has an utterance ended? After speech, a long enough silence in the model's own posteriors.
 
-P frames of 80 ms, V tokens.
+P frames (80 ms with the published patches), V tokens.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class EndpointOptions:
 
 
 class Endpoint:
-    """Listens to an utterance for its end."""
+    """Listens to an utterance for its end; a frame stands for `frame_ms`."""
 
-    def __init__(self, options: EndpointOptions, inventory: Inventory) -> None:
-        self._silent_frames = math.ceil(options.silence_ms / FRAME_MS)
-        self._speech_frames = math.ceil(options.speech_ms / FRAME_MS)
-        self._max_frames = math.ceil(options.max_ms / FRAME_MS)
+    def __init__(self, options: EndpointOptions, inventory: Inventory, frame_ms: float = FRAME_MS) -> None:
+        self._silent_frames = math.ceil(options.silence_ms / frame_ms)
+        self._speech_frames = math.ceil(options.speech_ms / frame_ms)
+        self._max_frames = math.ceil(options.max_ms / frame_ms)
         self._silent_tokens = [inventory.blank, inventory.sil]
         self.reset()
 

@@ -225,7 +225,8 @@ class Pipeline:
         self._watch = Stopwatch()
         self._stream = AcousticStream(source, session, options, self._watch)
         self._inventory = self._stream.stepper.inventory
-        self._endpoint = Endpoint(options.endpoint, self._inventory) if options.endpoint else None
+        frame_ms = self._stream.stepper.patch_stride * BIN_MS
+        self._endpoint = Endpoint(options.endpoint, self._inventory, frame_ms) if options.endpoint else None
         self._decoder, self._hotwords = decoder, dict[str, float]()
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: Session | None = None
