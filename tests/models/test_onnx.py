@@ -149,12 +149,28 @@ def test_the_description_says_what_was_written(exported):
 def test_a_damaged_graph_is_refused_in_one_line(directory):
     content = (directory / "model.onnx").read_bytes()
     (directory / "model.onnx").write_bytes(content[: len(content) // 2])
-    with pytest.raises(RunError, match="the graph has changed"):
+    with pytest.raises(RunError, match="the file has changed"):
         OnnxStepper(directory)
     changed = bytearray(content)
     changed[len(content) // 2] ^= 1
     (directory / "model.onnx").write_bytes(changed)
-    with pytest.raises(RunError, match="the graph has changed"):
+    with pytest.raises(RunError, match="the file has changed"):
+        OnnxStepper(directory)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sessions": [*SESSIONS, "t15.2023.08.20"]},  # a day that the graph does not have
+        {"sessions": SESSIONS[::-1]},
+        {"inventory": {"name": "other", "symbols": ["a", "b"]}},
+        {"patch": {}},
+    ],
+)
+def test_a_description_of_another_model_is_refused_in_one_line(directory, change):
+    card = json.loads((directory / "model.json").read_text()) | change
+    (directory / "model.json").write_text(json.dumps(card))
+    with pytest.raises(RunError, match=r"model\.json: the file has changed.*copy the file again"):
         OnnxStepper(directory)
 
 
@@ -192,7 +208,7 @@ def test_missing_files_and_precisions_are_named(directory, tmp_path):
     with pytest.raises(RunError, match="no steps in int8"):
         TorchStepper(make_model(*CASES["gru"]), precision="int8")
     (directory / "model.int8.onnx").unlink()
-    with pytest.raises(RunError, match=r"model\.int8\.onnx: the graph cannot be read"):
+    with pytest.raises(RunError, match=r"model\.int8\.onnx: it cannot be read"):
         OnnxStepper(directory, precision="int8")
     (directory / "onnx.json").write_text("[]")
     with pytest.raises(RunError, match="not a description"):
@@ -200,7 +216,7 @@ def test_missing_files_and_precisions_are_named(directory, tmp_path):
     (directory / "onnx.json").unlink()
     with pytest.raises(RunError, match="no exported model here"):
         OnnxStepper(directory)
-    with pytest.raises(RunError, match="no model here"):
+    with pytest.raises(RunError, match=r"onnx\.json: no exported model here"):
         OnnxStepper(tmp_path)
 
 

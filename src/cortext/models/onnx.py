@@ -39,7 +39,7 @@ FORMAT_VERSION = 1
 TOLERANCE = 1e-5
 """How far logits may be from torch's in the check of an export, as a share of the largest where that is above 1."""
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
-DESCRIPTION = "onnx.json"
+CARD, DESCRIPTION = "model.json", "onnx.json"
 _STATES = "state", "next_state"
 
 
@@ -47,6 +47,7 @@ _STATES = "state", "next_state"
 class OnnxExport:
     """What an export wrote; `onnx.json` holds the same.
 
+    card:   checksum of `model.json`
     graphs: by precision the file, its checksum and how far its logits were from torch's in a check
     errors: by precision its phoneme errors, where they were measured
     """
@@ -57,6 +58,7 @@ class OnnxExport:
     opset: int
     inputs: dict[str, list[int]]
     outputs: dict[str, list[int]]
+    card: str
     graphs: dict[str, dict[str, Any]]
     errors: dict[str, dict[str, Any]] | None = None
 
@@ -82,6 +84,7 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
             what = f"the {precision} graph of this model gives other logits than torch, by up to {difference:.2g}"
             raise RunError(what, where=run, fix="its network does something that an export does not capture")
         graphs[precision] = {"file": FILES[precision], "crc32": _checksum(content), "largest_difference": difference}
+    card = json.dumps(asdict(model.card()), indent=2).encode()
     export = OnnxExport(
         FORMAT_VERSION,
         cortext.__version__,
@@ -89,11 +92,12 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         OPSET,
         {value.name: _dimensions(value) for value in graph.graph.input},
         {value.name: _dimensions(value) for value in graph.graph.output},
+        _checksum(card),
         graphs,
     )
     for precision, content in contents.items():
         write_whole(out / FILES[precision], content)
-    write_whole(out / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
+    write_whole(out / CARD, card)
     return record_errors(out, export, None)
 
 
@@ -272,12 +276,12 @@ class OnnxStepper:
 
     def __init__(self, directory: str | Path, session: str = "latest", precision: str = "fp32") -> None:
         directory = Path(directory)
-        card = read_card(directory / "model.json")
+        content, path = _read_graph(directory, precision)
+        card = read_card(directory / CARD)
         self.sessions, self.n_features = tuple(card.sessions), card.n_features
         self.patch_size, self.patch_stride = patch_shape(card.patch["size"], card.patch["stride"])
         self.smoothing = card.smoothing
         self.inventory = Inventory(card.inventory["name"], tuple(card.inventory["symbols"]))
-        content, path = _read_graph(directory, precision)
         self._runner = _Runner(content, path)
         needed = [1, self.patch_size, self.n_features]
         if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
@@ -300,25 +304,31 @@ class OnnxStepper:
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
-    """The graph of a precision, checked against `onnx.json`, and its path."""
+    """The graph of a precision and its path; it and `model.json` are checked against `onnx.json`."""
     description = directory / DESCRIPTION
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
-        graphs = json.loads(description.read_text(encoding="utf-8"))["graphs"]
-        expected = {name: (str(graph["file"]), str(graph["crc32"])) for name, graph in graphs.items()}
+        written = json.loads(description.read_text(encoding="utf-8"))
+        graphs, card = written["graphs"], written["card"]
+        expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
     except OSError as error:
         raise RunError(f"no exported model here: {error.strerror}", where=description, fix=again) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError("not a description of an exported model", where=description, fix=again) from None
     if precision not in expected:
-        fix = f"{again} --int8" if precision == "int8" else "run bf16 with torch"
+        fix = "run bf16 with torch" if precision == "bf16" else f"{again} --int8" if precision == "int8" else again
         raise RunError(f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix)
+    _read(directory / CARD, card)  # a day, a token or a patch of another model would be one of this graph's
     path = directory / FILES[precision]
+    return _read(path, expected[precision]), path
+
+
+def _read(path: Path, checksum: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RunError(f"the graph cannot be read: {error.strerror}", where=path, fix=again) from None
-    if (found := _checksum(content)) != expected[precision][1]:
-        what = f"the graph has changed: its checksum is {found}, {expected[precision][1]} was written"
+        raise RunError(f"it cannot be read: {error.strerror}", where=path, fix="export the run again") from None
+    if (found := _checksum(content)) != checksum:
+        what = f"the file has changed: its checksum is {found}, {checksum} was written"
         raise RunError(what, where=path, fix="copy the file again, or export the run again")
-    return content, path
+    return content
