@@ -1,8 +1,11 @@
 """Phoneme errors of stepped models."""
 
+import json
+
 import numpy as np
 import pytest
 
+from cortext.cli import run as cortext
 from cortext.data import make_trial, write_session
 from cortext.errors import DataError
 from cortext.evaluation.recognise import recognise
@@ -38,3 +41,22 @@ def test_a_split_without_labels_is_refused(tiny, tmp_path):
     write_session(tmp_path / model.sessions[0] / "data_test.hdf5", [trial])
     with pytest.raises(DataError, match="no labelled trials"):
         stepped_errors({"fp32": TorchStepper(model)}, tmp_path, "test")
+
+
+@pytest.mark.slow
+def test_an_export_with_data_tells_and_keeps_what_each_precision_costs(tiny, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    arguments = [str(tiny.run), "--format", "onnx", "--out", str(tmp_path / "onnx"), "--int8", "--data", str(tiny.data)]
+    assert cortext(["export", *arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    evaluated = rates(recognise(tiny.run, tiny.data, "val", None).trials)
+    assert printed["errors"]["fp32"]["per"] == evaluated.per
+    assert printed["errors"]["int8"]["n_trials"] == 6
+    assert json.loads((tmp_path / "onnx" / "onnx.json").read_text()) == printed
+    assert cortext(["export", *arguments[:5], "--int8"]) == 0
+    assert "has not been measured; give --data" in capsys.readouterr().out
+
+
+def test_options_of_onnx_are_refused_for_the_release(tiny, tmp_path, capsys):
+    assert cortext(["export", str(tiny.run), "--format", "release", "--out", str(tmp_path), "--int8"]) == 2
+    assert "go with --format onnx" in capsys.readouterr().err

@@ -62,11 +62,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Spoken:
-    """An utterance to decode: features float32 [T, C], and the logits [P, V] that the search gets, None: the model's"""
+    """An utterance to decode.
+
+    logits_PV: what the search gets, float32 [P, V]; None: the model's own
+    session:   the recording day
+    """
 
     reference: str
     features_TC: np.ndarray
     logits_PV: np.ndarray | None = None
+    session: str = "latest"
 
 
 @dataclass
@@ -106,7 +111,7 @@ def recordings(data: Path, split: str = "val") -> Iterator[Spoken]:
     while True:
         for i in range(len(trials)):
             x_TC = np.ascontiguousarray(trials.batch([i]).features_BTC[0], dtype=np.float32)
-            yield Spoken(normalize(trials.sentence(i) or ""), x_TC)
+            yield Spoken(normalize(trials.sentence(i) or ""), x_TC, session=trials.session(i))
 
 
 class Played:
@@ -257,6 +262,7 @@ def _time(
     while min(times.n_steps for times in taken.values()) < n_steps:
         utterance = next(spoken)
         for name, pipeline in pipelines.items():
+            played[name].use(utterance.session)
             played[name].logits = None if utterance.logits_PV is None else iter(utterance.logits_PV)
             _decode(pipeline, utterance, taken[name] if warmed_up else _Taken(StageTimes()))
         warmed_up = True

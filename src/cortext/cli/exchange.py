@@ -90,7 +90,7 @@ def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str
             graph["file"],
             name,
             f"{graph['largest_difference']:.1e}",
-            percent(exported.errors[name]["per"]) if exported.errors else "-",
+            f"{100 * exported.errors[name]['per']:.2f} %" if exported.errors else "-",
         )
         for name, graph in exported.graphs.items()
     ]
