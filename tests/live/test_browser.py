@@ -525,3 +525,14 @@ def test_phonemes_are_drawn_under_the_bins_that_they_tell_of_also_after_a_gap(wa
     # after 600 bins the newest frame ends as long before the edge as before: 40 - 24 bins, the oldest have left
     assert found[1] == list(range(460 - 16 - 4, 460 - 16))
     assert found[2] == [[2, "AA"]]
+
+
+def test_words_become_solid_as_they_settle(watched):
+    shown = watched.page.evaluate(
+        """async () => { const { Sentence } = await import('./sentence.js'), sentence = new Sentence(() => true);
+        return [['', 'i see', 80], ['', 'i sea you', 1040], ['', 'i sea you', 1080], ['i', 'sea you', 2080]].map(
+          (guess) => { sentence.forming(...guess);
+            return ['stable', 'settled', 'tail'].map((id) => document.getElementById(id).textContent); }); }"""
+    )
+    # a second after they were last another word; what the search calls stable is so at once
+    assert shown == [["", "", "i see"], ["", "", "i sea you"], ["", "i ", "sea you"], ["i ", "sea you", ""]]

@@ -8,7 +8,7 @@ from page_browser import contrast
 
 WEB = resources.files("cortext.live") / "web"
 SCRIPTS = [file for file in WEB.iterdir() if file.name.endswith(".js")]
-TEXT_COLOURS = ("ink", "soft", "tail", "wrong", "accent")
+TEXT_COLOURS = ("ink", "soft", "settled", "tail", "wrong", "accent")
 SEEN_COLOURS = ("edge", "accent", "wrong")
 
 

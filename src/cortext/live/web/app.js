@@ -115,7 +115,7 @@ function step(message) {
   timeline.addBins(bytes(message.bins), message.n_bins, until);
   if (message.dropped) timeline.resume(until, message.n_frames);
   timeline.addFrames(bytes(message.posteriors), message.n_frames);
-  sentence.forming(message.stable, message.tail);
+  sentence.forming(message.stable, message.tail, message.t_ms);
 }
 
 function decided(utterance) {

@@ -3,6 +3,8 @@
 import { align, words } from "./align.js";
 
 const $ = (id) => document.getElementById(id);
+const PARTS = ["stable", "settled", "tail"];
+const SETTLED_MS = 1000; // a word that has stood for so long is shown darker, though it may still change
 const SIZES = 7; // of type, see --size in the style sheet; 0 is the largest
 
 export function wordSpan(text, mark) {
@@ -36,24 +38,34 @@ export class Sentence {
   }
 
   waiting(text) {
-    this.show(text, "", "waiting");
-    this.compare("", null);
+    if (this.show(["", "", text], "waiting")) this.fit();
+    this.reference("");
   }
 
-  forming(stable, tail) {
-    if (stable === this.stable && tail === this.tail && this.kind === "forming") return;
-    const longer = this.kind === "forming" && stable.length + tail.length >= this.stable.length + this.tail.length;
-    this.show(stable, tail, "forming");
-    this.fit(longer ? this.size : 0); // type that only shrinks while words come in
+  // The guess after t_ms of the utterance: words that will not change any more, and those that may.
+  forming(stable, tail, t_ms) {
+    const said = words(`${stable} ${tail}`), nStable = words(stable).length;
+    const again = this.kind === "forming", before = again ? this.heard : [];
+    this.heard = said.map((word, i) => (before[i]?.word === word ? before[i] : { word, since_ms: t_ms }));
+    const fresh = this.heard.findIndex(({ since_ms }, i) => i >= nStable && t_ms - since_ms < SETTLED_MS);
+    const end = fresh < 0 ? said.length : fresh;
+    const parts = [said.slice(0, nStable), said.slice(nStable, end), said.slice(end)].map((part) => part.join(" "));
+    // type that only shrinks while words come in
+    if (this.show(parts, "forming")) this.fit(again && said.length >= before.length ? this.size : 0);
   }
 
-  show(stable, tail, kind) {
-    [this.stable, this.tail, this.kind] = [stable, tail, kind];
+  // Returns whether anything changed.
+  show(parts, kind) {
+    const shown = JSON.stringify([kind, ...parts]);
+    if (shown === this.shown) return false;
+    [this.shown, this.kind] = [shown, kind];
     $("sentence").dataset.kind = kind;
-    $("stable").textContent = stable;
-    $("tail").textContent = stable && tail ? ` ${tail}` : tail;
+    PARTS.forEach((id, i) => {
+      const follows = parts[i] && parts.slice(i + 1).some(Boolean);
+      $(id).textContent = follows ? `${parts[i]} ` : parts[i];
+    });
     $("corrected-line").hidden = true;
-    if (kind !== "forming") this.fit(0);
+    return true;
   }
 
   reference(text) {
@@ -64,7 +76,8 @@ export class Sentence {
 
   // The decided sentence: confidence as the strength of the underline, wrong words marked where a reference is known.
   decided(utterance) {
-    this.show("", "", "decided");
+    this.show(["", "", ""], "decided");
+    $("corrected-line").hidden = true;
     const texts = utterance.words.length ? utterance.words.map(({ word }) => word) : words(utterance.text);
     const wrong = this.compare(texts.join(" "), utterance.reference);
     const spans = texts.map((text, i) => {
@@ -78,7 +91,7 @@ export class Sentence {
       return span;
     });
     $("stable").replaceChildren(...spans.flatMap((span, i) => (i ? [" ", span] : [span])));
-    if (!texts.length) $("tail").textContent = utterance.error ?? "No words";
+    $("tail").textContent = texts.length ? "" : (utterance.error ?? "No words");
     this.fit(0);
   }
 
