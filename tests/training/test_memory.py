@@ -1,5 +1,7 @@
+import ctypes
 import os
 import platform
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,24 @@ def test_glibc_takes_the_settings_and_other_systems_are_left_alone(monkeypatch):
         assert keep_freed_memory()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1 << 30, 1 << 30), (32 << 20, 32 << 20), (0, 128 << 10)])
+def test_an_older_glibc_gets_the_greatest_threshold_that_it_takes(most, expected, monkeypatch):
+    """mallopt(3): a threshold beyond 32 MB is refused there, and setting anything ends the adjustment by itself."""
+    settings = {-3: 128 << 10}
+
+    def mallopt(name, value):
+        if name == -3 and value > most:
+            return 0
+        settings[name] = value
+        return 1
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+    assert keep_freed_memory() is (most > 0)
+    assert settings[-3] == expected
+    assert (len(settings) > 1) is (most > 0)
 
 
 @pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"])

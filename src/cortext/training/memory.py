@@ -21,11 +21,11 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    results = [
-        mallopt(M_MMAP_THRESHOLD, 1 << 30),
-        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1),
-        mallopt(M_TOP_PAD, 64 << 20),
-    ]
+    # glibc before 2.35 takes no larger threshold than 32 MB; without any, the other settings would make it stay at
+    # 128 kB, where by itself it would rise (mallopt(3)).
+    if mallopt(M_MMAP_THRESHOLD, 1 << 30) != 1 and mallopt(M_MMAP_THRESHOLD, 1 << 25) != 1:
+        return False
+    results = [mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1), mallopt(M_TOP_PAD, 64 << 20)]
     return all(result == 1 for result in results)
 
 
