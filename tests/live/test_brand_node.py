@@ -238,6 +238,19 @@ def test_a_second_start_ends_the_trial_before_it_by_name(rig, world):
     assert second[b"error"] == b""
 
 
+def test_a_block_that_begins_in_mid_trial_ends_it_by_name(make_rig, world):
+    rig = make_rig(normalise="rolling")
+    rig.start()
+    rig.mark("start", 1, 0)
+    for bin_C in world.trials()[0]:
+        rig.send(bin_C.tobytes())
+    rig.mark("block", i=90)
+    rig.say(world.trials()[0], 2)
+    first, second = rig.final(1), rig.final(2)
+    assert (first[b"ended"], first[b"error"]) == (b"block", b"a block began before its stop came")
+    assert (second[b"ended"], second[b"error"], second[b"n_bins"]) == (b"stop", b"", b"90")
+
+
 def test_a_trial_without_bins_ends_in_a_named_error(rig, impatient):
     rig.mark("start", 0, 0)
     rig.mark("stop", 0)
