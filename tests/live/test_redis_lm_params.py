@@ -1,14 +1,19 @@
 """The published parameters, the candidates that they make, and the text in which candidates are sent."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from cortext.cli import app
 from cortext.decoding import DecoderOptions
 from cortext.errors import ConfigError
 from cortext.live.candidates import Candidate, augmented, scoring
 from cortext.live.lm_params import PublishedParams, changed_params
+from cortext.live.lm_protocol import CONTEXT_KEY, PublishedStreams
 
 PUBLISHED = {
     "max_active": 7000, "min_active": 200, "beam": 17.0, "lattice_beam": 8.0, "acoustic_scale": 0.325,
@@ -98,3 +103,16 @@ def test_a_sentence_holds_no_separator():
 def test_an_impossible_score_can_still_be_read():
     parts = scoring([Candidate("", -np.inf, -2.0, 0.0, -np.inf)] * 2).split(";")
     assert [float(part) for part in parts[4::5]] == [-np.inf, -np.inf]
+
+
+def test_the_guide_names_what_there_is():
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "redis.md").read_text()
+    help_text = CliRunner().invoke(app, ["lm-server", "--help"]).stdout
+    rows = [line.split("|") for line in guide.splitlines() if line.startswith("| `--")]
+    theirs = {flag for row in rows for flag in re.findall(r"--(\w+)", row[1])}
+    ours = {flag for row in rows for flag in re.findall(r"--[a-z][a-z-]+", row[2])}
+    assert len(rows) > 10
+    assert {flag for flag in ours if flag not in help_text} == set()
+    assert {field.name for field in dataclasses.fields(PublishedParams)} <= theirs
+    for name in [*PublishedStreams().all(), CONTEXT_KEY]:
+        assert f"`{name}`" in guide

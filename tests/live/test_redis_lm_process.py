@@ -1,5 +1,6 @@
 """`cortext lm-server` as a process: killed, ended by signals, started late, on a full disk, with wrong arguments."""
 
+import json
 import os
 import signal
 import subprocess
@@ -155,3 +156,27 @@ def test_a_server_killed_over_and_over_gives_every_sentence_once(redis_server, p
         server.wait()
     assert client.redis.xlen("remote_lm_output_final") == 3
     assert client.redis.xlen("remote_lm_output_partial") == 3
+
+
+@pytest.mark.slow
+def test_a_killed_server_of_json_messages_goes_on_too(redis_server, process):
+    redis = redis_server.client()
+
+    def say(kind, **logits):
+        redis.xadd("cortext_lm_input", {"message": json.dumps({"type": kind, "utterance": "one"}), **logits})
+
+    def heard():
+        return [json.loads(fields[b"message"]) for _, fields in redis.xrange("cortext_lm_output")]
+
+    first, _ = process(redis_server, "--profile", "json")
+    say("begin")
+    say("frames", logits=LOGITS[:HALF].tobytes())
+    wait_for(lambda: heard()[-1]["type"] == "partial", "partial")
+    first.kill()
+    first.wait()
+    say("frames", logits=LOGITS[HALF:].tobytes())
+    say("end")
+    process(redis_server, "--profile", "json")
+    wait_for(lambda: heard()[-1]["type"] == "final", "final")
+    assert [message["type"] for message in heard()] == ["ready", "begun", "partial", "ready", "partial", "final"]
+    assert (heard()[-1]["text"], heard()[-1]["error"]) == (TEXT, None)

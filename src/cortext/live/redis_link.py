@@ -125,20 +125,20 @@ class RedisLink:
         return _in_order(found, list(after), count)
 
     def read_and_see(
-        self, key: str, after: Mapping[str, StreamId], block_ms: int, count: int = 16
+        self, keys: Sequence[str], after: Mapping[str, StreamId], block_ms: int, count: int = 16
     ) -> tuple[bool, list[Entry]]:
-        """Whether a key exists at the end of a `read`, and what was read: a key that is gone went before that."""
+        """Whether keys exist at the end of a `read`, and what was read: a key that is gone went before that."""
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
 
         def both(redis: Any) -> tuple[Any, int]:
             pipeline = redis.pipeline(transaction=False)
             pipeline.xread(asked, count=count, block=block_ms)
-            pipeline.exists(key)
+            pipeline.exists(*keys)
             found, n_keys = pipeline.execute()
             return found, n_keys
 
         found, n_keys = self.call(both, block_ms / 1000)
-        return n_keys > 0, _in_order(found, list(after), count)
+        return n_keys == len(keys), _in_order(found, list(after), count)
 
     def add(self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0)) -> StreamId:
         """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.

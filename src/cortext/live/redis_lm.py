@@ -92,12 +92,19 @@ class LMServer:
         """Serve until told to stop. Raises LiveError where Redis refuses, or another server has these streams."""
         try:
             self._start()
-            while not self.stop.is_set():
-                self._serve()
-        except Stopped:
+            with suppress(Stopped):
+                while not self.stop.is_set():
+                    self._serve()
+            self._answer_to((0, 0), self._protocol.stop())
+            self._mark()
+        except Stopped:  # Redis is away; the log has what it could not be told
             pass
+        except LiveError:
+            self._protocol.stop()
+            raise
         finally:
-            self._end()
+            event("stopped", redis=self._link.where)
+            self._link.close()
 
     def _start(self) -> None:
         self._refuse_rivals(self._take_over)
@@ -106,8 +113,7 @@ class LMServer:
             self._link.newest[stream] = self._link.newest_id(stream) or (0, 0)
         self._resume()
         self._link.trim((*self._protocol.inputs, *self._protocol.outputs))
-        self._answer_to((0, 0), [self._protocol.announcement()])
-        self._mark()
+        self._announce()
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
     def _resume(self) -> None:
@@ -118,6 +124,8 @@ class LMServer:
         """
         found = self._link.call(lambda redis: redis.hgetall(self._position_key))
         position = {stream.decode(): parse_id(entry_id) for stream, entry_id in found.items()}
+        if not position.keys() >= {*self._protocol.inputs, *self._protocol.outputs}:
+            position = {}
         asked, answered = self._protocol.anew
         anew = self._link.newest_id(asked) if asked else None
         if anew and not position and (self._link.newest_id(answered) or (0, 0)) > anew:
@@ -144,14 +152,14 @@ class LMServer:
 
     def _serve(self) -> None:
         """Wait for entries, and answer them."""
-        announced, entries = self._link.read_and_see(self._protocol.announcement().stream, self._after, BLOCK_MS)
+        keys = self._protocol.announcement().stream, self._position_key
+        announced, entries = self._link.read_and_see(keys, self._after, BLOCK_MS)
         if self._link.n_connections != self._n_connections:
             self._n_connections = self._link.n_connections
             self._refuse_rivals(take_over=False)
         if not announced:
             self._after_loss()
-            self._answer_to((0, 0), [self._protocol.announcement()])
-            self._mark()
+            self._announce()
         if not entries and self._skip:  # all that was there has been done again
             self._skip = {}
             self._mark()
@@ -162,6 +170,13 @@ class LMServer:
             self._link.retire(entry)
             if self.stop.is_set():
                 break
+
+    def _announce(self) -> None:
+        """Say that the server is there."""
+        announcement = self._protocol.announcement()
+        entry_id = self._link.add(announcement.stream, announcement.fields)
+        self._link.call(lambda redis: redis.hset(self._position_key, "announced", format_id(entry_id)))
+        self._mark()
 
     def _after_loss(self) -> None:
         """The streams are gone: read the new ones from their beginning, and name what may be missing."""
@@ -209,11 +224,3 @@ class LMServer:
                 where=self._link.where,
                 fix="end it, start with --take-over, or use another database",
             )
-
-    def _end(self) -> None:
-        """Name what has no result, and leave."""
-        with suppress(Stopped, LiveError):  # Redis is away: the log has it
-            self._answer_to((0, 0), self._protocol.stop())
-            self._mark()
-        event("stopped", redis=self._link.where)
-        self._link.close()

@@ -1,0 +1,118 @@
+"""How long a client waits for the Redis language-model server: for the answer to a frame, and for the final sentence.
+
+    python benchmarks/redis_latency.py [--demo runs/demo] [--utterances 60] [--pace MS] [--json FILE]
+
+A redis-server and a `cortext lm-server` process are started on this machine. The client sends the logits of a demo
+run's validation trials (`cortext demo`) one frame of 80 ms at a time, waits for each answer by a blocking read, and
+finalizes. Times are round trips as the client sees them; the server's own are from its log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import redis
+
+from cortext.provenance import provenance
+from cortext.text.phonemes import LM, RELEASE
+
+QUANTILES = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
+
+
+@contextmanager
+def processes(lm: Path, arguments: list[str]) -> Iterator[tuple[redis.Redis, Path]]:
+    """A Redis server, the language-model server and its log."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        binary = shutil.which("redis-server") or "/usr/bin/redis-server"
+        redis_command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        server_command = [str(Path(sys.executable).parent / "cortext"), "lm-server", "--lm", str(lm)]
+        server_command += ["--redis-port", str(port), "--log", str(log), *arguments]
+        started = [subprocess.Popen(redis_command, stdout=subprocess.DEVNULL), subprocess.Popen(server_command)]
+        try:
+            client = redis.Redis(port=port)
+            while not (log.exists() and '"serving"' in log.read_text()):
+                if any(process.poll() is not None for process in started):
+                    raise SystemExit("a server ended; its message is above")
+                time.sleep(0.05)
+            yield client, log
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
+
+
+class Client:
+    """Asks, and waits for the answer."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis, self._seen = client, {}
+
+    def ask(self, stream: str, fields: dict[str, Any], answers: str) -> float:
+        """Milliseconds until the answer was there."""
+        start = time.perf_counter()
+        self._redis.xadd(stream, fields)
+        found = self._redis.xread({answers: self._seen.get(answers, "0-0")}, block=60_000, count=1)
+        self._seen[answers] = found[0][1][0][0]
+        return 1000 * (time.perf_counter() - start)
+
+
+def measure(client: Client, logits: list[np.ndarray], pace_ms: float) -> dict[str, list[float]]:
+    """Round trips in milliseconds."""
+    times: dict[str, list[float]] = {"reset": [], "frame": [], "finalize": []}
+    for logits_PV in logits:
+        times["reset"].append(client.ask("remote_lm_reset", {"done": 0}, "remote_lm_done_resetting"))
+        for logits_V in logits_PV:
+            frame_ms = client.ask("remote_lm_input", {"logits": logits_V.tobytes()}, "remote_lm_output_partial")
+            times["frame"].append(frame_ms)
+            time.sleep(max(pace_ms - frame_ms, 0) / 1000)
+        times["finalize"].append(client.ask("remote_lm_finalize", {"done": 0}, "remote_lm_output_final"))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
+    parser.add_argument("--utterances", type=int, default=60)
+    parser.add_argument("--pace", type=float, default=0.0, help="ms between frames; 80 is a rig's")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    files = sorted((options.demo / "eval" / "logits").glob("*.npy"))[: options.utterances]
+    columns = LM.order_from(RELEASE)
+    logits = [np.ascontiguousarray(np.load(file)[:, columns], dtype=np.float32) for file in files]
+    results: dict[str, Any] = {"pace_ms": options.pace, "n_frames": sum(map(len, logits))}
+    for name, arguments in {"published parameters": ["--preset", "published"], "the search's own": []}.items():
+        with processes(options.demo / "lm", arguments) as (connection, log):
+            times = measure(Client(connection), logits, options.pace)
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+        done = [line for line in lines if line["event"] == "utterance_finished"]
+        times["of which search, per frame"] = [line["search_ms"] / max(line["n_frames"], 1) for line in done]
+        times["of which finishing"] = [line["finish_ms"] for line in done]
+        results[name] = {
+            what: {label: round(float(np.percentile(ms, q)), 3) for label, q in QUANTILES.items()}
+            for what, ms in times.items()
+        }
+        print(f"\n{name}: {len(logits)} utterances, {results['n_frames']} frames, ms")
+        for what, row in results[name].items():
+            print(f"  {what:28}" + "".join(f"{label:>6} {value:8.2f}" for label, value in row.items()))
+    if options.json:
+        options.json.write_text(json.dumps(results | {"provenance": provenance()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
