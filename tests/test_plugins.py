@@ -171,13 +171,14 @@ def test_settings_come_from_a_mapping_a_dataclass_or_a_default_kind():
         things.config({"kind": ["a"]}, "thing")
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "decode"])
+@pytest.mark.parametrize("verb", ["train", "evaluate", "decode", "export"])
 def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
     path = write(tmp_path, "value = 1 / 0\n")
     arguments = {
         "train": ["--config", "tiny"],
         "evaluate": [str(tmp_path / "run")],
         "decode": [str(tmp_path / "run"), "--lm", str(tmp_path)],
+        "export": [str(tmp_path / "run"), "--format", "onnx"],
     }[verb]
     status = run([verb, *arguments, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--plugin", str(path)])
     assert status == 2

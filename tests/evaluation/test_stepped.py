@@ -35,6 +35,14 @@ def test_a_trial_is_smoothed_as_at_evaluation(tiny):
     np.testing.assert_allclose(logits_PV, model.logits(features_TC, "latest"), atol=1e-5)
 
 
+@pytest.mark.parametrize("n_bins", [0, 8, 21])
+def test_a_trial_too_short_for_a_frame_is_refused(tiny, n_bins):
+    stepper = TorchStepper(load_model(tiny.run))
+    with pytest.raises(DataError, match=f"a trial has {n_bins} bins; one frame of this model needs 22"):
+        step_through(stepper, np.zeros((n_bins, stepper.n_features), np.float32))
+    assert len(step_through(stepper, np.zeros((22, stepper.n_features), np.float32))) == 1
+
+
 def test_a_split_without_labels_is_refused(tiny, tmp_path):
     model = load_model(tiny.run)
     trial = make_trial(np.zeros((120, model.n_features)), model.sessions[0], 1, 0, None)

@@ -368,6 +368,9 @@ def test_the_acoustic_stream_alone_gives_logits(model, x_TC):
     np.testing.assert_array_equal(stream.push(x_TC[:100]), first_PV)
     stream.reset()
     assert stream.push(x_TC[:21]).shape == (0, 41)
+    for _ in range(3):
+        assert stream.push(x_TC[:0]).shape == (0, 41)
+    assert len(stream.push(x_TC[21:22])) == 1
     with pytest.raises(DataError, match=r"\[bins, 8\]"):
         stream.push(x_TC[:, :5])
 

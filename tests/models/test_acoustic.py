@@ -147,6 +147,20 @@ def test_an_unknown_key_or_model_in_the_description_is_refused(run):
     refused(run, "gur|colour")
 
 
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"inventory": {"name": "release", "symbols": 41}}, "inventory.symbols is 41; a list of texts is needed"),
+        ({"inventory": {"name": "release", "symbols": [1, 2]}}, "a list of texts is needed"),
+        ({"inventory": {"symbols": []}}, "inventory has no 'name'"),
+        ({"sessions": []}, "it names no session"),
+    ],
+)
+def test_a_description_without_tokens_or_days_is_refused(run, change, found):
+    change_card(run, **change)
+    refused(run, re.escape(found))
+
+
 def test_a_device_that_is_not_there_is_refused(run):
     with pytest.raises(RunError, match="cannot be put on"):
         load_model(run, device="cuda:99")

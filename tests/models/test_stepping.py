@@ -9,7 +9,7 @@ from cortext.errors import DataError, RunError
 from cortext.models import GRU, AcousticModel, GRUConfig, TripleGRUConfig, build_model
 from cortext.models.acoustic import Smoothing
 from cortext.models.single_step import for_single_steps
-from cortext.models.stepping import TorchStepper
+from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.text.phonemes import RELEASE
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
@@ -155,3 +155,17 @@ def test_a_patch_of_another_shape_is_refused_and_changes_nothing():
         with pytest.raises(DataError, match="patch of shape"):
             stepper.step(np.zeros(shape, np.float32))
     np.testing.assert_array_equal(steps(stepper, trial()), expected_PV)
+
+
+def test_bins_that_nobody_may_write_to_are_read_without_a_word(recwarn):
+    stepper, patch_SC = TorchStepper(make_model(CONFIGS["gru"])), trial()[:14]
+    expected_V = stepper.step(patch_SC)
+    stepper.start()
+    received_SC = np.frombuffer(patch_SC.tobytes(), np.float32).reshape(patch_SC.shape)
+    np.testing.assert_array_equal(stepper.step(received_SC), expected_V)
+    assert not recwarn.list
+
+
+def test_an_unknown_backend_is_refused(tmp_path):
+    with pytest.raises(RunError, match="unknown backend 'tensorflow'; use torch or onnx"):
+        open_stepper(tmp_path, backend="tensorflow")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, PLUGINS, percent, print_json, print_table, progress_bar
+from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.training.release.exchange import Exchanged
@@ -54,12 +55,14 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")] = False,
     data: Annotated[Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")] = None,
     split: Annotated[str, typer.Option(help="The labelled split of --data.")] = "val",
+    plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
     """Write a run for other software.
 
     Example: cortext export runs/demo/run --format onnx --out runs/demo/onnx --int8 --data runs/demo/packed
     """
+    load_plugins(plugins)
     if format is Format.onnx:
         _export_onnx(run, out, int8, data, split, as_json)
         return

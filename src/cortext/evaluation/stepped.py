@@ -16,7 +16,7 @@ from cortext.data import open_data
 from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.errors import DataError
-from cortext.features import smooth
+from cortext.features import gaussian_kernel, smooth
 from cortext.models.stepping import Stepper
 from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE
@@ -66,10 +66,18 @@ def stepped_errors(
 
 
 def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
-    """Logits float32 [P, V] of a whole trial, raw features float [T, C], one patch after another."""
+    """Logits float32 [P, V] of a whole trial, raw features float [T, C], one patch after another.
+
+    Raises DataError for a trial that is too short for one frame.
+    """
     x_TC = np.asarray(features_TC, dtype=np.float32)
+    needed = stepper.patch_size
     if stepper.smoothing.smooth_data:
         std_bins, size = stepper.smoothing.smooth_kernel_std, stepper.smoothing.smooth_kernel_size
+        needed += len(gaussian_kernel(std_bins, size)) - 1
+    if len(x_TC) < needed:
+        raise DataError(f"a trial has {len(x_TC)} bins; one frame of this model needs {needed}")
+    if stepper.smoothing.smooth_data:
         x_TC = smooth(torch.from_numpy(x_TC)[None], std_bins, size, padding="valid")[0].numpy()
     stepper.start()
     last = len(x_TC) - stepper.patch_size

@@ -101,6 +101,8 @@ class AcousticStream:
         Raises DataError, and changes nothing, for bins of another width or dtype, or values that no recording has.
         """
         check_frames(frames_TC, self.stepper.n_features)
+        if not len(frames_TC):
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         self._watch.start()
         logits_PV = self._advance(frames_TC)
         self._watch.stop()

@@ -253,11 +253,15 @@ def read_card(path: Path) -> ModelCard:
         raise RunError(found, where=path, fix="train again, or install the version that wrote it")
     try:
         card = from_mapping(ModelCard, mapping, where=path)
-        tuple(card.inventory["symbols"]), str(card.inventory["name"])
+        symbols, _ = card.inventory["symbols"], card.inventory["name"]
     except CortextError as error:
         raise RunError(error.what, where=path) from None
     except KeyError as error:
         raise RunError(f"inventory has no {error}", where=path) from None
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        raise RunError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed", where=path)
+    if not card.sessions:
+        raise RunError("it names no session", where=path)
     return card
 
 

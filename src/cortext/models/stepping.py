@@ -58,12 +58,14 @@ def open_stepper(
 ) -> Stepper:
     """A stepper of a run directory (`torch`: fp32, bf16) or of an exported one (`onnx`: fp32, int8).
 
-    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session or precision.
+    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session, backend or precision.
     """
     if backend == "onnx":
         from cortext.models.onnx import OnnxStepper
 
         return OnnxStepper(path, session, precision)
+    if backend != "torch":
+        raise RunError(f"unknown backend {backend!r}", fix="use torch or onnx")
     return TorchStepper(load_model(path), session, precision)
 
 
@@ -101,7 +103,7 @@ class TorchStepper:
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        x_BTC = torch.from_numpy(np.ascontiguousarray(bins_SC, dtype=np.float32)).to(self._device)[None]
+        x_BTC = torch.from_numpy(np.array(bins_SC, dtype=np.float32)).to(self._device)[None]  # theirs may be read-only
         if self._columns is not None:
             x_BTC = x_BTC[..., self._columns]
         with full_float32(), autocast(self._device, self._autocast):
