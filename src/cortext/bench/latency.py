@@ -30,6 +30,7 @@ from cortext.errors import ConfigError, MissingLibrary, RunError, nearest
 from cortext.evaluation.recognise import Options, read_options
 from cortext.evaluation.stepped import stepped_errors
 from cortext.live.clock import StageTimes
+from cortext.live.pauses import no_long_pauses
 from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.acoustic import Smoothing
@@ -224,7 +225,8 @@ def bench_latency(
         found, missing = steppers(model, plan.modes)
         decoder = Decoder.from_dir(paths.lm, read_options(options))
         stage(f"timing {plan.steps:,} steps of {', '.join(found)}")
-        taken = _time(found, decoder, utterances, data, plan.steps)
+        with no_long_pauses():
+            taken = _time(found, decoder, utterances, data, plan.steps)
     modes = {name: _summary(times, errors.get(name)) for name, times in taken.items()}
     return {
         "ratio": _ratio(modes, "torch fp32"),

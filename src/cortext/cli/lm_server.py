@@ -53,6 +53,7 @@ def lm_server(
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
     from cortext.live.log import open_log
+    from cortext.live.pauses import no_long_pauses
     from cortext.live.redis_link import redis_url as url_of
     from cortext.live.redis_lm import LMServer, make_protocol
     from cortext.live.signals import stop_event
@@ -62,4 +63,5 @@ def lm_server(
         streams = {"input": input_stream, "partial": partial_output_stream, "final": final_output_stream}
         protocol = make_protocol(decoder, profile, preset, overrides, streams, stop)
         url = redis_url or url_of(redis_host, redis_port)
-        LMServer(protocol, url, stop, (keep, 64 * 2**20), take_over=take_over).run()
+        with no_long_pauses():
+            LMServer(protocol, url, stop, (keep, 64 * 2**20), take_over=take_over).run()

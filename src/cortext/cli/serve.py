@@ -103,6 +103,7 @@ def serve(
 
     from cortext.live.access import Access, address, is_loopback, new_token
     from cortext.live.log import open_log
+    from cortext.live.pauses import no_long_pauses
     from cortext.live.server import listen, run_server
     from cortext.live.setup import LiveSettings
 
@@ -127,7 +128,8 @@ def serve(
         else:
             typer.echo(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
             typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms\n{url}")
-        run_server(session, access, listener)
+        with no_long_pauses():
+            run_server(session, access, listener)
 
 
 def _speed(text: str) -> float:

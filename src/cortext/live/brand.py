@@ -25,6 +25,7 @@ from cortext.live.brand_entries import EntryReader, Numbering, index_of, timesta
 from cortext.live.brand_parameters import SUPERGRAPH, NodeParameters, node_parameters
 from cortext.live.brand_position import Missed, Position, catch_up
 from cortext.live.log import LOGGER, event
+from cortext.live.pauses import no_long_pauses
 from cortext.live.pipeline import Pipeline, Update
 from cortext.live.redis_link import Entry, RedisLink, Stopped, address, redis_url
 from cortext.models.stepping import open_stepper
@@ -55,7 +56,8 @@ def run_node(nickname: str, host: str, port: int, socket: str | None, stop: thre
         parameters = read_parameters(link, nickname)
         LOGGER.setLevel(parameters.log.upper())
         node = BrandNode(link, nickname, parameters, _load(parameters), states)
-        node.run()
+        with no_long_pauses():
+            node.run()
         states.tell("NODE_SHUTDOWN")
     except Stopped:  # Redis is away, and cannot be told
         event("node_shutdown", node=nickname)
