@@ -1,5 +1,9 @@
 """The language-model server against a client with the release's habits, over a real Redis."""
 
+import shutil
+import socket
+import subprocess
+
 import numpy as np
 import pytest
 from engine_cases import SENTENCES, sentence_entries, write_lm
@@ -172,6 +176,27 @@ def test_a_password_is_asked_for_and_never_shown(make_redis, decoder, tmp_path):
     ):
         pass
     assert "guess3d" not in str(caught.value) + log.path.read_text()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="NO openssl: TLS IS NOT TESTED")
+def test_a_user_comes_in_over_tls(make_redis, decoder, tmp_path):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    request += ["-keyout", key, "-out", certificate, "-subj", "/CN=rig", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(request, check=True, capture_output=True)
+    files = {"tls-cert-file": str(certificate), "tls-key-file": str(key), "tls-ca-cert-file": str(certificate)}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    redis = make_redis(**files, **{"tls-port": str(port), "tls-auth-clients": "no"}).start()
+    # the least that a user needs
+    allowed = ["+xread", "+xadd", "+xrange", "+xrevrange", "+xdel", "+xtrim", "+xinfo|stream", "+time", "+exists"]
+    allowed += ["+type", "+get", "+hset", "+hgetall", "+client|setname", "+client|id", "+client|list"]
+    redis.client().acl_setuser("lab", enabled=True, passwords=["+s3cret"], keys=["*"], commands=allowed)
+    url = f"rediss://lab:s3cret@127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+    with served(redis, decoder, tmp_path, url=url) as log:
+        assert ReleaseClient(redis.client()).decode(spoken_logits("are you there"), 9).text == "are you there"
+    assert "s3cret" not in log.path.read_text()
 
 
 def test_what_is_no_url_is_refused_without_being_shown(decoder):
