@@ -14,6 +14,7 @@ from cortext.evaluation.recognise import read_options
 from cortext.live.days import Days
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.live_session import LiveSession
+from cortext.live.log import event
 from cortext.live.pipeline import PipelineOptions
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import SessionLog
@@ -63,10 +64,6 @@ class LiveSettings:
             raise ConfigError("--set changes a simulation", fix="give --simulate PRESET, or leave --set out")
         if not self.speed > 0:
             raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
-        if self.precision == ("int8" if self.backend == "torch" else "bf16"):
-            raise ConfigError(
-                f"{self.backend} cannot run the model in {self.precision}", fix="give another --precision"
-            )
 
     def open(self, progress: Callable[[int, int], None] | None = None) -> LiveSession:
         """Read the model, the language model and the source. Raises CortextError for what cannot be used."""
@@ -76,7 +73,12 @@ class LiveSettings:
         options = PipelineOptions(self.smoothing, self.normalise, endpoint)
         days = Days(self._stepper(), Decoder.from_dir(self.lm, read_options(self.options)), options, self.day)
         source = self._source(days, progress)
-        scribe = Scribe(SessionLog(self.session_log)) if self.session_log is not None else None
+        scribe = None
+        if self.session_log is not None:
+            log = SessionLog(self.session_log)
+            for note in log.notes:
+                event("session_log_damaged", "warning", note=note)
+            scribe = Scribe(log)
         about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name}
         return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
 
