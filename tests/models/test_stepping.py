@@ -60,6 +60,27 @@ def test_steps_give_the_logits_of_the_whole_trial(name, session):
     np.testing.assert_allclose(stepped_PV, whole_PV, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_steps_of_the_published_shape_give_the_logits_of_the_whole_trial():
+    torch.manual_seed(0)
+    network = build_model(GRUConfig(), n_features=512, n_days=2, n_classes=len(RELEASE))
+    model = AcousticModel(network, sessions=SESSIONS, n_features=512, inventory=RELEASE, smoothing=Smoothing())
+    x_TC = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
+    whole_PV = model.logits(x_TC, "latest", smooth=False)
+    np.testing.assert_allclose(steps(TorchStepper(model), x_TC), whole_PV, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_on_a_gpu_give_the_logits_of_the_whole_trial(name):
+    model = make_model(CONFIGS[name])
+    whole_PV = model.logits(trial(), "latest", smooth=False)
+    model.network.to("cuda")
+    np.testing.assert_allclose(steps(TorchStepper(model), trial()), whole_PV, atol=1e-4)
+    half_PV = steps(TorchStepper(model, precision="bf16"), trial())
+    assert np.abs(half_PV - whole_PV).max() < 0.05 * np.abs(whole_PV).max()
+
+
 def test_a_subset_of_the_features_is_taken_by_the_stepper():
     model = make_model(CONFIGS["gru"], feature_subset=[4, 0, 5])
     stepped_PV = steps(TorchStepper(model), trial())
@@ -115,6 +136,25 @@ def test_a_gru_that_computes_otherwise_is_left_as_it_is():
         x_BPI, state_LBD = torch.randn(1, 1, 4), torch.randn(1 + gru.bidirectional, 1, 8)
         with torch.no_grad():
             assert torch.equal(fast(x_BPI, state_LBD)[0], gru(x_BPI, state_LBD)[0])
+
+
+@pytest.mark.parametrize("normalised", [nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm])
+def test_weights_that_are_computed_from_others_are_those_of_the_step(normalised):
+    model = make_model(CONFIGS["gru"])
+    normalised(model.network.out)
+    model.network.eval()
+    with torch.no_grad():
+        for parameter in model.network.out.parameters():
+            parameter *= 1.5
+    stepped_PV = steps(TorchStepper(model), trial())
+    np.testing.assert_allclose(stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5)
+
+
+def test_a_network_that_cannot_be_copied_is_refused_in_a_line():
+    model = make_model(CONFIGS["gru"])
+    model.network.scale = model.network.out.weight * 2
+    with pytest.raises(RunError, match=r"this network cannot be copied: Only Tensors created explicitly"):
+        TorchStepper(model)
 
 
 def test_a_model_without_a_state_is_refused():

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cortext import _native
+from cortext.errors import RunError
 
 
 def for_single_steps(network: nn.Module, bf16: bool) -> nn.Module:
@@ -35,25 +36,34 @@ def with_forwards(
 ) -> nn.Module:
     """A network in evaluation mode with the parameters of `network`, whose GRUs and linear maps compute in other ways.
 
-    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU.
+    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU. Raises RunError for a network that
+    cannot be copied.
     """
     shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
-    network = copy.deepcopy(network, shared).eval()
+    try:
+        network = copy.deepcopy(network, shared).eval()
+    except (
+        RuntimeError
+    ) as error:  # of a tensor that is computed from parameters and kept, as torch's old weight_norm does
+        what = f"this network cannot be copied: {str(error).splitlines()[0]}"
+        raise RunError(what, fix="use torch.nn.utils.parametrizations for weights that are computed") from None
     for module in network.modules():
         # Not subclasses: their `forward` may be another.
-        if type(module) is nn.GRU and _is_plain(module):
+        if type(module) is nn.GRU and _is_forward(module):
             vars(module)["forward"] = of_gru(module)
-        elif of_linear is not None and type(module) is nn.Linear and _is_on_cpu(module):
+        elif of_linear is not None and type(module) is nn.Linear and _is_plain(module):
             vars(module)["forward"] = of_linear(module)
     return network
 
 
-def _is_plain(module: nn.GRU) -> bool:
-    return module.batch_first and module.bias and not module.bidirectional and _is_on_cpu(module)
+def _is_forward(module: nn.GRU) -> bool:
+    return module.batch_first and module.bias and not module.bidirectional and _is_plain(module)
 
 
-def _is_on_cpu(module: nn.Module) -> bool:
-    return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+def _is_plain(module: nn.Module) -> bool:
+    # A hook may compute the weights anew before each product (torch's old spectral_norm).
+    is_float_on_cpu = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    return is_float_on_cpu and not module._forward_pre_hooks
 
 
 def _gru_step(module: nn.GRU, bf16: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
@@ -79,7 +89,7 @@ def _linear_step(module: nn.Linear, bf16: bool) -> Callable[..., torch.Tensor]:
     fast = _native.StepLinear(weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), bf16)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        if x.numel() != module.in_features or torch.is_grad_enabled():
+        if x.shape[-1] != x.numel() or torch.is_grad_enabled():
             return F.linear(x, weight, bias)
         y = x.new_empty(*x.shape[:-1], module.out_features)
         fast.apply(_vector(x), y.view(-1).numpy())
