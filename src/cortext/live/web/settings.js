@@ -121,10 +121,10 @@ export class Hotwords {
     this.ask = ask;
     $("hotword-form").addEventListener("submit", async (event) => {
       event.preventDefault();
-      const word = $("hotword").value.trim();
-      if (!word || !(await ask("hotwords", { [word]: Number($("bonus").value) }))) return;
-      $("hotword").value = "";
-      $("hotword").focus();
+      const input = $("hotword"), word = input.value.trim();
+      input.value = "";
+      input.focus();
+      if (word && !(await ask("hotwords", { [word]: Number($("bonus").value) }))) input.value ||= word;
     });
   }
 
@@ -143,8 +143,9 @@ export class Hotwords {
     name.textContent = word;
     value.textContent = (bonus > 0 ? "+" : "\u2212") + Math.abs(bonus);
     remove.setAttribute("aria-label", `Remove ${word}`);
-    remove.addEventListener("click", async () => {
-      if (await this.ask("hotwords", { [word]: null })) $("hotword").focus();
+    remove.addEventListener("click", () => {
+      $("hotword").focus(); // this row will go
+      this.ask("hotwords", { [word]: null });
     });
     row.append(name, value, remove);
     return row;
