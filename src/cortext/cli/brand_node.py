@@ -25,6 +25,7 @@ def brand_node(
     """Be a BRAND node: bins of features from a Redis stream in, logits and words into streams out.
 
     A BRAND supervisor starts it; its parameters come from `supergraph_stream`. Flags that it does not know are ignored.
+    What it tells goes to stderr, as JSON lines.
 
     Example: cortext brand-node -n speech -i 127.0.0.1 -p 6379
     """
