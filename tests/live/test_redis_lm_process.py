@@ -180,3 +180,25 @@ def test_a_killed_server_of_json_messages_goes_on_too(redis_server, process):
     wait_for(lambda: heard()[-1]["type"] == "final", "final")
     assert [message["type"] for message in heard()] == ["ready", "begun", "partial", "ready", "partial", "final"]
     assert (heard()[-1]["text"], heard()[-1]["error"]) == (TEXT, None)
+
+
+@pytest.mark.slow
+def test_parameters_outlive_a_kill_but_not_an_end(redis_server, process):
+    client = ReleaseClient(redis_server.client())
+
+    def announced():
+        newest = client.redis.xrevrange("remote_lm_args", count=1)[0][1]
+        return newest[b"nbest"], newest[b"beam"]
+
+    server, _ = process(redis_server)
+    client.update(nbest=3, beam="wide")
+    assert announced() == (b"3", b"17.0")
+    server.kill()
+    server.wait()
+    server, log = process(redis_server, "--set", "beam=12")
+    assert log.lines("parameters_restored")
+    assert announced() == (b"3", b"12.0")
+    server.terminate()
+    server.wait()
+    process(redis_server)
+    assert announced() == (b"100", b"17.0")

@@ -49,6 +49,7 @@ class JsonProtocol:
         self.inputs: tuple[str, ...] = (input_stream,)
         self.outputs: tuple[str, ...] = (output_stream,)
         self.anew, self._output = ("", ""), output_stream
+        self.changes: dict[str, str] = {}
         self._utterances: dict[str, LiveUtterance] = {}
         self._heard_at: dict[str, float] = {}
         self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
@@ -57,6 +58,9 @@ class JsonProtocol:
             "end": self._end,
             "drop": self._drop,
         }
+
+    def restore(self, changes: Mapping[str, str]) -> None:
+        """Nothing: options belong to utterances."""
 
     def announcement(self) -> Answer:
         """That the server is there, and with what."""

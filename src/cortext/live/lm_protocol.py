@@ -47,6 +47,12 @@ class Protocol(Interface):
     anew: tuple[str, str]
     """A stream whose entries begin everything anew, and that of the answers to them; empty where there is none."""
 
+    changes: dict[str, str]
+    """Parameters that clients have changed."""
+
+    def restore(self, changes: Mapping[str, str]) -> None:
+        """Take over what clients changed with a server before this one."""
+
     def announcement(self) -> Answer:
         """What is said at the start, and again whenever its stream is missing."""
 
@@ -106,6 +112,7 @@ class PublishedProtocol:
             name for name in streams.all() if name not in (*self.inputs, streams.args)
         )
         self.anew = streams.reset, streams.reset_done
+        self.changes: dict[str, str] = {}
         self._utterance: LiveUtterance | None = None
         self._owner, self._heard_at = b"", 0.0
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
@@ -135,6 +142,13 @@ class PublishedProtocol:
             raise
         except Exception as error:  # whatever it is, the client waits for an answer, and the next utterance may go well
             return self._after_failure(entry, error)
+
+    def restore(self, changes: Mapping[str, str]) -> None:
+        """Take over what clients changed with a server that was killed; it goes before this one's own settings."""
+        if changes:
+            self.changes = dict(changes)
+            self.params, _ = self.params.updated(changes)
+            event("parameters_restored", "warning", values=self.params.announced())
 
     def in_utterance(self) -> bool:
         """Whether entries with frames have come that no result has been given for."""
@@ -206,6 +220,7 @@ class PublishedProtocol:
             if name != b"client"
         }
         self.params, refused = self.params.updated(texts)
+        self.changes |= {name: text for name, text in texts.items() if name not in refused}
         options = self.params.options(self._decoder.options)
         if self._utterance is not None:
             self._utterance.set_options(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -87,6 +88,7 @@ class LMServer:
         self._n_connections = 0
         self._first_answer: tuple[str, StreamId] | None = None
         self._skip: dict[str, int] = {}
+        self._changes: dict[str, str] = {}
 
     def run(self) -> None:
         """Serve until told to stop. Raises LiveError where Redis refuses, or another server has these streams."""
@@ -97,6 +99,8 @@ class LMServer:
                     self._serve()
             self._answer_to((0, 0), self._protocol.stop())
             self._mark()
+            if not self._protocol.in_utterance():
+                self._link.call(lambda redis: redis.hset(self._position_key, "changes", "{}"))
         except Stopped:  # Redis is away; the log has what it could not be told
             pass
         except LiveError:
@@ -123,6 +127,8 @@ class LMServer:
         entry that begins everything anew, and that nobody has answered, makes what came before it void.
         """
         found = self._link.call(lambda redis: redis.hgetall(self._position_key))
+        found.pop(b"announced", None)
+        self._protocol.restore(json.loads(found.pop(b"changes", b"{}")))
         position = {stream.decode(): parse_id(entry_id) for stream, entry_id in found.items()}
         if not position.keys() >= {*self._protocol.inputs, *self._protocol.outputs}:
             position = {}
@@ -164,7 +170,10 @@ class LMServer:
             self._skip = {}
             self._mark()
         for entry in entries:
-            self._answer_to(entry.id, self._protocol.handle(entry, self._text))
+            answers = self._protocol.handle(entry, self._text)
+            if self._protocol.changes != self._changes:
+                self._keep_changes()
+            self._answer_to(entry.id, answers)
             self._after[entry.stream] = entry.id
             self._mark()
             self._link.retire(entry)
@@ -176,7 +185,14 @@ class LMServer:
         announcement = self._protocol.announcement()
         entry_id = self._link.add(announcement.stream, announcement.fields)
         self._link.call(lambda redis: redis.hset(self._position_key, "announced", format_id(entry_id)))
+        self._keep_changes()
         self._mark()
+
+    def _keep_changes(self) -> None:
+        """Remember what clients changed, for a server after this one, should this one be killed."""
+        self._changes = dict(self._protocol.changes)
+        text = json.dumps(self._changes)
+        self._link.call(lambda redis: redis.hset(self._position_key, "changes", text))
 
     def _after_loss(self) -> None:
         """The streams are gone: read the new ones from their beginning, and name what may be missing."""
