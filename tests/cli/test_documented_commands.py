@@ -17,7 +17,7 @@ HELP: dict[tuple[str, ...], str] = {}
 
 def commands(document: str) -> list[str]:
     """`cortext ...` in code spans and code blocks, without comments."""
-    text = (ROOT / document).read_text()
+    text = (ROOT / document).read_text().replace("\\\n", " ")
     spans = re.findall(r"(?<!`)`(cortext [a-z][^`]*)`(?!`)", text)
     blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line.split("  #")[0] for block in blocks for line in block.splitlines() if line.startswith("cortext ")]
@@ -31,7 +31,19 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
     return HELP[verb]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/migrating.md", "docs/use.md", "docs/brand.md", "docs/page.md"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "docs/migrating.md",
+        "docs/use.md",
+        "docs/brand.md",
+        "docs/page.md",
+        "docs/latency.md",
+        "docs/redis.md",
+        "docs/adapt.md",
+    ],
+)
 def test_commands_and_their_options_exist(document, capsys):
     found = commands(document)
     assert len(found) >= 2
