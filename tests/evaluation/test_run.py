@@ -11,7 +11,10 @@ import pytest
 from cortext.decoding import Decoder
 from cortext.errors import CortextError, DataError
 from cortext.evaluation import decode, error_rate, evaluate
-from cortext.models import load_model
+from cortext.evaluation.recognise import recognise
+from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 
@@ -356,3 +359,15 @@ def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsew
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(DataError, match=f"run cortext pack {data} --out PACKED"):
         evaluate(tiny.run, data, "val", None, tmp_path / "eval")
+
+
+def test_words_of_a_model_of_single_bins_lie_within_their_trial(tiny, tmp_path):
+    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1, "patch_size": 0})
+    network = build_model(config, n_features=8, n_days=len(DAYS), n_classes=len(RELEASE))
+    reads = {"n_features": 8, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
+    save_model(AcousticModel(network, sessions=DAYS, **reads), tmp_path / "run")
+    trials = recognise(tmp_path / "run", tiny.data, "val", tiny.lm).trials
+    words = [(word, trial.n_bins) for trial in trials for word in trial.nbest[0].words]
+    assert words
+    for word, n_bins in words:
+        assert 0 <= word.start_ms < word.end_ms <= 20 * n_bins

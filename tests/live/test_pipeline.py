@@ -217,6 +217,28 @@ def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its
     assert pipeline.finish()[0].text == "i see you"
 
 
+def test_times_of_words_are_those_of_the_bins_whatever_a_frame_of_the_model_is(decoder):
+    """A model of single bins gives a frame each 20 ms: the words of the script above come four times as early."""
+    said = [BLANK, "AY", SIL, BLANK, "S", "IY", SIL, "Y", "UW", SIL, BLANK]
+    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper())
+    pipeline.push(script(said))
+    published = pipeline.finish()
+    stepper = ScriptedStepper()
+    stepper.patch_size = stepper.patch_stride = 1
+    pipeline, bins_TC = Pipeline(None, decoder, stepper=stepper), np.zeros((len(said), N_FEATURES), dtype=np.float32)
+    bins_TC[:, 0] = RELEASE.ids(said)
+    pipeline.push(bins_TC)
+    of_bins = pipeline.finish()
+    assert of_bins.texts == published.texts
+    assert of_bins[0].words[1].start_ms == pytest.approx(4 * 20, abs=20)
+    assert of_bins[0].words[-1].end_ms <= 20 * len(said)
+    for ours, theirs in zip(of_bins, published, strict=True):
+        assert ours.score == theirs.score
+        assert [(4 * word.start_ms, 4 * word.end_ms, word.confidence) for word in ours.words] == [
+            (word.start_ms, word.end_ms, word.confidence) for word in theirs.words
+        ]
+
+
 SPEECH = ["AY", SIL, "S", "IY", SIL, "Y", "UW", SIL]
 ENDPOINT = EndpointOptions(silence_ms=400, speech_ms=160, max_ms=4000)
 

@@ -194,6 +194,16 @@ class NBest(Sequence[Hypothesis]):
         """The text of each."""
         return [hypothesis.text for hypothesis in self]
 
+    def timed(self, frame_ms: float) -> NBest:
+        """The same, of frames that stand for another time than the search takes them for, `FRAME_MS`."""
+        if frame_ms == FRAME_MS:
+            return self
+        by, timed = frame_ms / FRAME_MS, []
+        for hypothesis in self:
+            words = [replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by) for word in hypothesis.words]
+            timed.append(replace(hypothesis, words=tuple(words)))
+        return NBest(timed)
+
     @overload
     def __getitem__(self, index: int) -> Hypothesis: ...
     @overload

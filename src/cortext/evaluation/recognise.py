@@ -18,6 +18,7 @@ import numpy as np
 from cortext.config import load_config
 from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
+from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder
 from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
@@ -26,6 +27,7 @@ from cortext.errors import DataError, nearest
 from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, load_model
+from cortext.models.stepping import patch_shape
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import RELEASE
 
@@ -241,7 +243,10 @@ def _search(
 ) -> list[NBest]:
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
     threads = (os.cpu_count() or 1) if threads is None else threads
-    return list(decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress))
+    found = decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress)
+    config = model.network.config
+    frame_ms = float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
+    return [nbest.timed(frame_ms) for nbest in found]
 
 
 def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:

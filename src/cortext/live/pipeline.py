@@ -227,8 +227,8 @@ class Pipeline:
         self._watch = Stopwatch()
         self._stream = AcousticStream(source, session, options, self._watch)
         self._inventory = self._stream.stepper.inventory
-        frame_ms = self._stream.stepper.patch_stride * BIN_MS
-        self._endpoint = Endpoint(options.endpoint, self._inventory, frame_ms) if options.endpoint else None
+        self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
+        self._endpoint = Endpoint(options.endpoint, self._inventory, self._frame_ms) if options.endpoint else None
         self._decoder, self._hotwords = decoder, dict[str, float]()
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: Session | None = None
@@ -334,7 +334,7 @@ class Pipeline:
         try:
             if search is None:
                 search = self._open_search(self._hotwords)
-            return search.finish() if search else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
+            return search.finish().timed(self._frame_ms) if search else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
         finally:
             self._stream.end_utterance()
             self._begin()
