@@ -108,7 +108,25 @@ def test_a_message_that_cannot_be_used_is_refused_and_the_sentence_says_so(fed, 
         feed.send('{"end": true}')
         utterance = page.next("utterance")
     assert utterance["text"] == "i see you"
-    assert utterance["error"] == "1 message of the feed could not be used: bins are missing"
+    assert utterance["error"] == "1 message of the feed could not be used: bins may be missing"
+
+
+def test_a_sentence_of_which_nothing_can_be_used_ends_in_an_error_and_the_next_one_is_free_of_it(fed):
+    served, page = fed
+    with served.feed() as feed:
+        feed.send(bytes(3))
+        feed.send('{"end": true}')
+        utterance = page.next("utterance")
+        assert (utterance["text"], utterance["duration_s"]) == ("", 0)
+        assert utterance["error"] == "1 message of the feed could not be used: bins may be missing"
+        feed.send(bytes(3))
+    error = page.next("utterance")["error"]
+    assert error.startswith("the feed was disconnected in mid-utterance; 1 message of the feed could not be used")
+    with served.feed() as feed:
+        feed.send(said().tobytes())
+        feed.send('{"end": true}')
+        utterance = page.next("utterance")
+    assert (utterance["text"], utterance["error"]) == ("i see you", None)
 
 
 def test_a_message_that_is_too_large_ends_the_feed_and_the_sentence_with_a_named_error(fed):

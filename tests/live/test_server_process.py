@@ -102,6 +102,10 @@ def test_a_port_in_use_is_one_line(root, capsys):
     [
         (["--feed", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 0: Cannot assign requested address"),
         (["--feed", "--host", "no such host"], "cannot listen on 'no such host'"),
+        (["--feed", "--host", "rig..lab"], "cannot listen on 'rig..lab': not the name of a host"),
+        (["--feed", "--host", "r" * 64], "not the name of a host"),
+        (["--feed", "--token", "schlüssel"], "the token holds more than letters, digits and -._~"),
+        (["--feed", "--token", "a b"], "the token holds more than letters, digits and -._~"),
         (["--feed", "--speed", "fast"], "--speed is 'fast'"),
         (["--feed", "--speed", "-1"], "speed is -1.0; a number above 0 is needed"),
         (["--feed", "--token", ""], "the token is empty"),

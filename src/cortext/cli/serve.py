@@ -96,6 +96,8 @@ def serve(
 
     Example: cortext serve runs/demo/run --lm runs/demo/lm --data runs/demo/packed
     """
+    from urllib.parse import quote
+
     from cortext.extras import need
 
     for module in ("fastapi", "uvicorn", "websockets"):
@@ -109,6 +111,10 @@ def serve(
 
     if token == "":
         raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
+    if token is not None and quote(token, safe="") != token:  # headers and addresses hold these as they are
+        raise ConfigError(
+            "the token holds more than letters, digits and -._~", fix="give another --token, or none for a random one"
+        )
     settings = LiveSettings(
         run=run, lm=lm, data=data, split=split, simulate=simulate, overrides=overrides, feed=feed, day=day,
         speed=_speed(speed), loop=loop, skip_bad=skip_bad, options=options, backend=backend.value,

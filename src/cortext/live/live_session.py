@@ -219,6 +219,8 @@ class LiveSession:
     def _start(self, trial: int | None, session: str | None) -> None:
         if self._source is None:
             raise LiveError("frames come from a feed: it runs when one connects")
+        if trial is not None and session is not None:
+            raise DataError("a trial and a session; give one of them")
         if trial is not None:
             number: int | None = trial
         elif session is not None:
@@ -342,6 +344,8 @@ class LiveSession:
 
     def _finish(self, ended: str, error: str | None = None) -> None:
         """End the utterance in progress, if there is one: with its text, or at least a named error."""
+        if self._utterance is None and self._n_refused:  # nothing of it could be used: it ends with that named
+            self._utterance = self._begin()
         utterance, self._utterance = self._utterance, None
         if utterance is None:
             return
@@ -407,4 +411,4 @@ class LiveSession:
 
 
 def _refused(n: int) -> str:
-    return f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins are missing"
+    return f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins may be missing"

@@ -318,8 +318,9 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise LiveError(f"cannot listen on {host!r}: {error.strerror}", fix="give another --host") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host is written so
+        reason = error.strerror if isinstance(error, OSError) else "not the name of a host"
+        raise LiveError(f"cannot listen on {host!r}: {reason}", fix="give another --host") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
