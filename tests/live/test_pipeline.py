@@ -197,7 +197,8 @@ def test_words_have_times_and_a_confidence(decoder):
     assert all(0.9 < word.confidence <= 1 for word in words)
 
 
-def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its_frame(decoder):
+@pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
+def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its_frame(sizes, decoder):
     class Failing(ScriptedStepper):
         def step(self, bins_SC):
             if self.n_steps == 3:
@@ -208,12 +209,14 @@ def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its
     pipeline = Pipeline(None, decoder, stepper=Failing())
     said = script(["AY", SIL, BLANK, BLANK, "S", "IY", SIL, "Y", "UW", SIL])
     refused = 0
-    for t in range(len(said)):
+    for first in range(0, len(said), sizes[0]):
         try:
-            pipeline.push(said[t : t + 1])
+            pipeline.push(said[first : first + sizes[0]])
         except LiveError:
             refused += 1
+    pipeline.push(said[:0])
     assert refused == 1
+    assert pipeline.n_bins == len(said)
     assert pipeline.finish()[0].text == "i see you"
 
 

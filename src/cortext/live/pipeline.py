@@ -311,17 +311,19 @@ class Pipeline:
         reason = had_ended = self._endpoint.reason if self._endpoint else None
         stage_ms: dict[str, list[float]] = {stage: [] for stage in (*STAGES, TOTAL)}
         logits, first = [], 0
-        while first < len(frames_TC):
-            until = first + self._stream.bins_to_frame
-            logits_PV, reason = self._step(frames_TC[first:until])
-            first = min(until, len(frames_TC))
-            if len(logits_PV):
-                logits.append(logits_PV)
-                for stage, ms in self._watch.take().items():
-                    stage_ms[stage].append(ms)
-            if reason and not had_ended:
-                break
-        self._held_TC = frames_TC[first:].copy()
+        try:
+            while first < len(frames_TC):
+                bins_TC = frames_TC[first : first + self._stream.bins_to_frame]
+                first += len(bins_TC)
+                logits_PV, reason = self._step(bins_TC)
+                if len(logits_PV):
+                    logits.append(logits_PV)
+                    for stage, ms in self._watch.take().items():
+                        stage_ms[stage].append(ms)
+                if reason and not had_ended:
+                    break
+        finally:  # also where a step fails: what follows its frame comes with the next push
+            self._held_TC = frames_TC[first:].copy()
         logits_PV = np.concatenate(logits) if logits else np.empty((0, len(self._inventory)), dtype=np.float32)
         return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
 
@@ -362,8 +364,8 @@ class Pipeline:
     def _step(self, bins_TC: np.ndarray) -> tuple[np.ndarray, Reason | None]:
         """Take in bins that complete at most one frame."""
         self._watch.start()
-        logits_PV = self._stream._advance(bins_TC)
         self.n_bins += len(bins_TC)
+        logits_PV = self._stream._advance(bins_TC)
         reason = self._endpoint.reason if self._endpoint else None
         if len(logits_PV):
             if self._search is None:
