@@ -9,6 +9,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs a CUDA device is skipped where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+
+
 @pytest.fixture
 def real_data() -> Path:
     """The directory of real recordings and texts; tests that need it are skipped where it is absent."""

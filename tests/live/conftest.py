@@ -9,6 +9,16 @@ import pytest
 from redis_process import BINARY, RedisServer
 
 
+@pytest.fixture(scope="session")
+def page_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings and a language model for servers of the page."""
+    from page_process import prepare
+
+    root = tmp_path_factory.mktemp("page")
+    prepare(root)
+    return root
+
+
 @pytest.fixture
 def make_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisServer]]:
     """Makes redis-servers with settings; `.start()` them."""

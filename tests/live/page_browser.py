@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
-PROCESS = Path(__file__).with_name("page_process.py")
+from page_process import program
+
 CHROMIUM = "/usr/bin/chromium"
 TOKEN = "secret"
 
@@ -20,7 +20,7 @@ class PageServer:
         self.root, self.options, self.port = root, options, 0
 
     def start(self) -> PageServer:
-        command = [sys.executable, str(PROCESS), str(self.root), "--port", str(self.port), *self.options]
+        command = program(self.root, "--port", str(self.port), *self.options)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
         assert self._process.stdout is not None

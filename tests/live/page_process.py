@@ -7,6 +7,7 @@ reads "I see you" and says it, trial 1 reads "I see you" but says "I see me". "s
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,11 @@ def prepare(root: Path) -> None:
     open_data(root / "data")
     (root / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES * 3) + "the sea\n")
     LanguageModel.build([root / "lm.txt"], 2, root / "lm")
+
+
+def program(root: Path, *options: str) -> list[str]:
+    """The command that runs this server as a process."""
+    return [sys.executable, __file__, str(root), *options]
 
 
 def main() -> None:

@@ -288,6 +288,13 @@ def test_an_answer_that_never_comes_is_named(redis_server, world, capsys):
     assert "start it: cortext lm-server" in last
 
 
+def test_a_redis_that_is_not_there_ends_patience_too(world, capsys):
+    arguments = ["--data", str(world.data), "--redis-port", "1", "--patience", "1", "--node", "speech"]
+    assert run_cli(["replay", *arguments]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "cortext: localhost:1: Redis did not answer for 1 s; is it running, and is this its address?"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -5,7 +5,7 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
-from page_process import DAYS, N_FEATURES, prepare, spoken
+from page_process import DAYS, N_FEATURES, spoken
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
@@ -18,23 +18,16 @@ from cortext.text.phonemes import RELEASE
 N_BINS, N_FRAMES = 110, 25
 
 
-@pytest.fixture(scope="session")
-def root(tmp_path_factory):
-    path = tmp_path_factory.mktemp("served")
-    prepare(path)
-    return path
-
-
 @pytest.fixture
-def served(root):
-    with serving(make_session(root)) as served:
+def served(page_root):
+    with serving(make_session(page_root)) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
-def idle(root):
+def idle(page_root):
     """A server that plays nothing."""
-    with serving(make_session(root)) as served:
+    with serving(make_session(page_root)) as served:
         yield served
 
 
@@ -73,10 +66,10 @@ def test_decodes_a_trial_and_tells_every_bin_every_frame_and_the_sentence(served
     assert utterance["nbest"][0]["text"] == "i see you"
 
 
-def test_heat_map_and_posteriors_are_those_of_the_trial(root):
-    trial = next(open_dataset(root / "data").trials("val", [DAYS[0]]))
+def test_heat_map_and_posteriors_are_those_of_the_trial(page_root):
+    trial = next(open_dataset(page_root / "data").trials("val", [DAYS[0]]))
     z_TC = trial.features_TC.astype(np.float16).astype(np.float32)
-    session = make_session(root, speed=4.0)
+    session = make_session(page_root, speed=4.0)
     with serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
         steps = [message for message in page.until("utterance") if message["type"] == "step"]
@@ -118,8 +111,8 @@ def test_start_goes_on_where_it_was(served):
         assert page.next("utterance")["trial"] == 5
 
 
-def test_stop_ends_the_sentence_with_what_is_known(root):
-    with serving(make_session(root, speed=4.0)) as served, served.page() as page:
+def test_stop_ends_the_sentence_with_what_is_known(page_root):
+    with serving(make_session(page_root, speed=4.0)) as served, served.page() as page:
         served.post("start", {"trial": 0})
         while not (step := page.next("step"))["stable"] + step["tail"]:
             pass
@@ -131,8 +124,8 @@ def test_stop_ends_the_sentence_with_what_is_known(root):
         assert page.next("state")["state"] == "idle"
 
 
-def test_each_trial_uses_its_own_day_unless_another_is_chosen(root):
-    with serving(make_session(root, speed=4.0)) as served, served.page() as page:
+def test_each_trial_uses_its_own_day_unless_another_is_chosen(page_root):
+    with serving(make_session(page_root, speed=4.0)) as served, served.page() as page:
         served.post("start", {"trial": 0})
         assert page.next("state", trial=0)["day"] == DAYS[0]
         page.next("utterance")
@@ -204,9 +197,9 @@ def test_page_that_comes_back_sees_the_last_sentence_and_the_statistics(served):
         assert [page.read()["type"] for _ in range(3)] == ["hello", "utterance", "stats"]
 
 
-def test_corrections_and_ratings_are_kept_with_the_recording(root, tmp_path):
+def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path):
     scribe = Scribe(SessionLog(tmp_path / "log"))
-    with serving(make_session(root, scribe=scribe)) as served, served.page() as page:
+    with serving(make_session(page_root, scribe=scribe)) as served, served.page() as page:
         served.post("start", {"trial": 1})
         first = page.next("utterance")["id"]
         assert served.post("correction", {"utterance": first, "text": "I see me"}).json() == {"ok": True, "kept": True}
@@ -216,7 +209,7 @@ def test_corrections_and_ratings_are_kept_with_the_recording(root, tmp_path):
         assert "no utterance 99" in served.post("correction", {"utterance": 99, "text": "x y"}).json()["error"]
         assert served.post("correction", {"utterance": first}).json()["error"] == "text is missing"
     kept = next(open_dataset(tmp_path / "log" / "recordings").trials("train"))
-    trial = list(open_dataset(root / "data").trials("val", [DAYS[0]]))[1]
+    trial = list(open_dataset(page_root / "data").trials("val", [DAYS[0]]))[1]
     assert (kept.sentence, kept.session) == ("i see me", DAYS[0])  # as sentences are scored
     np.testing.assert_array_equal(kept.features_TC, trial.features_TC.astype(np.float16).astype(np.float32))
 
@@ -227,11 +220,11 @@ def test_without_a_session_log_nothing_can_be_corrected(idle):
     assert "--session-log" in answer.json()["error"]
 
 
-def test_a_feed_is_decoded_and_its_pauses_end_sentences(root):
+def test_a_feed_is_decoded_and_its_pauses_end_sentences(page_root):
     frames_TC = spoken("i see you", np.random.default_rng(1))
     silence_TC = np.zeros((50, N_FEATURES), dtype=np.float32)
     silence_TC[:, RELEASE.blank] = 3
-    with serving(make_session(root, feed=True, silence_ms=640)) as served, served.page() as page:
+    with serving(make_session(page_root, feed=True, silence_ms=640)) as served, served.page() as page:
         assert served.post("start").status_code == 409
         with served.feed() as feed:
             for chunk_TC in np.array_split(np.concatenate([frames_TC, silence_TC, frames_TC]), 40):
@@ -245,8 +238,8 @@ def test_a_feed_is_decoded_and_its_pauses_end_sentences(root):
             assert page.next("stats")["wer"] is None
 
 
-def test_real_speed_is_the_recordings(root):
-    with serving(make_session(root, speed=1.0)) as served, served.page() as page:
+def test_real_speed_is_the_recordings(page_root):
+    with serving(make_session(page_root, speed=1.0)) as served, served.page() as page:
         served.post("start", {"trial": 0})
         began_s = time.monotonic()
         page.next("utterance")

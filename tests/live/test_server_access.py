@@ -15,10 +15,8 @@ OURS = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    root = tmp_path_factory.mktemp("access")
-    prepare(root)
-    with serving(make_session(root)) as served:
+def served(page_root):
+    with serving(make_session(page_root)) as served:
         yield served
 
 

@@ -3,12 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from page_process import DAYS, N_FEATURES, Hearing, prepare, spoken
+from page_process import DAYS, N_FEATURES, Hearing, prepare, program, spoken
 from serving import TOKEN, Page, Served, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -21,21 +19,14 @@ from cortext.live.live_session import LiveSession
 from cortext.live.log import open_log
 from cortext.live.sources import Replay
 
-IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
+IN_A_NAMESPACE = ["unshare", "--mount", "--map-page_root-user"]
 FRAME_BYTES = 4 * N_FEATURES
 
 
-@pytest.fixture(scope="session")
-def root(tmp_path_factory):
-    path = tmp_path_factory.mktemp("faults")
-    prepare(path)
-    return path
-
-
 @pytest.fixture
-def fed(root):
+def fed(page_root):
     """A server that takes a feed, and a page that watches."""
-    with serving(make_session(root, feed=True)) as served, served.page() as page:
+    with serving(make_session(page_root, feed=True)) as served, served.page() as page:
         page.next("stats")
         yield served, page
 
@@ -44,8 +35,8 @@ def said(sentence="i see you"):
     return spoken(sentence, np.random.default_rng(2))
 
 
-def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(root):
-    with serving(make_session(root, speed=4.0)) as served, served.page() as page:
+def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(page_root):
+    with serving(make_session(page_root, speed=4.0)) as served, served.page() as page:
         with served.page() as other:
             served.post("start", {"trial": 0})
             other.next("step")
@@ -54,9 +45,9 @@ def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(root):
         wait_until(lambda: len(served.session.readers) == 1, "the other page is forgotten")
 
 
-def test_a_browser_that_does_not_read_is_forgotten(root, monkeypatch):
+def test_a_browser_that_does_not_read_is_forgotten(page_root, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_S", 0.3)
-    with serving(make_session(root, loop=True)) as served, served.page(max_queue=1, close_timeout=0.1):
+    with serving(make_session(page_root, loop=True)) as served, served.page(max_queue=1, close_timeout=0.1):
         wait_until(lambda: len(served.session.readers) == 1, "the page is there")
         served.post("start")
         wait_until(lambda: len(served.session.readers) == 0, "the page is forgotten")
@@ -154,14 +145,14 @@ def test_a_second_feed_is_refused_and_the_first_goes_on(fed):
         assert page.next("utterance")["text"] == "i see you"
 
 
-def test_a_feed_of_a_server_that_plays_recordings_is_refused(root):
+def test_a_feed_of_a_server_that_plays_recordings_is_refused(page_root):
     refused = pytest.raises(ConnectionClosed, match="plays recordings; start it with --feed")
-    with serving(make_session(root)) as served, served.feed() as feed, refused:
+    with serving(make_session(page_root)) as served, served.feed() as feed, refused:
         feed.recv(timeout=10)
 
 
-def test_of_two_who_control_it_the_last_one_wins_and_both_are_told(root):
-    with serving(make_session(root, speed=4.0)) as served, served.page() as page, served.page() as other:
+def test_of_two_who_control_it_the_last_one_wins_and_both_are_told(page_root):
+    with serving(make_session(page_root, speed=4.0)) as served, served.page() as page, served.page() as other:
         served.post("start", {"trial": 0})
         assert page.next("state", trial=0)
         served.post("start", {"trial": 4})
@@ -220,9 +211,9 @@ class Failing(Hearing):
         return super().step(bins_SC)
 
 
-def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(root, tmp_path):
+def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(page_root, tmp_path):
     session = LiveSession(
-        Days(Failing("latest"), Decoder.from_dir(root / "lm")), Replay(root / "data"), speed=float("inf")
+        Days(Failing("latest"), Decoder.from_dir(page_root / "lm")), Replay(page_root / "data"), speed=float("inf")
     )
     with open_log(tmp_path / "log"), serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
@@ -234,8 +225,8 @@ def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(ro
     assert "see" not in (tmp_path / "log").read_text()
 
 
-def test_the_log_tells_what_happened_and_nothing_of_what_was_said(root, tmp_path):
-    session = make_session(root, feed=True)
+def test_the_log_tells_what_happened_and_nothing_of_what_was_said(page_root, tmp_path):
+    session = make_session(page_root, feed=True)
     with open_log(tmp_path / "log"), serving(session) as served, served.page() as page, served.feed() as feed:
         feed.send(said().tobytes())
         feed.send(bytes(3))
@@ -256,16 +247,10 @@ def test_a_full_disk_under_the_session_log_is_told_and_decoding_goes_on(tmp_path
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path / "log")]
     if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
-    program = [
-        sys.executable,
-        str(Path(__file__).parent / "page_process.py"),
-        str(tmp_path),
-        "--speed",
-        "inf",
-        "--loop",
-    ]
     shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
-    process = subprocess.Popen([*IN_A_NAMESPACE, *shell, *program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*IN_A_NAMESPACE, *shell, *program(tmp_path, "--speed", "inf", "--loop")], stdout=subprocess.PIPE, text=True
+    )
     try:
         port = int(process.stdout.readline())
         with connect(f"ws://127.0.0.1:{port}/ws?token=secret", max_size=None) as socket:

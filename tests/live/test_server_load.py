@@ -1,12 +1,11 @@
 """Ten minutes of recording as fast as can be: no word is lost, and memory does not grow."""
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from page_process import prepare
+from page_process import prepare, program
 from serving import Page, Served
 from websockets.sync.client import connect
 
@@ -21,15 +20,7 @@ def resident_mb(pid):
 @pytest.fixture
 def server(tmp_path):
     prepare(tmp_path)
-    program = [
-        sys.executable,
-        str(Path(__file__).parent / "page_process.py"),
-        str(tmp_path),
-        "--speed",
-        "inf",
-        "--loop",
-    ]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(program(tmp_path, "--speed", "inf", "--loop"), stdout=subprocess.PIPE, text=True)
     yield process.pid, int(process.stdout.readline())
     process.terminate()
     process.communicate(timeout=20)

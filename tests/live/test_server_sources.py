@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from page_process import DAYS, prepare
+from page_process import DAYS
 
 from cortext.data import open_dataset, pack
 from cortext.data.simulate import simulate
@@ -12,10 +12,8 @@ from cortext.live.sources import Replay, Simulator
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("sources")
-    prepare(root)
-    return root / "data"
+def data(page_root):
+    return page_root / "data"
 
 
 def test_replays_the_trials_of_a_split_in_order(data):

@@ -7,21 +7,17 @@ import zlib
 
 import numpy as np
 import pytest
-import torch
+from small_models import N_FEATURES, SESSIONS, make_model, trial
 
 from cortext.errors import DataError, MissingLibrary, RunError
 from cortext.evaluation.stepped import step_through
-from cortext.models import MODELS, AcousticModel, GRUConfig, TripleGRUConfig, build_model, load_model, save_model
-from cortext.models.acoustic import Smoothing
+from cortext.models import MODELS, GRUConfig, TripleGRUConfig, load_model, save_model
 from cortext.models.onnx import OnnxStepper, export_onnx
 from cortext.models.stepping import TorchStepper, open_stepper
-from cortext.text.phonemes import RELEASE
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
-N_FEATURES = 6
 CASES = {
     "gru": (GRUConfig(n_units=32, n_layers=3), None),
     "triple_gru": (TripleGRUConfig(noise_units=16, clean_units=32, noisy_units=8), None),
@@ -53,27 +49,6 @@ def exported(tmp_path_factory):
 def directory(exported, tmp_path):
     """A copy of an export, to be spoilt."""
     return shutil.copytree(exported("gru") / "onnx", tmp_path / "onnx")
-
-
-def make_model(config, feature_subset):
-    torch.manual_seed(0)
-    n_used = N_FEATURES if feature_subset is None else len(feature_subset)
-    network = build_model(config, n_features=n_used, n_days=len(SESSIONS), n_classes=len(RELEASE))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.1)
-    return AcousticModel(
-        network,
-        sessions=SESSIONS,
-        n_features=N_FEATURES,
-        inventory=RELEASE,
-        smoothing=Smoothing(),
-        feature_subset=feature_subset,
-    )
-
-
-def trial(n_bins=90, seed=0):
-    return np.random.default_rng(seed).normal(size=(n_bins, N_FEATURES)).astype(np.float32)
 
 
 def replace_graph(directory, content):

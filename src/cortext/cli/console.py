@@ -22,6 +22,15 @@ JSON = typer.Option(False, "--json", help="Print one JSON object instead of tabl
 OVERRIDES = typer.Option([], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times.")
 DEVICE = typer.Option("cpu", "--device", help="Where the model runs: cpu, cuda or cuda:N.")
 PLUGINS = typer.Option([], "--plugin", metavar="FILE", help="Python file that registers own models and the like.")
+REDIS_HOST = typer.Option("localhost", "--redis-host", help="Host of the Redis server.")
+REDIS_PORT = typer.Option(6379, "--redis-port", min=1, max=65535, help="Port of the Redis server.")
+REDIS_URL = typer.Option(
+    None,
+    "--redis-url",
+    envvar="CORTEXT_REDIS_URL",
+    show_default=False,
+    help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
+)
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
 
 

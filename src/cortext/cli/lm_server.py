@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import OVERRIDES
+from cortext.cli.console import OVERRIDES, REDIS_HOST, REDIS_PORT, REDIS_URL
 from cortext.cli.model import Engine, Options
 
 
@@ -18,16 +18,9 @@ def add_verbs(app: typer.Typer) -> None:
 
 def lm_server(
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
-    redis_host: Annotated[str, typer.Option(help="Host of the Redis server.")] = "localhost",
-    redis_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Redis server.")] = 6379,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CORTEXT_REDIS_URL",
-            show_default=False,
-            help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
-        ),
-    ] = None,
+    redis_host: str = REDIS_HOST,
+    redis_port: int = REDIS_PORT,
+    redis_url: str | None = REDIS_URL,
     profile: Annotated[str, typer.Option(help="published (that of the NEJM 2024 release), or json.")] = "published",
     preset: Annotated[
         str | None, typer.Option(help="published: the published parameters; by default the search's own.")

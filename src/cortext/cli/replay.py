@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, SKIP_BAD, percent, print_json, print_table, progress_bar
+from cortext.cli.console import (
+    JSON,
+    REDIS_HOST,
+    REDIS_PORT,
+    REDIS_URL,
+    SKIP_BAD,
+    percent,
+    print_json,
+    print_table,
+    progress_bar,
+)
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,16 +48,9 @@ def replay(
         str | None, typer.Option(help="brand: the node to wait for, whose streams are used and whose texts are read.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="lm, json: run directory of the model that makes logits.")] = None,
-    redis_host: Annotated[str, typer.Option(help="Host of the Redis server.")] = "localhost",
-    redis_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Redis server.")] = 6379,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CORTEXT_REDIS_URL",
-            show_default=False,
-            help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
-        ),
-    ] = None,
+    redis_host: str = REDIS_HOST,
+    redis_port: int = REDIS_PORT,
+    redis_url: str | None = REDIS_URL,
     keep: Annotated[int, typer.Option(min=10, help="Most entries that stay in a stream.")] = 3000,
     patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")] = 60.0,
     skip_bad: bool = SKIP_BAD,
@@ -61,7 +64,7 @@ def replay(
     """
     from cortext.data import open_data
     from cortext.live.log import open_log
-    from cortext.live.redis_link import RedisLink
+    from cortext.live.redis_link import RedisLink, Stopped
     from cortext.live.redis_link import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
@@ -74,11 +77,13 @@ def replay(
             trials = open_data(data, skip_bad=skip_bad, progress=report).split(split)
         numbers = choose(trials, session, trial)
         url = redis_url or url_of(redis_host, redis_port)
-        link = RedisLink(url, "cortext-replay", stop, keep=(keep, 2**30))
+        link = RedisLink(url, "cortext-replay", stop, keep=(keep, 2**30), patience_s=patience)
         try:
             client = _client(profile, link, patience, node, run, keep)
             with progress_bar("bins") as report:
                 summary = run_replay(trials, numbers, client, stop, speed=pace, loop=loop, progress=report)
+        except Stopped:  # before anything was sent
+            raise KeyboardInterrupt from None
         finally:
             link.close()
     if as_json:

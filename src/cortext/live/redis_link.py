@@ -57,6 +57,7 @@ class RedisLink:
     name:      of the work, by which others that do the same are found; the connection's name is this and a number
     stop:      set it, and waiting for Redis ends with `Stopped`
     timeout_s: how long Redis may take for an answer before the connection is made anew
+    patience_s: how long Redis may be away before it is a LiveError; None: as long as it takes
     keep:      most entries and most bytes that a stream keeps of those added or retired here; older ones are deleted
     Raises MissingLibrary without the redis library, LiveError for a URL that is none.
     """
@@ -68,6 +69,7 @@ class RedisLink:
         stop: threading.Event | None = None,
         timeout_s: float = 10.0,
         keep: tuple[int, int] = (10_000, 64 * 2**20),
+        patience_s: float | None = None,
     ) -> None:
         redis = need("redis", "live")
         self.where, self.name, self.n_connections = address(url), f"{name}:{secrets.token_hex(4)}", 0
@@ -76,6 +78,7 @@ class RedisLink:
         self.newest: dict[str, StreamId] = {}
         """Ids of the newest entries that were added here."""
         self._kept = _Kept(*keep)
+        self._patience_s = patience_s
         self._down_since: float | None = None
         is_socket = url.startswith("unix:")
         over_tcp = {} if is_socket else {"socket_connect_timeout": timeout_s, "socket_keepalive": True}
@@ -98,7 +101,8 @@ class RedisLink:
         """What `do` gives for the client (`redis.Redis`), repeated until Redis answers; it must bear repetition.
 
         expected_s: how long it may take by itself (a blocking read)
-        Raises LiveError where Redis refuses (a password, a permission, a key of another kind), Stopped after `stop`.
+        Raises LiveError where Redis refuses (a password, a permission, a key of another kind) or patience has ended,
+        Stopped after `stop`.
         """
         wait_s = 0.02
         while True:
@@ -112,6 +116,10 @@ class RedisLink:
                 return value
             if self.stop.wait(wait_s):
                 raise Stopped
+            down_s = time.monotonic() - (self._down_since or start)
+            if self._patience_s is not None and down_s > self._patience_s:
+                fix = "is it running, and is this its address?"
+                raise LiveError(f"Redis did not answer for {down_s:.0f} s", where=self.where, fix=fix)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
