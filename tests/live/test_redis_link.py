@@ -124,6 +124,11 @@ def test_a_read_only_server_is_waited_for(link, redis_server):
     assert redis.xlen("s") == 1
 
 
+def test_a_database_that_is_no_number_is_refused():
+    with pytest.raises(LiveError, match="the Redis URL cannot be read"):
+        address("redis://localhost:6379/abc")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

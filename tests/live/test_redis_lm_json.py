@@ -159,3 +159,5 @@ def test_profiles_and_streams_that_cannot_be_are_refused(decoder):
         make_protocol(decoder, "json", streams={"partial": "x"})
     with pytest.raises(ConfigError, match="same name"):
         make_protocol(decoder, "json", streams={"input": "x", "final": "x"})
+    with pytest.raises(ConfigError, match="empty name"):
+        make_protocol(decoder, "json", streams={"input": ""})

@@ -6,6 +6,7 @@ once, whatever is repeated: its id is decided before it is sent, and Redis takes
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -266,11 +267,9 @@ class RedisLink:
                     self._delete(stream, ids)
         else:  # the arguments that a reply may quote are nobody's business
             what = what.partition(", with args")[0]
-            raise LiveError(
-                f"Redis refuses: {what}",
-                where=self.where,
-                fix="it must be Redis 5 or newer, and these names must be free for streams",
-            ) from None
+            taken = what.startswith("WRONGTYPE")
+            fix = "delete that key, or choose other streams" if taken else "it must be Redis 5 or newer"
+            raise LiveError(f"Redis refuses: {what}", where=self.where, fix=fix) from None
 
     def _down(self, name: str, start: float, **facts: Any) -> bool:
         """Whether this is the first failure in a row, which alone is logged."""
@@ -359,9 +358,12 @@ def address(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise _bad_url() from None
+    is_socket = parts.scheme == "unix"
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise _bad_url()
-    return parts.path if parts.scheme == "unix" else f"{host or 'localhost'}:{port or 6379}"
+    if not is_socket and not re.fullmatch(r"(/[0-9]*)?", parts.path):  # another database would be taken, silently
+        raise _bad_url()
+    return parts.path if is_socket else f"{host or 'localhost'}:{port or 6379}"
 
 
 def parse_id(text: bytes | str) -> StreamId:

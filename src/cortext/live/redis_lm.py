@@ -45,7 +45,9 @@ def make_protocol(
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     params = changed_params(PublishedParams() if preset else PublishedParams.of(decoder.options), changes)
-    names = {role: name for role, name in (streams or {}).items() if name}
+    names = {role: name for role, name in (streams or {}).items() if name is not None}
+    if not all(name.strip() for name in names.values()):
+        raise ConfigError("a stream has an empty name", fix="name it, or leave the option out")
     is_set = (stop or threading.Event()).is_set
     if profile == "published":
         published = PublishedStreams(**names)
