@@ -171,16 +171,19 @@ def test_settings_come_from_a_mapping_a_dataclass_or_a_default_kind():
         things.config({"kind": ["a"]}, "thing")
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "decode", "export"])
+@pytest.mark.parametrize("verb", ["train", "evaluate", "decode", "export", "replay", "serve"])
 def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
     path = write(tmp_path, "value = 1 / 0\n")
+    there, out = str(tmp_path), ["--out", str(tmp_path / "out")]
     arguments = {
-        "train": ["--config", "tiny"],
-        "evaluate": [str(tmp_path / "run")],
-        "decode": [str(tmp_path / "run"), "--lm", str(tmp_path)],
-        "export": [str(tmp_path / "run"), "--format", "onnx"],
+        "train": ["--config", "tiny", *out],
+        "evaluate": [there, *out],
+        "decode": [there, "--lm", there, *out],
+        "export": [there, "--format", "onnx", *out],
+        "replay": ["--profile", "lm", "--run", there],
+        "serve": [there, "--lm", there],
     }[verb]
-    status = run([verb, *arguments, "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--plugin", str(path)])
+    status = run([verb, *arguments, "--data", there, "--plugin", str(path)])
     assert status == 2
     assert capsys.readouterr().err.splitlines() == [f"cortext: {path}:1: ZeroDivisionError: division by zero"]
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ import typer
 
 from cortext.cli.console import (
     JSON,
+    PLUGINS,
     REDIS_HOST,
     REDIS_PORT,
     REDIS_URL,
@@ -20,6 +21,7 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.errors import ConfigError
+from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.live.redis_link import RedisLink
@@ -53,6 +55,7 @@ def replay(
     redis_url: str | None = REDIS_URL,
     keep: Annotated[int, typer.Option(min=10, help="Most entries that stay in a stream.")] = 3000,
     patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")] = 60.0,
+    plugins: list[Path] = PLUGINS,
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
@@ -70,6 +73,7 @@ def replay(
     from cortext.live.replay import replay as run_replay
     from cortext.live.signals import stop_event
 
+    load_plugins(plugins)
     pace = _speed(speed)
     _check_form(profile, pace, node, run)
     with open_log(level="warning"), stop_event() as stop:
