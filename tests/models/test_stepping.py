@@ -142,9 +142,8 @@ def test_a_model_without_a_state_is_refused():
 
     model = make_model(CONFIGS["gru"])
     model.network.__class__ = Forgetful
-    stepper = TorchStepper(model)
     with pytest.raises(RunError, match="keeps no state"):
-        stepper.step(trial()[:14])
+        TorchStepper(model)
 
 
 def test_another_day_is_used_from_the_next_step_on():

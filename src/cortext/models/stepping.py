@@ -72,7 +72,8 @@ def open_stepper(
 class TorchStepper:
     """A `Stepper` of a loaded model, on the device where the model is. The logits agree with the whole trial's to 1e-5.
 
-    session:   a day that the model knows; `latest` is its last one. Raises RunError for another.
+    session:   a day that the model knows; `latest` is its last one. Raises RunError for another, and for a model that
+               keeps no state between patches.
     precision: `bf16` rounds weights to bfloat16, which on a CPU halves the time of a step; see `single_step.py`
     """
 
@@ -89,6 +90,9 @@ class TorchStepper:
         self._columns = model.feature_subset
         self._state: Any = None
         self.use(session)
+        # What cannot step is found out now, and not with the first word that somebody says.
+        self.step(np.zeros((self.patch_size, self.n_features), dtype=np.float32))
+        self.start()
 
     def use(self, session: str) -> None:
         """See `Stepper`."""
