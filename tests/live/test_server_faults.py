@@ -19,7 +19,7 @@ from cortext.live.live_session import LiveSession
 from cortext.live.log import open_log
 from cortext.live.sources import Replay
 
-IN_A_NAMESPACE = ["unshare", "--mount", "--map-page_root-user"]
+IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES
 
 
