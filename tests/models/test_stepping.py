@@ -41,7 +41,7 @@ def test_steps_give_the_logits_of_the_whole_trial(name, session):
 @pytest.mark.slow
 def test_steps_of_the_published_shape_give_the_logits_of_the_whole_trial():
     torch.manual_seed(0)
-    network = build_model(GRUConfig(), n_features=512, n_days=2, n_classes=len(RELEASE))
+    network = build_model(GRUConfig(), n_features=512, n_days=len(SESSIONS), n_classes=len(RELEASE))
     model = AcousticModel(network, sessions=SESSIONS, n_features=512, inventory=RELEASE, smoothing=Smoothing())
     x_TC = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
     whole_PV = model.logits(x_TC, "latest", smooth=False)
