@@ -49,7 +49,8 @@ def test_without_a_preset_the_searchs_own_options_hold():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("beam", "wide"), ("beam", "nan"), ("beam", "-1"), ("nbest", "2.5"), ("nbest", "0"), ("max_active", ""),
+        ("beam", "wide"), ("beam", "nan"), ("beam", "-1"), ("nbest", "2.5"), ("nbest", "0"), ("nbest", "1001"),
+        ("max_active", ""),
         ("alpha", "1.5"), ("do_opt", "maybe"), ("blank_penalty", "0"), ("acoustic_scale", "0"),
         ("acoustic_scale", "inf"), ("top_candidates_to_augment", "-1"), ("score_penalty_percent", "1e400"),
         ("specific_word_bias", "1"),

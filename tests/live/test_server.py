@@ -170,6 +170,8 @@ def test_options_are_changed_for_all_pages(served):
         ("options", {"beem": 3}, "unknown decoder option 'beem'; did you mean 'beam'?"),
         ("options", {"self": 3}, "unknown decoder option 'self'"),
         ("options", {"beam": [1]}, "beam is [1]; a finite float is needed"),
+        ("options", {"max_active": 10**9}, "max_active is 1000000000; live it must be at least 1 and at most 20000"),
+        ("hotwords", {"a" * 65: 3}, "'aaaaaaaaaaaaaaaaaaaa'... has 65 letters; at most 64 are a word"),
         ("hotwords", {"two words": 3}, "'two words' is not a word"),
         ("hotwords", {"sea": "much"}, "the bonus of 'sea' is 'much'; a finite number is needed"),
         ("start", {"trial": 99}, "no trial 99; there are 0 to 5"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from cortext.decoding import Decoder
 from cortext.errors import RunError, nearest
+from cortext.live.limits import check_hotwords, check_options
 from cortext.live.pipeline import Pipeline, PipelineOptions
 from cortext.models.stepping import Stepper
 
@@ -57,10 +58,11 @@ class Days:
         """Change decoder options. Raises DecodingError, and changes nothing, if one is wrong."""
         decoder = self.pipeline.decoder
         assert decoder is not None
-        decoder.options.changed(changes)  # refuses unknown names, which may be no names of arguments either
+        check_options(decoder.options.changed(changes))  # refuses unknown names, which may be no names of arguments
         self.pipeline.set_options(**changes)
 
     def change_hotwords(self, bonuses: Mapping[str, Any]) -> None:
         """Give words other bonuses, or none (null or 0), from the next utterance on. Raises DecodingError."""
         merged = self.pipeline.hotwords | {word: 0.0 if bonus is None else bonus for word, bonus in bonuses.items()}
+        check_hotwords(merged)
         self.pipeline.hotwords = {word: bonus for word, bonus in merged.items() if bonus != 0}

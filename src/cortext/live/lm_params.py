@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from cortext.decoding.options import DecoderOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
+from cortext.live.limits import LIVE_BOUNDS
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,12 @@ class PublishedParams:
 
 
 _KINDS = {field.name: field.type for field in fields(PublishedParams)}
-_BOUNDS = {"alpha": (0.0, 1.0), "top_candidates_to_augment": (0, 200), "score_penalty_percent": (0.0, 1e3)}
+_BOUNDS = {
+    **LIVE_BOUNDS,
+    "alpha": (0.0, 1.0),
+    "top_candidates_to_augment": (0, 200),
+    "score_penalty_percent": (0.0, 1e3),
+}
 
 
 def _value(name: str, text: str) -> int | float | bool:
