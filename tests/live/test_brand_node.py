@@ -431,6 +431,7 @@ def test_a_trial_that_began_before_the_node_was_ready_is_missed_by_name(make_rig
         ({"day": "t15.2023.08.12"}, "the model knows no session 't15.2023.08.12'; did you mean"),
         ({"run": "/nowhere/run"}, "/nowhere/run/model.json: no model here"),
         ({"lm": "/nowhere/lm"}, "/nowhere/lm"),
+        ({"plugins": ["/nowhere/own.py"]}, "/nowhere/own.py: there is no such file"),
         ({"hotwords": {"": 3.0}}, ""),
         ({"input_stream": "speech_final", "control_stream": "supergraph_stream"}, None),
     ],

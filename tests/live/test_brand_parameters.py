@@ -122,7 +122,7 @@ def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
     for field in dataclasses.fields(NodeParameters):
         if field.name not in expected:
             made = field.default_factory() if field.default is dataclasses.MISSING else field.default
-            expected[field.name] = {None: "null", 60_000.0: "60000"}.get(made, str(made)) if made != {} else "{}"
+            expected[field.name] = "null" if made is None else "60000" if made == 60_000.0 else str(made)
     assert {name: table.get(name) for name in expected} == expected
 
 

@@ -29,6 +29,7 @@ from cortext.live.pauses import no_long_pauses
 from cortext.live.pipeline import Pipeline, Update
 from cortext.live.redis_link import Entry, RedisLink, Stopped, address, redis_url
 from cortext.models.stepping import open_stepper
+from cortext.plugins import load_plugins
 
 BLOCK_MS = 100
 """How long a read waits for entries, and so how soon a signal is heard."""
@@ -95,6 +96,7 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
 
 def _load(parameters: NodeParameters) -> Pipeline:
     """The pipeline that the parameters name, warm."""
+    load_plugins(parameters.plugins)
     stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
     if parameters.n_features not in (None, stepper.n_features):
         found = f"parameters.n_features is {parameters.n_features}; the model needs {stepper.n_features}"

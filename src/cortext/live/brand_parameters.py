@@ -37,6 +37,8 @@ class NodeParameters:
     """`torch`, or `onnx` for ONNX Runtime."""
     precision: Precision = "fp32"
     """`fp32`; faster: `bf16` (torch), `int8` (onnx)."""
+    plugins: list[Path] = field(default_factory=list)
+    """Python files that register own models."""
     options: dict[str, Any] = field(default_factory=dict)
     """Decoder options (`DecoderOptions`) by name."""
     hotwords: dict[str, float] = field(default_factory=dict)
