@@ -104,7 +104,7 @@ class AcousticStream:
         if not len(frames_TC):
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         self._watch.start()
-        logits_PV = self._advance(frames_TC)
+        logits_PV = self.advance(frames_TC)
         self._watch.stop()
         return logits_PV
 
@@ -131,7 +131,8 @@ class AcousticStream:
         self._gap_bins = 0  # between what has come and the next patch, where patches do not touch
         self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
 
-    def _advance(self, x_TC: np.ndarray) -> np.ndarray:
+    def advance(self, x_TC: np.ndarray) -> np.ndarray:
+        """`push` of bins that have been checked, without a look at the clock of its own."""
         # Bins wait until they complete a frame: together they take little longer than one of them.
         self._n_bins += len(x_TC)
         if self.bins_to_frame > 0:
@@ -365,7 +366,7 @@ class Pipeline:
         """Take in bins that complete at most one frame."""
         self._watch.start()
         self.n_bins += len(bins_TC)
-        logits_PV = self._stream._advance(bins_TC)
+        logits_PV = self._stream.advance(bins_TC)
         reason = self._endpoint.reason if self._endpoint else None
         if len(logits_PV):
             if self._search is None:
