@@ -31,8 +31,7 @@ void require(bool holds, const char* name) {
 StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks, bool bf16) {
     require(weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
     require(!bias || bias->shape(0) == weight.shape(0), "bias");
-    return {weight.data(),   bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1),
-            bf16};
+    return {weight.data(), bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1), bf16};
 }
 
 using Weights = std::tuple<Matrix, Matrix, Vector, Vector>;
@@ -70,15 +69,21 @@ void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
 
 void bind_step(nb::module_& module) {
     nb::class_<StepGRU>(module, "StepGRU")
-        .def("__init__", [](StepGRU* self, const std::vector<Weights>& layers,
-                            bool bf16) { new (self) StepGRU(gru_layers(layers, bf16)); },
-             nb::arg("layers"), nb::arg("bf16"))
+        .def(
+            "__init__",
+            [](StepGRU* self, const std::vector<Weights>& layers, bool bf16) {
+                new (self) StepGRU(gru_layers(layers, bf16));
+            },
+            nb::arg("layers"), nb::arg("bf16"))
         .def("step", &step, nb::arg("x").noconvert(), nb::arg("state_LD").noconvert(),
              nb::arg("next_state_LD").noconvert());
     nb::class_<StepLinear>(module, "StepLinear")
-        .def("__init__", [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias,
-                            bool bf16) { new (self) StepLinear(linear(weight, bias, 1, bf16)); },
-             nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("bf16"))
+        .def(
+            "__init__",
+            [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias, bool bf16) {
+                new (self) StepLinear(linear(weight, bias, 1, bf16));
+            },
+            nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("bf16"))
         .def("apply", &apply, nb::arg("x").noconvert(), nb::arg("y").noconvert());
 }
 

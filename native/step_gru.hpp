@@ -1,4 +1,5 @@
-// One step of a stack of GRU layers for one trial, and a linear map of one vector: what a live decoder does every 80 ms.
+// One step of a stack of GRU layers for one trial, and a linear map of one vector: what a live decoder does every 80
+// ms.
 //
 // r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where input =
 // w_ih x + b_ih and recurrent = w_hh h_before + b_hh; the gates lie in the order r, z, n.
