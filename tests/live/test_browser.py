@@ -343,6 +343,27 @@ def test_it_fits_a_laptop_and_a_large_screen_without_scrolling(watched):
     assert watched.page.evaluate("document.documentElement.scrollWidth") == 400
 
 
+def test_words_and_sentences_of_any_length_stay_in_their_places(watched):
+    watched.page.evaluate(
+        """() => {
+            const [long, many] = ["x".repeat(300), "wondering ".repeat(60)];
+            document.querySelector("#alert").hidden = false;
+            document.querySelector("#alert-text").textContent = `/${long}: no such file`;
+            document.querySelector("#lines").innerHTML = `<div><dt>Reference</dt><dd>${many} ${long}</dd></div>`;
+            document.querySelector("#sentence").textContent = `${many} ${long}`;
+            document.querySelector("#sentence-box").dataset.size = 6;  // the smallest
+        }"""
+    )
+    spills = """name => {
+        const box = document.querySelector(name);
+        return getComputedStyle(box).overflowY === "visible" && box.scrollHeight > box.clientHeight;
+    }"""
+    for width, height in ((1280, 800), (390, 844)):
+        watched.page.set_viewport_size({"width": width, "height": height})
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert not [name for name in ("#lines", "#sentence-box") if watched.page.evaluate(spills, name)]
+
+
 def test_a_wrong_token_and_a_missing_one_are_told_clearly(browser, server):
     watched = Watched(browser, server.url).open("wrong")
     watched.wait_for_text("#link-text", "Wrong token")
