@@ -1,6 +1,7 @@
 // cortext._native.{StepGRU, StepLinear}.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -28,22 +29,31 @@ void require(bool holds, const char* name) {
     if (!holds) throw std::invalid_argument(std::string(name) + " has a wrong shape");
 }
 
-StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks, bool bf16) {
-    require(weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
-    require(!bias || bias->shape(0) == weight.shape(0), "bias");
-    return {weight.data(), bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1), bf16};
+Weights weights_as(const std::string& name) {
+    if (name == "fp32") return Weights::float32;
+    if (name == "bf16") return Weights::bfloat16;
+    require(name == "int8", "kept_as");
+    return Weights::int8;
 }
 
-using Weights = std::tuple<Matrix, Matrix, Vector, Vector>;
+StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks,
+                  const std::string& kept_as) {
+    require(weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
+    require(!bias || bias->shape(0) == weight.shape(0), "bias");
+    return {weight.data(),      bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1),
+            weights_as(kept_as)};
+}
 
-std::vector<StepGRU::Layer> gru_layers(const std::vector<Weights>& layers, bool bf16) {
+using LayerWeights = std::tuple<Matrix, Matrix, Vector, Vector>;
+
+std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers, const std::string& kept_as) {
     require(!layers.empty(), "layers");
     const std::size_t n_units = std::get<1>(layers.front()).shape(1);
     std::vector<StepGRU::Layer> found;
     for (const auto& [w_ih, w_hh, b_ih, b_hh] : layers) {
         require(w_ih.shape(0) == 3 * n_units && (found.empty() || w_ih.shape(1) == n_units), "w_ih");
         require(w_hh.shape(0) == 3 * n_units && w_hh.shape(1) == n_units, "w_hh");
-        found.push_back({linear(w_ih, b_ih, 3, bf16), linear(w_hh, b_hh, 3, bf16)});
+        found.push_back({linear(w_ih, b_ih, 3, kept_as), linear(w_hh, b_hh, 3, kept_as)});
     }
     return found;
 }
@@ -71,19 +81,19 @@ void bind_step(nb::module_& module) {
     nb::class_<StepGRU>(module, "StepGRU")
         .def(
             "__init__",
-            [](StepGRU* self, const std::vector<Weights>& layers, bool bf16) {
-                new (self) StepGRU(gru_layers(layers, bf16));
+            [](StepGRU* self, const std::vector<LayerWeights>& layers, const std::string& kept_as) {
+                new (self) StepGRU(gru_layers(layers, kept_as));
             },
-            nb::arg("layers"), nb::arg("bf16"))
+            nb::arg("layers"), nb::arg("kept_as"))
         .def("step", &step, nb::arg("x").noconvert(), nb::arg("state_LD").noconvert(),
              nb::arg("next_state_LD").noconvert());
     nb::class_<StepLinear>(module, "StepLinear")
         .def(
             "__init__",
-            [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias, bool bf16) {
-                new (self) StepLinear(linear(weight, bias, 1, bf16));
+            [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias, const std::string& kept_as) {
+                new (self) StepLinear(linear(weight, bias, 1, kept_as));
             },
-            nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("bf16"))
+            nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("kept_as"))
         .def("apply", &apply, nb::arg("x").noconvert(), nb::arg("y").noconvert());
 }
 

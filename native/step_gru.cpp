@@ -53,8 +53,8 @@ void update(const float* input, const float* recurrent, std::size_t block, float
 }  // namespace
 
 StepLinear::StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows,
-                       std::size_t n_columns, bool as_bfloat16)
-    : n_rows_(n_rows), matrix_(weight, n_blocks, n_rows, n_columns, as_bfloat16), bias_(matrix_.size()) {
+                       std::size_t n_columns, Weights kept_as)
+    : n_rows_(n_rows), matrix_(weight, n_blocks, n_rows, n_columns, kept_as), bias_(matrix_.size()) {
     if (bias == nullptr) return;
     for (std::size_t b = 0; b < n_blocks; ++b) std::copy_n(bias + b * n_rows, n_rows, &bias_[matrix_.block(b)]);
 }

@@ -17,7 +17,7 @@ namespace cortext {
 class StepLinear {
 public:
     StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns,
-               bool as_bfloat16);
+               Weights kept_as);
 
     const StepMatrix& matrix() const { return matrix_; }
     std::size_t n_rows() const { return n_rows_; }

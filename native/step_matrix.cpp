@@ -1,5 +1,7 @@
 #include "step_matrix.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -45,6 +47,16 @@ std::uint32_t to_bfloat16(float x) {
     return (word + 0x7FFF + ((word >> 16) & 1)) >> 16;
 }
 
+// The nearest of -127 ... 127 times most / 127. What is not a number is 0 here; `scales_` has it.
+std::uint32_t to_int8(float x, float most) {
+    const float share = x / most * 127;
+    return share == share ? static_cast<std::uint8_t>(std::lrint(share)) : 0;
+}
+
+constexpr std::size_t per_word(Weights kept_as) {
+    return kept_as == Weights::float32 ? 1 : kept_as == Weights::bfloat16 ? 2 : 4;
+}
+
 // How far ahead weights are fetched, past the caches: none is read twice before all have been, and what else a decoder
 // needs for a step, the word search above all, would otherwise have to be read from memory again each time.
 constexpr std::size_t words_ahead = 4096 / sizeof(std::uint32_t);
@@ -56,49 +68,82 @@ CORTEXT_INLINE Words next_words(const std::uint32_t* from) {
 
 CORTEXT_INLINE Floats as_floats(const Words& words) { return load<Floats>(&words); }
 
-// sums += the weights of two columns times x[0] and x[1]; returns where the next weights are.
-template <bool halves, std::size_t n>
-CORTEXT_INLINE const std::uint32_t* add_two_columns(const std::uint32_t* words, const float* x, Floats (&first)[n],
-                                                    Floats (&second)[n]) {
-    const Floats x0 = all(x[0]), x1 = all(x[1]);
-#pragma GCC unroll 4
-    for (std::size_t v = 0; v < n; ++v) {
-        if (halves) {
-            const Words both = next_words(words + v * lanes);
-            first[v] += as_floats(both << 16) * x0;
-            second[v] += as_floats(both & 0xFFFF0000U) * x1;
-        } else {
-            first[v] += as_floats(next_words(words + v * lanes)) * x0;
-            second[v] += as_floats(next_words(words + (n + v) * lanes)) * x1;
-        }
-    }
-    return words + (halves ? 1 : 2) * n * lanes;
+// Columns that are read together.
+constexpr std::size_t together = 4;
+
+// A number of 8 bits in the highest 8 of a word, times 2^24.
+CORTEXT_INLINE Floats high_byte(const Words& words) {
+    const Words high = words & 0xFF000000U;
+    return __builtin_convertvector(load<Integers>(&high), Floats);
 }
 
-template <bool halves, std::size_t n>
+// sums += the weights of four columns times x[0] to x[3]; returns where the next weights are.
+template <Weights kept_as, std::size_t n>
+CORTEXT_INLINE const std::uint32_t* add_columns(const std::uint32_t* words, const float* x, Floats (&first)[n],
+                                                Floats (&second)[n]) {
+    constexpr float unit = kept_as == Weights::int8 ? 0x1p-24F : 1.0F;
+    const Floats x0 = all(x[0] * unit), x1 = all(x[1] * unit), x2 = all(x[2] * unit), x3 = all(x[3] * unit);
+    constexpr std::size_t row = n * lanes;
+#pragma GCC unroll 4
+    for (std::size_t v = 0; v < n; ++v) {
+        const std::uint32_t* from = words + v * lanes;
+        if (kept_as == Weights::float32) {
+            first[v] += as_floats(next_words(from)) * x0;
+            second[v] += as_floats(next_words(from + row)) * x1;
+            first[v] += as_floats(next_words(from + 2 * row)) * x2;
+            second[v] += as_floats(next_words(from + 3 * row)) * x3;
+        } else if (kept_as == Weights::bfloat16) {
+            const Words both = next_words(from), later = next_words(from + row);
+            first[v] += as_floats(both << 16) * x0;
+            second[v] += as_floats(both & 0xFFFF0000U) * x1;
+            first[v] += as_floats(later << 16) * x2;
+            second[v] += as_floats(later & 0xFFFF0000U) * x3;
+        } else {
+            const Words four = next_words(from);
+            first[v] += high_byte(four << 24) * x0;
+            second[v] += high_byte(four << 16) * x1;
+            first[v] += high_byte(four << 8) * x2;
+            second[v] += high_byte(four) * x3;
+        }
+    }
+    return words + together / per_word(kept_as) * row;
+}
+
+template <Weights kept_as>
 CORTEXT_INLINE void multiply_panels(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns,
                                     const float* x, float* product) {
+    constexpr std::size_t n = 4;
     for (std::size_t panel = 0; panel < n_panels; ++panel) {
         Floats first[n] = {}, second[n] = {};
-        for (std::size_t column = 0; column < n_columns; column += 2) {
-            words = add_two_columns<halves, n>(words, x + column, first, second);
+        for (std::size_t column = 0; column < n_columns; column += together) {
+            words = add_columns<kept_as, n>(words, x + column, first, second);
         }
         for (std::size_t v = 0; v < n; ++v) store(product + (panel * n + v) * lanes, first[v] + second[v]);
     }
 }
 
-constexpr std::size_t vectors = 4;
-
 CORTEXT_FOR_EACH_PROCESSOR
-void multiply_floats(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
-                     float* product) {
-    multiply_panels<false, vectors>(words, n_panels, n_columns, x, product);
+void multiply_float32(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
+                      float* product) {
+    multiply_panels<Weights::float32>(words, n_panels, n_columns, x, product);
 }
 
 CORTEXT_FOR_EACH_PROCESSOR
-void multiply_halves(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
-                     float* product) {
-    multiply_panels<true, vectors>(words, n_panels, n_columns, x, product);
+void multiply_bfloat16(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
+                       float* product) {
+    multiply_panels<Weights::bfloat16>(words, n_panels, n_columns, x, product);
+}
+
+CORTEXT_FOR_EACH_PROCESSOR
+void multiply_int8(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
+                   float* product) {
+    multiply_panels<Weights::int8>(words, n_panels, n_columns, x, product);
+}
+
+CORTEXT_FOR_EACH_PROCESSOR
+void scale(float* product, const float* scales, std::size_t size) {
+    for (std::size_t i = 0; i < size; i += lanes)
+        store(product + i, load<Floats>(product + i) * load<Floats>(scales + i));
 }
 
 }  // namespace
@@ -106,38 +151,52 @@ void multiply_halves(const std::uint32_t* words, std::size_t n_panels, std::size
 void StepMatrix::Free::operator()(std::uint32_t* words) const { std::free(words); }
 
 StepMatrix::StepMatrix(const float* rows, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns,
-                       bool as_bfloat16)
-    : block_size_(round_up(n_rows, block_rows)),
+                       Weights kept_as)
+    : kept_as_(kept_as),
+      block_size_(round_up(n_rows, block_rows)),
       n_panels_(round_up(n_blocks * block_size_, panel_rows) / panel_rows),
       n_columns_(n_columns),
-      columns_per_word_(as_bfloat16 ? 2 : 1),
-      words_(zeros(size() * round_up(n_columns, 2) / columns_per_word_)) {
-    static_assert(panel_rows == vectors * lanes && block_rows == lanes);
+      columns_per_word_(per_word(kept_as)),
+      words_(zeros(size() * round_up(n_columns, together) / columns_per_word_)),
+      scales_(kept_as == Weights::int8 ? size() : 0) {
+    static_assert(panel_rows == 4 * lanes && block_rows == lanes);
     for (std::size_t b = 0; b < n_blocks; ++b) {
-        for (std::size_t row = 0; row < n_rows; ++row, rows += n_columns) {
+        for (std::size_t row = block(b); row < block(b) + n_rows; ++row, rows += n_columns) {
+            float most = 0.0F;
+            for (std::size_t column = 0; column < n_columns; ++column) most = std::max(most, std::abs(rows[column]));
+            if (kept_as == Weights::int8) scales_[row] = most / 127;
             for (std::size_t column = 0; column < n_columns; ++column) {
                 const float weight = rows[column];
-                word(block(b) + row, column) |= as_bfloat16 ? to_bfloat16(weight) << (column % 2 * 16) : bits(weight);
+                const std::uint32_t kept = kept_as == Weights::float32    ? bits(weight)
+                                           : kept_as == Weights::bfloat16 ? to_bfloat16(weight)
+                                                                          : to_int8(weight, most);
+                put(row, column, kept);
             }
         }
     }
 }
 
-std::uint32_t& StepMatrix::word(std::size_t row, std::size_t column) {
-    const std::size_t words_per_row = round_up(n_columns_, 2) / columns_per_word_;
+void StepMatrix::put(std::size_t row, std::size_t column, std::uint32_t bits) {
+    const std::size_t words_per_row = round_up(n_columns_, together) / columns_per_word_;
     const std::size_t panel = row / panel_rows * words_per_row;
-    return words_.get()[(panel + column / columns_per_word_) * panel_rows + row % panel_rows];
+    const std::size_t shift = column % columns_per_word_ * (32 / columns_per_word_);
+    words_.get()[(panel + column / columns_per_word_) * panel_rows + row % panel_rows] |= bits << shift;
 }
 
 void StepMatrix::multiply(const float* x, float* product) const {
-    std::vector<float> even;
-    if (n_columns_ % 2 != 0) {
-        even.assign(x, x + n_columns_);
-        even.push_back(0.0F);
-        x = even.data();
+    const std::size_t n_columns = round_up(n_columns_, together);
+    std::vector<float> filled_up;
+    if (n_columns != n_columns_) {
+        filled_up.assign(x, x + n_columns_);
+        filled_up.resize(n_columns);
+        x = filled_up.data();
     }
-    const auto& kernel = columns_per_word_ == 2 ? multiply_halves : multiply_floats;
-    kernel(words_.get(), n_panels_, round_up(n_columns_, 2), x, product);
+    if (kept_as_ == Weights::float32) multiply_float32(words_.get(), n_panels_, n_columns, x, product);
+    if (kept_as_ == Weights::bfloat16) multiply_bfloat16(words_.get(), n_panels_, n_columns, x, product);
+    if (kept_as_ == Weights::int8) {
+        multiply_int8(words_.get(), n_panels_, n_columns, x, product);
+        scale(product, scales_.data(), scales_.size());
+    }
 }
 
 }  // namespace cortext

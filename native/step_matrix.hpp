@@ -5,13 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace cortext {
 
+// How weights are kept: rounded to bfloat16, or to -127 ... 127 times a number of their row. Products and sums are
+// float32 in any case.
+enum class Weights { float32, bfloat16, int8 };
+
 class StepMatrix {
 public:
-    // rows [n_blocks * n_rows, n_columns]; as_bfloat16 rounds the weights, products and sums are float32 in any case.
-    StepMatrix(const float* rows, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns, bool as_bfloat16);
+    // rows [n_blocks * n_rows, n_columns]
+    StepMatrix(const float* rows, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns, Weights kept_as);
 
     // How many numbers a product has: every block is filled up to a multiple of `block_rows`, and all together to one
     // of `panel_rows`. What belongs to no row is zero.
@@ -30,11 +35,14 @@ private:
         void operator()(std::uint32_t* words) const;
     };
 
-    std::uint32_t& word(std::size_t row, std::size_t column);
+    void put(std::size_t row, std::size_t column, std::uint32_t bits);
 
+    Weights kept_as_;
     std::size_t block_size_, n_panels_, n_columns_, columns_per_word_;
-    // [panels][columns or pairs of columns][panel_rows]: a float32, or two bfloat16, the first in the low half.
+    // [panels][columns / columns_per_word][panel_rows]: a float32, two bfloat16 or four int8, the first in the low
+    // bits.
     std::unique_ptr<std::uint32_t, Free> words_;
+    std::vector<float> scales_;  // [size()] of rows, with int8
 };
 
 }  // namespace cortext

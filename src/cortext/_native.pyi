@@ -232,16 +232,16 @@ class StepGRU:
 
     layers: of each layer w_ih float32 [3 D, I], w_hh [3 D, D], b_ih [3 D] and b_hh [3 D], gates in torch's order; they
             are copied
-    bf16:   keep the matrices as bfloat16; products and sums are float32 in any case
+    kept_as: fp32, bf16 or int8: how the matrices are kept; products and sums are float32 in any case
     """
 
-    def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], bf16: bool) -> None: ...
+    def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], kept_as: str) -> None: ...
     def step(self, x: Any, state_LD: Any, next_state_LD: Any) -> None:
         """From the input float32 [I] and the states [L, D] to the next states, whose last row is the output."""
 
 class StepLinear:
     """A linear map of one vector at a time; weight float32 [outputs, inputs] and bias [outputs] are copied."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray | None, bf16: bool) -> None: ...
+    def __init__(self, weight: np.ndarray, bias: np.ndarray | None, kept_as: str) -> None: ...
     def apply(self, x: Any, y: Any) -> None:
         """Write the map of x float32 [inputs] to y [outputs]."""

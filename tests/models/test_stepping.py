@@ -76,18 +76,24 @@ def test_the_second_utterance_does_not_know_the_first():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bfloat16_is_near_float32_and_not_the_same(name):
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_rounded_weights_are_near_float32_and_not_the_same(name, precision):
     model = make_model(CONFIGS[name])
-    exact_PV, half_PV = (steps(TorchStepper(model, precision=precision), trial()) for precision in ("fp32", "bf16"))
-    assert half_PV.dtype == np.float32
-    difference = np.abs(half_PV - exact_PV).max()
+    exact_PV, rounded_PV = (steps(TorchStepper(model, precision=kept), trial()) for kept in ("fp32", precision))
+    assert rounded_PV.dtype == np.float32
+    difference = np.abs(rounded_PV - exact_PV).max()
     assert 0 < difference < 0.05 * np.abs(exact_PV).max()
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(RunError, match="no steps in fp16 on cpu; use fp32 or bf16"):
+        TorchStepper(make_model(CONFIGS["gru"]), precision="fp16")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_network_of_single_steps_still_does_what_it_did_for_batches(name):
     network = make_model(CONFIGS[name]).network
-    fast = for_single_steps(network, bf16=True)
+    fast = for_single_steps(network, precision="bf16")
     x_BTC, day_B = torch.randn(3, 40, N_FEATURES), torch.tensor([0, 1, 1])
     logits_BPV, state = network(x_BTC, day_B)
     assert torch.equal(fast(x_BTC, day_B)[0], logits_BPV)
@@ -97,7 +103,7 @@ def test_the_network_of_single_steps_still_does_what_it_did_for_batches(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_network_of_single_steps_shares_the_weights_and_leaves_the_other_alone(name):
     network = make_model(CONFIGS[name]).network
-    fast = for_single_steps(network, bf16=False)
+    fast = for_single_steps(network, precision="fp32")
     for ours, theirs in zip(fast.parameters(), network.parameters(), strict=True):
         assert ours is theirs
     assert not [module for module in network.modules() if "forward" in vars(module)]
@@ -110,7 +116,7 @@ def test_a_gru_that_computes_otherwise_is_left_as_it_is():
             return 2 * hidden_BPD, state_LBD
 
     for gru in (Doubled(4, 8, batch_first=True), nn.GRU(4, 8, batch_first=True, bidirectional=True)):
-        fast = for_single_steps(nn.ModuleList([gru]), bf16=True)[0]
+        fast = for_single_steps(nn.ModuleList([gru]), precision="bf16")[0]
         x_BPI, state_LBD = torch.randn(1, 1, 4), torch.randn(1 + gru.bidirectional, 1, 8)
         with torch.no_grad():
             assert torch.equal(fast(x_BPI, state_LBD)[0], gru(x_BPI, state_LBD)[0])

@@ -41,30 +41,34 @@ def gru_step(layers, x, state_LD, round_weights=lambda w: w):
     return np.stack(states)
 
 
-def native_step(layers, x, state_LD, bf16):
+def to_int8(w):
+    """The nearest of -127 ... 127 times a 127th of the row's largest weight."""
+    scale = np.abs(w).max(axis=1, keepdims=True).astype(np.float64) / 127
+    return np.rint(w / scale) * scale
+
+
+ROUNDED = {"fp32": lambda w: w, "bf16": to_bfloat16, "int8": to_int8}
+
+
+def native_step(layers, x, state_LD, precision):
     next_state_LD = np.empty_like(state_LD)
-    _native.StepGRU(layers, bf16).step(x, state_LD, next_state_LD)
+    _native.StepGRU(layers, precision).step(x, state_LD, next_state_LD)
     return next_state_LD
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_step_is_the_formula_in_float32(shape):
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_a_step_is_the_formula_with_rounded_weights(shape, precision):
     layers, x, state_LD = draw(*shape)
-    np.testing.assert_allclose(native_step(layers, x, state_LD, False), gru_step(layers, x, state_LD), atol=2e-6)
+    expected_LD = gru_step(layers, x, state_LD, ROUNDED[precision])
+    np.testing.assert_allclose(native_step(layers, x, state_LD, precision), expected_LD, atol=2e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_bfloat16_rounds_the_weights_and_nothing_else(shape):
-    layers, x, state_LD = draw(*shape)
-    expected_LD = gru_step(layers, x, state_LD, to_bfloat16)
-    np.testing.assert_allclose(native_step(layers, x, state_LD, True), expected_LD, atol=2e-6)
-
-
-@pytest.mark.parametrize("bf16", [False, True])
-def test_saturated_gates_stay_finite(bf16):
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_saturated_gates_stay_finite(precision):
     layers, x, state_LD = draw(7, 5, 2)
     for scale in (1e3, -1e3, 1e30):
-        stepped_LD = native_step(layers, np.float32(scale) * x, state_LD, bf16)
+        stepped_LD = native_step(layers, np.float32(scale) * x, state_LD, precision)
         assert np.isfinite(stepped_LD).all()
         assert np.abs(stepped_LD).max() <= np.abs(state_LD).max()
 
@@ -72,7 +76,7 @@ def test_saturated_gates_stay_finite(bf16):
 def test_what_is_not_a_number_does_not_become_one():
     layers, x, state_LD = draw(7, 5, 1)
     x[3] = np.nan
-    assert np.isnan(native_step(layers, x, state_LD, False)).all()
+    assert np.isnan(native_step(layers, x, state_LD, "fp32")).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (41, 96), (64, 33), (130, 7)])
@@ -81,22 +85,28 @@ def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
     rng = np.random.default_rng(0)
     weight, bias, x = (rng.normal(size=size).astype(np.float32) for size in (shape, shape[0], shape[1]))
     bias = bias if with_bias else None
-    for bf16, rounded in ((False, weight), (True, to_bfloat16(weight))):
+    for precision, rounded in ROUNDED.items():
         y = np.full(shape[0], np.nan, np.float32)
-        _native.StepLinear(weight, bias, bf16).apply(x, y)
-        expected = rounded.astype(float) @ x + (0 if bias is None else bias)
+        _native.StepLinear(weight, bias, precision).apply(x, y)
+        expected = rounded(weight).astype(float) @ x + (0 if bias is None else bias)
         np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_a_row_of_zeros_stays_so_in_int8():
+    y = np.full(2, np.nan, np.float32)
+    _native.StepLinear(np.array([[0, 0, 0], [1, -2, 0]], np.float32), None, "int8").apply(np.ones(3, np.float32), y)
+    np.testing.assert_allclose(y, [0, (64 - 127) * 2 / 127], rtol=1e-6)  # 1 is 63.5 of 127ths of 2: 64, the even one
 
 
 def test_wrong_shapes_are_refused():
     layers, x, state_LD = draw(7, 5, 2)
     with pytest.raises(ValueError, match="layers"):
-        _native.StepGRU([], False)
+        _native.StepGRU([], "fp32")
     with pytest.raises(ValueError, match="w_ih"):
-        _native.StepGRU([layers[0], layers[0]], False)
+        _native.StepGRU([layers[0], layers[0]], "fp32")
     with pytest.raises(ValueError, match="bias"):
-        _native.StepGRU([(*layers[0][:3], layers[0][3][:-1])], False)
-    gru = _native.StepGRU(layers, False)
+        _native.StepGRU([(*layers[0][:3], layers[0][3][:-1])], "fp32")
+    gru = _native.StepGRU(layers, "fp32")
     for arguments in (
         (x[:-1], state_LD, state_LD),
         (x, state_LD[:1], state_LD),
@@ -106,7 +116,7 @@ def test_wrong_shapes_are_refused():
             gru.step(*arguments)
     with pytest.raises(TypeError):
         gru.step(x.astype(np.float64), state_LD, state_LD.copy())
-    linear = _native.StepLinear(layers[0][0], None, False)
+    linear = _native.StepLinear(layers[0][0], None, "fp32")
     for arguments in ((x[:-1], np.empty(15, np.float32)), (x, np.empty(14, np.float32))):
         with pytest.raises(ValueError, match="wrong shape"):
             linear.apply(*arguments)

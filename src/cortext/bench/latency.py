@@ -40,7 +40,7 @@ from cortext.text.metrics import error_rate
 from cortext.text.normalize import normalize
 
 EAGER = "torch eager fp32"
-MODES = (EAGER, "torch fp32", "torch bf16", "onnx fp32", "onnx int8")
+MODES = (EAGER, "torch fp32", "torch bf16", "torch int8", "onnx fp32", "onnx int8")
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}
 N_FEATURES, N_DAYS = 512, 45
@@ -155,6 +155,7 @@ def steppers(model: AcousticModel, modes: Sequence[str]) -> tuple[dict[str, Step
         EAGER: lambda: _Eager(model),
         "torch fp32": lambda: TorchStepper(model),
         "torch bf16": lambda: TorchStepper(model, precision="bf16"),
+        "torch int8": lambda: TorchStepper(model, precision="int8"),
     }
     onnx_modes = [mode for mode in modes if mode.startswith("onnx ")]
     with tempfile.TemporaryDirectory() as folder:

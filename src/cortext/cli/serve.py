@@ -80,7 +80,7 @@ def serve(
     log: Annotated[Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")] = None,
     options: Options = None,
     backend: Annotated[Backend, typer.Option(help="What runs the model.")] = Backend.torch,
-    precision: Annotated[Precision, typer.Option(help="bf16 is torch's, int8 onnx's.")] = Precision.fp32,
+    precision: Annotated[Precision, typer.Option(help="How weights are kept; onnx has no bf16.")] = Precision.fp32,
     endpoint_ms: Annotated[
         float | None, typer.Option(help="Silence that ends an utterance; 1500 for a feed, none for trials.")
     ] = None,

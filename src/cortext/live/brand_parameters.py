@@ -18,7 +18,8 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.pipeline import PipelineOptions
-from cortext.models.stepping import Backend, Precision
+from cortext.models.single_step import Precision
+from cortext.models.stepping import Backend
 
 SUPERGRAPH = "supergraph_stream"
 
@@ -36,7 +37,7 @@ class NodeParameters:
     backend: Backend = "torch"
     """`torch`, or `onnx` for ONNX Runtime."""
     precision: Precision = "fp32"
-    """`fp32`; faster: `bf16` (torch), `int8` (onnx)."""
+    """`fp32`; faster: `bf16` (torch), `int8`."""
     plugins: list[Path] = field(default_factory=list)
     """Python files that register own models."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from cortext.live.scribe import Scribe
 from cortext.live.session_log import SessionLog
 from cortext.live.sources import Replay, Simulator, Source
 from cortext.models import load_model
+from cortext.models.single_step import Precision
 from cortext.models.stepping import Stepper, TorchStepper, open_stepper
 
 
@@ -49,7 +50,7 @@ class LiveSettings:
     skip_bad: bool = False
     options: Path | None = None
     backend: Literal["torch", "onnx"] = "torch"
-    precision: Literal["fp32", "bf16", "int8"] = "fp32"
+    precision: Precision = "fp32"
     device: str = "cpu"
     endpoint_ms: float | None = None
     smoothing: Literal["published", "causal"] = "published"

@@ -2,7 +2,8 @@
 
 Such a step multiplies every matrix with one vector, and takes as long as reading the weights from memory does. So the
 weights of GRUs and linear maps are laid out anew, in the order in which they are read (`native/step_matrix.hpp`), and
-in bfloat16 they are half as many bytes: products and sums are float32 then, too, and only the weights are rounded.
+in bfloat16 they are half as many bytes, in int8 a quarter (each row of a matrix has a scale of its own): products and
+sums are float32 then, too, and only the weights are rounded.
 
 B trials, P patches, L layers, D hidden units, I inputs.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +21,16 @@ from torch import nn
 from cortext import _native
 from cortext.errors import RunError
 
+Precision = Literal["fp32", "bf16", "int8"]
+"""How weights are kept."""
 
-def for_single_steps(network: nn.Module, bf16: bool) -> nn.Module:
+
+def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
     """A network in evaluation mode that does what `network` does, faster where one trial is given one patch.
 
     It shares the parameters of `network`, but the new layout holds those of today: make another one after training.
     """
-    return with_forwards(network, lambda gru: _gru_step(gru, bf16), lambda linear: _linear_step(linear, bf16))
+    return with_forwards(network, lambda gru: _gru_step(gru, precision), lambda linear: _linear_step(linear, precision))
 
 
 def with_forwards(
@@ -66,13 +70,13 @@ def _is_plain(module: nn.Module) -> bool:
     return is_float_on_cpu and not module._forward_pre_hooks
 
 
-def _gru_step(module: nn.GRU, bf16: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def _gru_step(module: nn.GRU, precision: Precision) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     layers = [
         tuple(getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names)
         for layer in range(module.num_layers)
     ]
-    fast, whole = _native.StepGRU(layers, bf16), module.forward
+    fast, whole = _native.StepGRU(layers, precision), module.forward
 
     def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         if x_BPI.shape[:2] != (1, 1) or state_LBD is None or torch.is_grad_enabled():
@@ -84,9 +88,9 @@ def _gru_step(module: nn.GRU, bf16: bool) -> Callable[..., tuple[torch.Tensor, t
     return forward
 
 
-def _linear_step(module: nn.Linear, bf16: bool) -> Callable[..., torch.Tensor]:
+def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch.Tensor]:
     weight, bias = module.weight.detach(), module.bias
-    fast = _native.StepLinear(weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), bf16)
+    fast = _native.StepLinear(weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), precision)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] != x.numel() or torch.is_grad_enabled():

@@ -6,7 +6,7 @@ S bins in a patch, C features, V tokens.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -14,11 +14,10 @@ import torch
 from cortext.errors import DataError, RunError
 from cortext.models.acoustic import AcousticModel, Smoothing, day_of, load_model
 from cortext.models.precision import autocast, full_float32
-from cortext.models.single_step import for_single_steps
+from cortext.models.single_step import Precision, for_single_steps
 from cortext.text.phonemes import Inventory
 
 Backend = Literal["torch", "onnx"]
-Precision = Literal["fp32", "bf16", "int8"]
 
 
 class Stepper(Protocol):
@@ -56,7 +55,7 @@ class Stepper(Protocol):
 def open_stepper(
     path: str | Path, session: str = "latest", backend: Backend = "torch", precision: Precision = "fp32"
 ) -> Stepper:
-    """A stepper of a run directory (`torch`: fp32, bf16) or of an exported one (`onnx`: fp32, int8).
+    """A stepper of a run directory (`torch`: fp32, bf16, int8) or of an exported one (`onnx`: fp32, int8).
 
     Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session, backend or precision.
     """
@@ -74,19 +73,20 @@ class TorchStepper:
 
     session:   a day that the model knows; `latest` is its last one. Raises RunError for another, and for a model that
                keeps no state between patches.
-    precision: `bf16` rounds weights to bfloat16, which on a CPU halves the time of a step; see `single_step.py`
+    precision: `bf16` and `int8` (on a CPU) round weights, which are half or a quarter of the bytes that a step has to
+               read; see `single_step.py`
     """
 
     def __init__(self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32") -> None:
-        if precision not in ("fp32", "bf16"):
-            raise RunError(f"torch has no steps in {precision}", fix="use fp32 or bf16, or the backend onnx for int8")
+        on_cpu = model.device.type == "cpu"
+        if precision not in get_args(Precision) or (precision == "int8" and not on_cpu):
+            raise RunError(f"no steps in {precision} on {model.device.type}", fix="use fp32 or bf16")
         config = model.network.config
         self.sessions, self.n_features = model.sessions, model.n_features
         self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
         self.smoothing, self.inventory = model.smoothing, model.inventory
-        bf16, on_cpu = precision == "bf16", model.device.type == "cpu"
-        self._network: Any = for_single_steps(model.network, bf16) if on_cpu else model.network
-        self._device, self._autocast = model.device, bf16 and not on_cpu
+        self._network: Any = for_single_steps(model.network, precision) if on_cpu else model.network
+        self._device, self._autocast = model.device, precision == "bf16" and not on_cpu
         self._columns = model.feature_subset
         self._state: Any = None
         self.use(session)
