@@ -17,7 +17,7 @@ from ngram_oracle import read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.database import Database
+from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.special import LN10
 from cortext.decoding.ngram.spelling import LETTERS, spelt
 from cortext.decoding.ngram.vocabulary import read_vocabulary
@@ -154,6 +154,20 @@ def test_ctrl_c_is_heard_while_the_database_works(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             database.run("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b")
         assert time.monotonic() - started < 10
+
+
+def test_work_that_misses_the_first_requests_to_stop_is_asked_again():
+    ended, asked = threading.Event(), []
+
+    def interrupt():
+        asked.append(time.monotonic())
+        if len(asked) == 3:
+            ended.set()
+
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        in_background(lambda: ended.wait(30), interrupt)
+    assert len(asked) == 3
 
 
 @contextmanager

@@ -95,9 +95,8 @@ def in_background(work: Callable[[], object], interrupt: Callable[[], object] | 
         while not ended.wait(0.5):
             pass
     except BaseException:
-        if interrupt:
-            interrupt()
-            ended.wait()
+        while interrupt and not ended.wait(0.05):
+            interrupt()  # again and again: one that comes while the work is about to begin is lost
         raise
     if failed:
         raise failed[0]
