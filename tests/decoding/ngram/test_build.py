@@ -146,17 +146,25 @@ def test_an_interrupted_build_leaves_the_old_model_and_nothing_else(tmp_path, br
     assert [path.name for path in tmp_path.iterdir()] == ["lm"]
 
 
-def test_ctrl_c_is_heard_while_the_database_works(tmp_path):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as at a terminal: what runs in the background of a script ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_heard_while_the_database_works(tmp_path, ctrl_c):
     # The query needs time but no memory, which could run out before Ctrl-C comes.
     with Database(tmp_path, 256 << 20) as database:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.3, ctrl_c).start()
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             database.run("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b")
         assert time.monotonic() - started < 10
 
 
-def test_work_that_misses_the_first_requests_to_stop_is_asked_again():
+def test_work_that_misses_the_first_requests_to_stop_is_asked_again(ctrl_c):
     ended, asked = threading.Event(), []
 
     def interrupt():
@@ -164,7 +172,7 @@ def test_work_that_misses_the_first_requests_to_stop_is_asked_again():
         if len(asked) == 3:
             ended.set()
 
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.1, ctrl_c).start()
     with pytest.raises(KeyboardInterrupt):
         in_background(lambda: ended.wait(30), interrupt)
     assert len(asked) == 3
