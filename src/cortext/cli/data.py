@@ -102,6 +102,9 @@ def inspect(
 def pack(
     data: Annotated[Path, typer.Argument(help="Directory of session files.")],
     out: Annotated[Path, typer.Option(help="Directory to write.")],
+    format: Annotated[
+        str, typer.Option(help="f16, memory maps, or tfrecord, which TensorFlow's readers take.")
+    ] = "f16",
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
@@ -112,7 +115,7 @@ def pack(
     from cortext.data.packed import pack as pack_data
 
     with progress_bar("packing") as progress:
-        packed = pack_data(data, out, skip_bad=skip_bad, progress=progress)
+        packed = pack_data(data, out, format=format, skip_bad=skip_bad, progress=progress)
     counts = {name: len(packed.split(name)) for name in packed.splits}
     if as_json:
         print_json({"out": str(out), "trials": counts, "skipped": [str(problem) for problem in packed.bad_trials]})

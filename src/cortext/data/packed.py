@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from cortext.data.checks import FLOAT16_MAX, Problem
 from cortext.data.disk import disk_error, replace_directory, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.records import RecordFiles
 from cortext.data.store import (
     FORMAT,
     FORMAT_VERSION,
@@ -26,28 +28,41 @@ from cortext.data.store import (
     open_packed,
     source_files,
 )
-from cortext.errors import DataError
+from cortext.data.trial import Trial
+from cortext.errors import ConfigError, DataError
 from cortext.files import sync
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
 
+FORMATS = ("f16", "tfrecord")
+
 
 def pack(
-    data: Dataset | str | Path, out: str | Path, *, skip_bad: bool = False, progress: Progress | None = None
+    data: Dataset | str | Path,
+    out: str | Path,
+    *,
+    format: str = "f16",
+    skip_bad: bool = False,
+    progress: Progress | None = None,
 ) -> PackedDataset:
     """Pack session files into directory `out`, one trial in memory at a time; an older packed directory is replaced.
 
+    format:   `f16`, a memory map for each split, or `tfrecord`, TFRecord files (needs TensorFlow); both can be read by
+              everything
     skip_bad: leave bad trials out and record why in `bad_trials`; otherwise the first one is raised as DataError
     progress: called with trials done and in all
-    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises DataError.
+    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises DataError,
+    ConfigError for another format, and MissingLibrary.
     """
+    if format not in FORMATS:
+        raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
     dataset, out = data if isinstance(data, Dataset) else open_dataset(data), Path(out)
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError("exists and is not a packed directory", where=out, fix="choose another name or remove it")
     temporary = temporary_name(out)
     try:
         temporary.mkdir(parents=True)
-        _write(dataset, temporary, skip_bad, progress)
+        _write(dataset, temporary, format, skip_bad, progress)
         replace_directory(temporary, out)
     except OSError as error:
         raise disk_error(error, out) from None
@@ -56,7 +71,7 @@ def pack(
     return open_packed(out)
 
 
-def _write(dataset: Dataset, folder: Path, skip_bad: bool, progress: Progress | None) -> None:
+def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress: Progress | None) -> None:
     files = source_files(dataset.root)  # before reading: a file that changes meanwhile makes the result stale
     problems: list[Problem] = []
     arrays: dict[str, np.ndarray] = {}
@@ -70,12 +85,10 @@ def _write(dataset: Dataset, folder: Path, skip_bad: bool, progress: Progress | 
             progress(min(done + len(problems), total), total)
 
     for name in dataset.splits:
-        entry, split_arrays = _write_split(dataset, name, folder, problems if skip_bad else None, advance)
+        entry, split_arrays = _write_split(dataset, name, folder, format, problems if skip_bad else None, advance)
         if len(split_arrays["n_bins"]):
             splits[name] = entry
             arrays |= {f"{name}/{array}": values for array, values in split_arrays.items()}
-        else:
-            (folder / f"{name}.f16").unlink()
     if not splits:
         raise DataError(f"every trial is bad; the first: {problems[0]}", where=dataset.root)
     np.savez(folder / "index.npz", allow_pickle=False, **arrays)
@@ -96,27 +109,50 @@ def _write(dataset: Dataset, folder: Path, skip_bad: bool, progress: Progress | 
 
 
 def _write_split(
-    dataset: Dataset, name: str, folder: Path, problems: list[Problem] | None, advance: Any
+    dataset: Dataset, name: str, folder: Path, format: str, problems: list[Problem] | None, advance: Any
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     days = {session.name: day for day, session in enumerate(dataset.sessions)}
     numbers: list[tuple[int, ...]] = []
     labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
     sentences, corpora, checksum = [], [], 0
-    with (folder / f"{name}.f16").open("wb") as file:
+    with closing((RecordFiles if format == "tfrecord" else MapFile)(folder, name)) as files:
         for trial in dataset.trials(name, skip_bad=problems, max_abs=FLOAT16_MAX):
-            rows = trial.features_TC.astype(np.float16)
-            file.write(rows.data)
+            rows, day = trial.features_TC.astype(np.float16), days[trial.session]
+            files.write(trial, rows, day)
             checksum = zlib.crc32(rows.data, checksum)
             ids = np.empty(0) if trial.phoneme_ids is None else trial.phoneme_ids
             labels.append(ids.astype(np.int16))
-            numbers.append((trial.n_bins, days[trial.session], trial.block, trial.trial, len(ids)))
+            numbers.append((trial.n_bins, day, trial.block, trial.trial, len(ids)))
             sentences.append(trial.sentence)
             corpora.append(trial.corpus)
             advance()
     columns = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
     arrays = dict(zip(("n_bins", "day", "block", "trial", "n_labels"), columns, strict=True))
     arrays["labels"] = np.concatenate(labels)
-    return {"crc32": checksum, "sentences": sentences, "corpora": corpora}, arrays
+    entry = {"crc32": checksum, "sentences": sentences, "corpora": corpora}
+    if isinstance(files, RecordFiles):
+        entry["records"] = files.sizes
+        arrays["file"], arrays["byte"] = np.array(files.places, dtype=np.int64).reshape(-1, 2).T.copy()
+    return entry, arrays
+
+
+class MapFile:
+    """The memory map of a split, being written; there is none as long as there is no trial."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self._path = folder / f"{split}.f16"
+        self._file: BinaryIO | None = None
+
+    def write(self, trial: Trial, rows_TC: np.ndarray, day: int) -> None:
+        """Add a trial, whose features are `rows_TC` (float16)."""
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(rows_TC.data)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 def open_data(

@@ -1,6 +1,7 @@
 """Packed data: one float16 memory map per split and an index, made once from session files.
 
-A packed directory holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16);
+A packed directory holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16), or
+TFRecord files (`<split>-00000.tfrecord` ..., see `records.py`), which TensorFlow reads without this package;
 `index.npz` (numbers per trial, labels) and `index.json` (sessions, sentences, sources, what was left out, checksums).
 Half precision keeps three significant digits of z-scored features, well below their noise, and halves memory and disk.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -31,6 +32,7 @@ FORMAT, FORMAT_VERSION = "cortext-packed", 1
 Progress = Callable[[int, int], None]
 BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
 _AGAIN = "pack the session files again"
+_PIECE = 1 << 24  # bytes read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class PackedSplit:
     """Features shown, as columns of the file; all by default."""
     in_memory: np.ndarray | None = field(default=None, repr=False)
     """The bins themselves, float16 of `shape`, where they are not those of a file."""
+    places: Mapping[int, tuple[Path, int]] | None = field(default=None, repr=False)
+    """By a trial's first bin: the TFRecord file that holds its bins, and the byte where they begin."""
 
     def __len__(self) -> int:
         return len(self.n_bins_N)
@@ -91,10 +95,8 @@ class PackedSplit:
         return self.shape[1] if self.columns is None else len(self.columns)
 
     @cached_property
-    def _bins(self) -> np.ndarray:
-        if self.in_memory is not None:
-            return self.in_memory
-        return np.asarray(np.memmap(self.path, dtype=np.float16, mode="r", shape=self.shape))
+    def _maps(self) -> dict[Path, np.ndarray]:
+        return {}  # made where they are first needed: a training run may never look into some files
 
     @cached_property
     def _columns(self) -> slice | np.ndarray:
@@ -110,12 +112,40 @@ class PackedSplit:
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes: they map the file themselves."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_bins", "_pool")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_maps", "_pool")}
 
     def features(self, i: int) -> np.ndarray:
         """float16 [T, C] of trial `i`: a read-only view of the map (a copy where scattered features are selected)."""
+        return np.require(self._rows(i)[:, self._columns], requirements="A")  # bins in a TFRecord may begin anywhere
+
+    def _rows(self, i: int) -> np.ndarray:
+        n_bins = int(self.n_bins_N[i])
+        if self.in_memory is not None:
+            first = int(self.first_bin_N[i])
+            return self.in_memory[first : first + n_bins]
+        path, byte = self.place(i)
+        if path not in self._maps:
+            self._maps[path] = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        return np.ndarray((n_bins, self.shape[1]), np.float16, self._maps[path].data, byte)
+
+    def place(self, i: int) -> tuple[Path, int]:
+        """The file that holds all features of trial `i`, float16 [T, C], and the byte where they begin."""
         first = int(self.first_bin_N[i])
-        return self._bins[first : first + int(self.n_bins_N[i]), self._columns]
+        return (self.path, first * self._bin_bytes) if self.places is None else self.places[first]
+
+    @property
+    def _bin_bytes(self) -> int:
+        return self.shape[1] * np.dtype(np.float16).itemsize
+
+    def stored(self) -> Iterator[tuple[Path, int, int]]:
+        """File, first byte and number of bytes of all bins that were packed, in order, also of trials not shown."""
+        end = self.shape[0] * self._bin_bytes
+        if self.places is None:
+            yield from ((self.path, byte, min(_PIECE, end - byte)) for byte in range(0, end, _PIECE))
+            return
+        ends = [*(first * self._bin_bytes for first in self.places), end][1:]
+        for (first, (path, byte)), last in zip(self.places.items(), ends, strict=True):
+            yield path, byte, last - first * self._bin_bytes
 
     def labels(self, i: int) -> np.ndarray | None:
         """int64 [U] phonemes of trial `i` in the release's order; None where labels are withheld."""
@@ -145,10 +175,9 @@ class PackedSplit:
         if n_bins < longest:
             raise DataError(f"pad_to is {pad_to}; the longest trial of the batch has {longest} bins", where=self.name)
         features_BTC = self._pool.array((len(chosen), n_bins, self.n_features))
-        bins, columns = self._bins, self._columns
-        firsts, lengths = self.first_bin_N[chosen].tolist(), n_bins_B.tolist()
-        for features_TC, first, length in zip(features_BTC, firsts, lengths, strict=True):
-            features_TC[:length] = bins[first : first + length, columns]
+        columns = self._columns
+        for features_TC, i, length in zip(features_BTC, chosen.tolist(), n_bins_B.tolist(), strict=True):
+            features_TC[:length] = self._rows(i)[:, columns]
             features_TC[length:] = 0
         return Batch(features_BTC, n_bins_B, *self.labels_batch(chosen), self.day_N[chosen])
 
@@ -231,7 +260,7 @@ class PackedDataset:
     source: Path
     source_files: dict[str, tuple[int, int]] = field(repr=False)
     checksums: dict[str, int] = field(repr=False)
-    """crc32 of each split's map."""
+    """crc32 of each split's bins, the same whether they lie in a map or in TFRecords."""
     _splits: dict[str, PackedSplit] = field(repr=False)
 
     @property
@@ -269,16 +298,17 @@ class PackedDataset:
     def verify(self, progress: Progress | None = None, *, splits: Iterable[str] | None = None) -> None:
         """Read every byte, of all splits or some, and compare the checksums. Raises DataError for a difference."""
         chosen = {name: self.split(name) for name in (self.splits if splits is None else splits)}
-        total = sum(split.path.stat().st_size for split in chosen.values())
+        total = sum(size for split in chosen.values() for _, _, size in split.stored())
         done = 0
         for name, split in chosen.items():
             checksum = 0
-            with split.path.open("rb") as file:
-                while chunk := file.read(1 << 24):
-                    checksum = zlib.crc32(chunk, checksum)
-                    done += len(chunk)
-                    if progress:
-                        progress(done, total)
+            for path, byte, size in split.stored():
+                with path.open("rb") as file:
+                    file.seek(byte)
+                    checksum = zlib.crc32(file.read(size), checksum)
+                done += size
+                if progress:
+                    progress(done, total)
             if checksum != self.checksums[name]:
                 found = f"checksum {checksum:08x} found, {self.checksums[name]:08x} expected"
                 raise DataError(found, where=split.path, fix=_AGAIN)
@@ -321,14 +351,21 @@ def open_packed(path: str | Path) -> PackedDataset:
 def _open_split(path: Path, name: str, index: dict[str, Any], arrays: dict[str, np.ndarray]) -> PackedSplit:
     entry = index["splits"][name]
     n_bins_N, n_labels_N = arrays[f"{name}/n_bins"], arrays[f"{name}/n_labels"]
-    map_path, shape = path / f"{name}.f16", (int(n_bins_N.sum()), int(index["n_features"]))
-    expected = shape[0] * shape[1] * np.dtype(np.float16).itemsize
-    found = map_path.stat().st_size if map_path.is_file() else 0
-    if found != expected:
-        raise DataError(f"{found} bytes found, {expected} expected", where=map_path, fix=_AGAIN)
+    first_bin_N = np.cumsum(n_bins_N) - n_bins_N
+    shape = int(n_bins_N.sum()), int(index["n_features"])
+    sizes = entry.get("records") or {f"{name}.f16": shape[0] * shape[1] * np.dtype(np.float16).itemsize}
+    files = [path / file for file in sizes]
+    for file, expected in zip(files, sizes.values(), strict=True):
+        found = file.stat().st_size if file.is_file() else 0
+        if found != expected:
+            raise DataError(f"{found} bytes found, {expected} expected", where=file, fix=_AGAIN)
+    places = None
+    if "records" in entry:
+        at = zip(arrays[f"{name}/file"].tolist(), arrays[f"{name}/byte"].tolist(), strict=True)
+        places = {first: (files[number], byte) for first, (number, byte) in zip(first_bin_N.tolist(), at, strict=True)}
     return PackedSplit(
         name=name,
-        path=map_path,
+        path=files[0],
         shape=shape,
         sessions=tuple(index["sessions"]),
         n_bins_N=n_bins_N,
@@ -336,11 +373,12 @@ def _open_split(path: Path, name: str, index: dict[str, Any], arrays: dict[str, 
         block_N=arrays[f"{name}/block"],
         trial_N=arrays[f"{name}/trial"],
         n_labels_N=n_labels_N,
-        first_bin_N=np.cumsum(n_bins_N) - n_bins_N,
+        first_bin_N=first_bin_N,
         first_label_N=np.cumsum(n_labels_N) - n_labels_N,
         label_tokens=arrays[f"{name}/labels"],
         sentences=tuple(entry["sentences"]),
         corpora=tuple(entry["corpora"]),
+        places=places,
     )
 
 

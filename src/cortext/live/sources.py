@@ -86,14 +86,15 @@ class Replay:
         if not 0 <= number < len(split):
             raise DataError(f"no trial {number}; there are 0 to {len(split) - 1}", where=split.path)
         n_bins, width = int(split.n_bins_N[number]), split.shape[1]
+        path, byte = split.place(number)
         try:
-            with split.path.open("rb") as file:
-                file.seek(int(split.first_bin_N[number]) * width * 2)
+            with path.open("rb") as file:
+                file.seek(byte)
                 stored = np.frombuffer(file.read(n_bins * width * 2), dtype=np.float16)
         except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", where=split.path) from None
+            raise DataError(f"cannot be read: {error.strerror}", where=path) from None
         if stored.size != n_bins * width:
-            raise DataError("the file has become shorter", where=split.path, fix="pack the session files again")
+            raise DataError("the file has become shorter", where=path, fix="pack the session files again")
         features_TC = stored.reshape(n_bins, width).astype(np.float32)
         block, trial = int(split.block_N[number]), int(split.trial_N[number])
         return Trial(features_TC, split.session(number), block, trial, split.sentence(number))
