@@ -14,7 +14,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -70,6 +70,20 @@ test: $(DEV)  ## the fast tests, with coverage
 test-slow: $(DEV)  ## the rest
 	$(TEST) -m slow -n 2 --dist loadfile --durations 20
 
+# Environments that stand on the first one: what they install hides what is there, because some of it excludes each other.
+$(VENV)-%/.made: constraints-%.txt $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)-$*
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check --pre --requirement constraints-$*.txt
+	touch $@
+
+test-tpu: $(VENV)/.built $(VENV)-tpu/.made  ## tests of training on a TPU, on a CPU, in an environment of their own
+	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests
+
+test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, in an environment of their own
+	OMP_NUM_THREADS=1 $(VENV)-tf/bin/python -m pytest -m tf tests
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -89,5 +103,5 @@ bench: $(DEV)  ## the benchmarks of speed; tables on the screen, JSON under buil
 	for name in data_loading simulator; do $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist runs/demo .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build dist runs/demo .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

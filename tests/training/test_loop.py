@@ -22,6 +22,7 @@ from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
 from cortext.training import RunSummary, TrainConfig, Trainer, loss, train, trainer
 from cortext.training.checkpoint import MetricsLog
+from cortext.training.engine import TorchEngine
 from cortext.training.validate import Validator
 
 TIMES = ("seconds", "_s")
@@ -115,14 +116,14 @@ def test_training_leaves_the_random_numbers_of_its_caller_alone(config, packed, 
 def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly(
     config, packed, undisturbed, tmp_path, monkeypatch, step
 ):
-    original = trainer.Trainer._update
+    original = TorchEngine.update
 
-    def interrupted_update(trainer, batch):
-        if trainer.progress.step == step and not resumed:
+    def interrupted_update(engine, number, batch):
+        if number == step and not resumed:
             os.kill(os.getpid(), signal.SIGTERM if step == 5 else signal.SIGINT)
-        return original(trainer, batch)
+        return original(engine, number, batch)
 
-    monkeypatch.setattr(trainer.Trainer, "_update", interrupted_update)
+    monkeypatch.setattr(TorchEngine, "update", interrupted_update)
     resumed = False
     with pytest.raises(RunError, match=f"interrupted after {step + 1} of 12 batches.*--resume"):
         train(config, packed, tmp_path / "run", progress=False)
@@ -211,7 +212,7 @@ def stopped_run(config: TrainConfig, packed: Path, out: Path, monkeypatch) -> Pa
         raise RunError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_update", fail)
+        patch.setattr(TorchEngine, "update", fail)
         with pytest.raises(RunError, match="stopped"):
             train(config, packed, out, progress=False)
     return out
@@ -347,7 +348,7 @@ def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path,
             run.run()
         for name, tensor in run.model.network.state_dict().items():
             assert torch.equal(before[name], tensor), name
-        assert not run.optimizer.day_adam.steps.any()
+        assert not run.engine.state()["day_steps"].any()
 
 
 def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed, tmp_path, monkeypatch):

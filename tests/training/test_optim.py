@@ -7,7 +7,7 @@ from torch import nn
 
 from cortext.models import GRUConfig, build_model
 from cortext.training import TrainConfig
-from cortext.training.optim import DayAdamW, Optimizer, lr_factor
+from cortext.training.optim import DayAdamW, Optimizer, day_learning_rate, learning_rate, lr_factor
 
 
 def test_cosine_schedule_by_hand():
@@ -25,14 +25,15 @@ def test_linear_schedule_is_torchs():
 
 
 def test_day_layers_have_their_own_cosine_and_share_the_straight_line():
-    model = build_model(GRUConfig(n_units=4, n_layers=1), n_features=2, n_days=2, n_classes=41)
     settings = {"lr_max": 1.0, "lr_max_day": 4.0, "lr_min": 0.5, "lr_min_day": 0.4, "lr_decay_steps": 100}
     settings |= {"lr_decay_steps_day": 50, "lr_warmup_steps": 0, "lr_warmup_steps_day": 10}
-    cosine = Optimizer(model, TrainConfig(**settings))
-    assert cosine.lr(100) == pytest.approx(0.5)
-    assert [cosine.lr_day(step) for step in (0, 5, 10, 30, 50)] == pytest.approx([0, 2, 4, 2.2, 0.4])
-    linear = Optimizer(model, TrainConfig(**settings, lr_scheduler_type="linear"))
-    assert [linear.lr(50), linear.lr_day(50), linear.lr_day(100)] == pytest.approx([0.75, 3, 2])
+    cosine = TrainConfig(**settings)
+    assert learning_rate(cosine, 100) == pytest.approx(0.5)
+    assert [day_learning_rate(cosine, step) for step in (0, 5, 10, 30, 50)] == pytest.approx([0, 2, 4, 2.2, 0.4])
+    linear = TrainConfig(**settings, lr_scheduler_type="linear")
+    assert [learning_rate(linear, 50), day_learning_rate(linear, 50), day_learning_rate(linear, 100)] == pytest.approx(
+        [0.75, 3, 2]
+    )
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])

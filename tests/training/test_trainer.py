@@ -162,8 +162,9 @@ def test_each_process_gets_its_rows_of_the_batch_noise_included(config, packed):
 def test_the_published_kernel_and_losses_of_a_model_are_logged_by_name(config, packed, tmp_path):
     overrides = ["num_training_batches=3", "batches_per_train_log=3"]
     with Trainer(config, packed, tmp_path / "run", overrides=overrides, progress=False) as trainer:
-        ctc = trainer.loss
-        trainer.loss = lambda *inputs: ctc(*inputs) | {"two": torch.full((6,), 2.0)}
+        ctc = trainer.engine.job.loss
+        two = lambda *inputs: ctc(*inputs) | {"two": torch.full((6,), 2.0)}  # noqa: E731
+        trainer.engine.job = replace(trainer.engine.job, loss=two)
         trainer.run()
     (line,) = lines(tmp_path / "run", "train")
     assert line["train_two"] == 2.0

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
 from cortext.training import Trainer, train
+from cortext.training.engine import TorchEngine
 from cortext.tuning import Search, parse_space, run, trial, workers
 from cortext.tuning.trial import Outcome
 
@@ -91,15 +92,15 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_goes_on(t
 
 def test_a_training_that_diverges_has_failed(tune, monkeypatch):
     """The loss of one batch is not a number from the second on, where the learning rate is high."""
-    update = Trainer._update
+    update = TorchEngine.update
 
-    def diverging(trainer, *arguments):
-        if trainer.config.lr_max > 1 and trainer.progress.step == 1:
-            for parameter in trainer.model.network.parameters():
+    def diverging(engine, step, batch):
+        if engine.job.config.lr_max > 1 and step == 1:
+            for parameter in engine.job.model.network.parameters():
                 parameter.data.fill_(float("nan"))
-        return update(trainer, *arguments)
+        return update(engine, step, batch)
 
-    monkeypatch.setattr(Trainer, "_update", diverging)
+    monkeypatch.setattr(TorchEngine, "update", diverging)
     study = tune(grid("lr_max=10,0.01"))
     assert [one.state for one in study.trials] == ["failed", "finished"]
     assert "the loss of batch 1 is not finite" in study.trials[0].reason

@@ -21,9 +21,10 @@ from cortext.bench.searcher import Missing
 from cortext.bench.training_data import ReleaseBatches, validation_files
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.features import prepare
-from cortext.models.precision import autocast, full_float32
+from cortext.models.precision import autocast
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
+from cortext.training.engine import TorchEngine
 from cortext.training.release.layout import split_days
 
 PARTS = ("load", "augment", "forward", "backward", "step")
@@ -171,8 +172,10 @@ class Ours:
             callbacks=[self.losses],
             progress=False,
         )
-        self.waiting = self.trainer.batches = _Waiting.of(self.trainer.batches)
-        self.device = self.trainer.device
+        assert isinstance(self.trainer.engine, TorchEngine)
+        self.engine = self.trainer.engine
+        self.waiting = self.engine.data = _Waiting.of(self.engine.data)
+        self.device = self.engine.host
         network = self.trainer.model.network
         n_features = packed.n_features
         matrices = [
@@ -184,7 +187,7 @@ class Ours:
         ]
         self.facts = {
             "n_parameters": sum(parameter.numel() for parameter in network.parameters()),
-            "precision": "bf16" if self.trainer.bf16 else "fp32",
+            "precision": "bf16" if self.engine.bf16 else "fp32",
             # A product takes 2 operations a weight forwards and 4 backwards; the features need no gradient.
             "flops_per_patch": 6 * sum(matrices),
             "flops_per_bin": 4 * n_features**2,
@@ -198,18 +201,18 @@ class Ours:
 
     def parts(self, n: int) -> dict[str, Any]:
         """Times of the parts of `n` steps, each part alone, nothing ahead of its time."""
-        trainer, clock = self.trainer, PartClock(self.device)
-        with nullcontext() if trainer.bf16 else full_float32():
+        clock = PartClock(self.device)
+        with self.engine.running():
             for step in range(n):
-                self._step_in_parts(trainer.sampler.indices(step), step, clock)
+                self._step_in_parts(self.engine.job.sampler.indices(step), step, clock)
         return clock.ms
 
     def _step_in_parts(self, indices: np.ndarray, step: int, clock: PartClock) -> None:
-        trainer, batches = self.trainer, self.trainer.batches
-        network, every = trainer.network.train(), slice(None)
+        engine, job, batches = self.engine, self.engine.job, self.engine.data
+        network, every = engine.network.train(), slice(None)
 
         def generator() -> torch.Generator:
-            return torch.Generator(self.device).manual_seed(derived_seed(trainer.config.seed, AUGMENTATION, step))
+            return torch.Generator(self.device).manual_seed(derived_seed(job.config.seed, AUGMENTATION, step))
 
         clock.start()
         x_BTC = batches._features(indices, every)
@@ -220,12 +223,12 @@ class Ours:
         del x_BTC
         batch = batches.batch(indices, generator())  # the same once more, with labels and lengths
         clock.start()
-        with autocast(self.device, trainer.bf16):
-            loss = trainer.loss(network, batch, 0.0)["loss"].mean()
+        with autocast(self.device, engine.bf16):
+            loss = job.loss(network, batch, 0.0)["loss"].mean()
         clock.end("forward")
         loss.backward()  # type: ignore[no-untyped-call]
         clock.end("backward")
-        trainer.optimizer.step(step, batch.days)
+        engine.optimizer.step(step, batch.days)
         clock.end("step")
 
     def train(self, n: int) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
 from cortext.files import write_whole
 from cortext.models import AcousticModel, build_model, load_model
-from cortext.models.precision import autocast
 from cortext.provenance import provenance
+from cortext.training.batches import Batches
 from cortext.training.config import TrainConfig
 from cortext.training.loss import ctc_loss
 from cortext.training.progress import reading_bar
@@ -316,15 +316,15 @@ def _settings(
 @torch.no_grad()
 def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) -> dict[str, float]:
     """Make the day's layer that of the known day with the lowest CTC loss; returns the losses by session."""
-    network, sessions = trainer.model.network.eval(), trainer.model.sessions
-    new = np.flatnonzero(trainer.batches.layer_of_day[trainer.train_split.day_N] == day)
+    network, sessions, engine = trainer.model.network, trainer.model.sessions, trainer.engine
+    split, transforms = trainer.train_split, trainer.config.dataset.data_transforms
+    new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
-    batch = trainer.batches.batch(compared)
+    batch = Batches(split, trainer.layer_of_day, transforms, engine.host, network.n_patches).batch(compared)
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
         for known, session in enumerate(sessions[:n_known]):
-            with autocast(trainer.device, trainer.bf16):
-                logits_BPV = network(batch.x_BTC, torch.full_like(batch.day_B, known))[0]
+            logits_BPV = engine.forward(replace(batch, day_B=torch.full_like(batch.day_B, known)))
             losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
             losses[session] = float(losses_B.mean())
             bar(known + 1, n_known)
@@ -332,6 +332,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     for name, parameter in network.named_parameters():
         if name.startswith("day_"):
             parameter[day] = parameter[best]
+    engine.load(engine.state())  # with the weights of the network, which have changed
     return losses
 
 
@@ -345,8 +346,8 @@ def _summary(
     whole_model: bool,
     seconds: float,
 ) -> AdaptSummary:
-    split, layer_of_day = trainer.train_split, trainer.batches.layer_of_day
-    n_trials = int((layer_of_day[split.day_N] == day).sum())
+    split = trainer.train_split
+    n_trials = int((trainer.layer_of_day[split.day_N] == day).sum())
     own = trainer.validator.batches.split.name == "val"
     return AdaptSummary(
         run=result.run,

@@ -66,6 +66,20 @@ class DatasetConfig:
 
 
 @dataclass
+class TPUConfig:
+    """Section `tpu`: what only matters where XLA compiles the training step."""
+
+    length_shapes: int = 6
+    """Lengths to one of which every batch is padded: the step is compiled once for each."""
+    compilation_cache: str | None = "auto"
+    """Directory in which compiled steps are kept for later runs; `auto` is ~/.cache/cortext/xla, null keeps none."""
+
+    def __post_init__(self) -> None:
+        if self.length_shapes < 1:
+            raise ConfigError(f"tpu.length_shapes is {self.length_shapes}; it must be at least 1")
+
+
+@dataclass
 class TrainConfig:
     """A training run."""
 
@@ -73,6 +87,8 @@ class TrainConfig:
     """The model; its key `kind` names one of the registered ones."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     """Which trials, and how they become batches."""
+    tpu: TPUConfig = field(default_factory=TPUConfig)
+    """Training on a TPU."""
 
     num_training_batches: int = 120_000
     """Batches to train on."""

@@ -33,6 +33,21 @@ def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of batch `step`, from 0, of all parameters but the day layers."""
+    c, kind = config, config.lr_scheduler_type
+    return c.lr_max * lr_factor(step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, c.lr_warmup_steps)
+
+
+def day_learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of the day layers at batch `step`."""
+    c = config
+    if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
+        return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
+    floor = c.lr_min_day / c.lr_max_day
+    return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
+
+
 class DayAdamW:
     """AdamW for tensors [days, ...], of which a batch moves only its own days; each day has its own step count."""
 
@@ -99,20 +114,6 @@ class Optimizer:
         self.day_adam = DayAdamW(days, betas, config.epsilon, config.weight_decay_day)
         self.trainable = list(trainable.values())
 
-    def lr(self, step: int) -> float:
-        """Learning rate of batch `step`, from 0."""
-        c = self.config
-        kind, warmup = c.lr_scheduler_type, c.lr_warmup_steps
-        return c.lr_max * lr_factor(step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, warmup)
-
-    def lr_day(self, step: int) -> float:
-        """Learning rate of the day layers at batch `step`."""
-        c = self.config
-        if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
-            return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
-        floor = c.lr_min_day / c.lr_max_day
-        return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
-
     def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
         """Clip the gradients, move the parameters, clear the gradients; returns the norm before clipping, a scalar.
 
@@ -123,10 +124,10 @@ class Optimizer:
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
         skipped = (~norm.isfinite()).float()
         for group in self.adam.param_groups:
-            group["lr"] = self.lr(step)
+            group["lr"] = learning_rate(self.config, step)
         self.adam.found_inf = skipped  # type: ignore[attr-defined] # what gradient scalers set: 1 moves nothing
         self.adam.step()
-        self.day_adam.step(days, self.lr_day(step), skipped)
+        self.day_adam.step(days, day_learning_rate(self.config, step), skipped)
         self.adam.zero_grad(set_to_none=True)
         for parameter in self.day_adam.parameters.values():
             parameter.grad = None

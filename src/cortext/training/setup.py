@@ -81,7 +81,7 @@ def new_model(
     if wanted not in (None, n_features):
         what = f"model.n_input_features is {wanted}; the data have {n_features} features"
         raise ConfigError(what, fix="leave it out, or use the matching data")
-    torch.manual_seed(config.seed)
+    torch.default_generator.manual_seed(config.seed)  # `torch.manual_seed` would seed the GPUs too
     network = build_model(config.model, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE))
     if init_from is not None:
         _start_from(network, sessions, load_model(init_from), Path(init_from))

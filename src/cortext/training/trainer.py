@@ -3,8 +3,8 @@
 Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches, augmentation and
 dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on a CPU with the same number of
 threads; cuDNN draws the dropout between GRU layers from a state of its own, and some CUDA kernels add in an order of
-their own). On a GPU nothing here waits for the device between two lines about training: losses are added up there, and
-a batch that is not finite moves nothing and is named at the next line.
+their own). What takes the steps is an engine. Where it computes on a device of its own, nothing here waits for that
+between two lines about training: a batch that is not finite moves nothing and is named at the next line.
 """
 
 from __future__ import annotations
@@ -22,21 +22,18 @@ import torch
 from cortext.data.packed import PackedDataset, open_data
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, Interrupted, RunError
-from cortext.features import build_augmentations
 from cortext.models import AcousticModel, save_model
-from cortext.models.precision import autocast, full_float32, uses_bf16
-from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
+from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.distributed import own_device, processes
+from cortext.training.engine import Engine, Job, Place, Update, engine_class, own_random_numbers
 from cortext.training.logits import write_logits
 from cortext.training.loss import build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
-from cortext.training.not_finite import Watch
-from cortext.training.optim import Optimizer
+from cortext.training.not_finite import check_finite
+from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import Advance, TensorBoard, interrupts, reading_bar, say, training_bar
-from cortext.training.resident import resident_trials
 from cortext.training.setup import freeze, new_model, training_sessions, training_splits
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.validate import Validator
@@ -50,6 +47,7 @@ class Trainer:
     out:       the run directory
     lm:        language-model directory; without it no WER is reported
     resume:    go on with an unfinished run, bit-exactly
+    device:    cpu, cuda, cuda:N or tpu; a `Place` says more
     init_from: a run whose weights to start from; day layers are taken by session name, new sessions start afresh
     model:     a model to start from as it is, instead; its sessions may be more than the data's
     callbacks: see `Callback`
@@ -66,7 +64,7 @@ class Trainer:
         *,
         lm: str | Path | None = None,
         resume: bool = False,
-        device: str = "cpu",
+        device: str | Place = "cpu",
         init_from: str | Path | None = None,
         model: AcousticModel | None = None,
         callbacks: Iterable[Callback] = (),
@@ -81,14 +79,15 @@ class Trainer:
         self.callbacks, self.shown = list(callbacks), progress
         keep_freed_memory()
         bound_kernel_cache()
-        self.device = own_device(device)
+        self.place = device if isinstance(device, Place) else Place(device)
+        engine = engine_class(self.place.engine)
         self.run_directory = RunDirectory(out)
         with ExitStack() as stack:
-            self.processes = stack.enter_context(processes(self.device))
+            self.processes = stack.enter_context(engine.processes(self.place))
             self.processes.led(lambda: self._begin(stack, resume))
             try:
                 dataset = self._open(data, skip_bad)
-                self._prepare(dataset, init_from, model, lm)
+                self._prepare(engine, dataset, init_from, model, lm)
             except BaseException:
                 if self.processes.first:
                     self.run_directory.abandon()
@@ -125,6 +124,7 @@ class Trainer:
 
     def _prepare(
         self,
+        engine: type[Engine],
         data: PackedDataset,
         init_from: str | Path | None,
         model: AcousticModel | None,
@@ -137,20 +137,15 @@ class Trainer:
         sessions = training_sessions(settings, data) if model is None else model.sessions
         self.skipped = data.bad_trials
         self.train_split, val_split = training_splits(settings, data, sessions)
-        with self._own_random_numbers():
+        with own_random_numbers(torch.device("cpu")):
             self.model = model or new_model(config, data, sessions, init_from)
-        network = self.model.network.to(self.device)
+        network = self.model.network
         freeze(network, config.trainable)
         check_labels_fit(self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1))
         check_labels_fit(val_split, network.n_patches)
         layer_of_day = np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
-        resident = resident_trials(self.train_split, self.device, settings.resident)
-        if resident is not None:
-            say(f"the training trials lie on {self.device}", self.shown)
-        make = (layer_of_day, settings.data_transforms, self.device, network.n_patches)
-        self.batches = Batches(self.train_split, *make, resident, build_augmentations(settings.augmentations))
-        self.validator = Validator(Batches(val_split, *make), self.model.inventory, config, lm)
-        self.sampler = DayBalancedSampler(
+        self.layer_of_day = layer_of_day
+        sampler = DayBalancedSampler(
             layer_of_day[self.train_split.day_N],
             settings.batch_size,
             settings.days_per_batch,
@@ -160,10 +155,13 @@ class Trainer:
             settings.length_buckets,
             n_days=len(sessions),
         )
-        self.bf16 = uses_bf16(config.precision, self.device)
-        self.loss = build_loss(config.loss, config.model.kind)
-        self.optimizer = Optimizer(network, config)
-        self.watch = Watch(self.run_directory.path, self.train_split, self.processes)
+        loss = build_loss(config.loss, config.model.kind)
+        job = Job(
+            config, self.model, self.train_split, layer_of_day, sampler, loss, self.processes, self.place, self.shown
+        )
+        self.engine = engine(job)
+        val_batches = Batches(val_split, layer_of_day, settings.data_transforms, self.engine.host, network.n_patches)
+        self.validator = Validator(val_batches, self.model.inventory, config, lm)
         self._log: MetricsLog | None = None
         self._board: TensorBoard | None = None
         identity = {"sessions": list(sessions), "n_features": data.n_features}
@@ -173,15 +171,11 @@ class Trainer:
         self.processes.led(self._restore)
         if not self.processes.first:
             self._restore()
-        self.network = self.processes.wrap(network, all_used=config.loss is None)
-
-    def _own_random_numbers(self) -> AbstractContextManager[None]:
-        """A context after which torch's generators are what they were; other GPUs than this one are left in peace."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def _restore(self) -> None:
         """Go on from the last state, or write the first one."""
-        self._sums: dict[str, torch.Tensor] = {}
+        self._updates: list[Update] = []  # those that have not been read
+        self._sums: dict[str, float] = {}
         saved = self.run_directory.load_state(lambda line: say(line, self.processes.first))
         if saved is None:
             self._write_state()
@@ -199,11 +193,10 @@ class Trainer:
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
         self.model.network.load_state_dict(parts["model"])
-        self.optimizer.load(parts["optimizer"])
+        self.engine.load(parts["optimizer"])
         self.progress = progress
         progress.data = identity
-        own = progress.loss_sums if self.processes.first else {}
-        self._sums = {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in own.items()}
+        self._updates, self._sums = [], dict(progress.loss_sums) if self.processes.first else {}
         if progress.finished and progress.best is None:  # the best weights are lost: the last ones are what there is
             self._keep_best(progress.last)
 
@@ -222,16 +215,13 @@ class Trainer:
         end = progress.step if progress.finished else min(total, progress.step + wanted)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(self._own_random_numbers())
-            enter(nullcontext() if self.bf16 else full_float32())
+            enter(self.engine.running())
             self._start_logs(stack)
             bar = enter(training_bar(total, progress.step, self.shown and self.processes.first))
             interrupted = enter(interrupts())
             stepped = enter(profile or nullcontext(lambda: None))
             self._window = (started, progress.step)  # for trials per second: since the last line about training
-            part = (self.processes.rank, self.processes.world)
-            batches = self.batches.training(self.sampler, self.config.seed, progress.step, end, part)
-            for batch in enter(closing(batches)):
+            for batch in enter(closing(self.engine.batches(progress.step, end))):
                 due = self._step(batch, bar)
                 progress.seconds = before + time.perf_counter() - started
                 stepped()
@@ -255,6 +245,7 @@ class Trainer:
 
     def save(self, name: str) -> None:
         """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`."""
+        self._read()
         self._gather_sums()
         self.processes.led(lambda: self._write_state(name))
 
@@ -286,10 +277,10 @@ class Trainer:
         meet = due or self.progress.step % self.config.batches_per_train_log == 0
         return meet and any(self.processes.gather(interrupted.is_set()))
 
-    def _step(self, batch: TrainBatch, bar: Advance) -> bool:
+    def _step(self, batch: Any, bar: Advance) -> bool:
         """One batch, and what is due after it; returns whether the state must be saved."""
         config, progress = self.config, self.progress
-        norm = self._update(batch)
+        self._updates.append(self.engine.update(progress.step, batch))
         progress.step += 1
         progress.loss_count += 1
         step, last = progress.step, progress.step == config.num_training_batches
@@ -297,12 +288,12 @@ class Trainer:
         validates = step % config.batches_per_val_step == 0 or last
         saves = validates or bool(config.batches_per_save and step % config.batches_per_save == 0)
         rate = config.dataset.batch_size * (step - self._window[1]) / (time.perf_counter() - self._window[0])
-        if logs or saves or (self.device.type == "cpu" and self.processes.world == 1):
-            self.watch.check()
+        if logs or saves or self.engine.synchronous:
+            self._read()
             per = progress.last["val_per"] if progress.last else None
-            bar(step, float(self._sums["loss"]) / progress.loss_count * self.processes.world, per, rate)
+            bar(step, self._sums["loss"] / progress.loss_count * self.processes.world, per, rate)
         if logs:
-            self._log_training(norm, rate)
+            self._log_training(rate)
         if validates:
             self._validate()
             progress.finished = last or self._no_longer_improves()
@@ -310,51 +301,30 @@ class Trainer:
             self._window = (time.perf_counter(), step)
         return saves
 
-    def _update(self, batch: TrainBatch) -> torch.Tensor:
-        """Move the parameters along the gradient of the batch; returns the gradient's norm, a scalar on the device."""
-        network, step, world = self.network.train(), self.progress.step, self.processes.world
-        size = self.config.dataset.batch_size
-        pieces = min(self.config.gradient_accumulation_steps, len(batch))
-        most_pieces = self.config.gradient_accumulation_steps  # those of the process with the most trials
-        seed = derived_seed(self.config.seed, DROPOUT, step) + self.processes.rank * most_pieces
-        finished = []
-        for piece in range(pieces):
-            part = batch.part(piece, pieces) if pieces > 1 else batch
-            torch.manual_seed(seed + piece)
-            # Processes exchange gradients once a batch: with its last piece.
-            with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
-                with autocast(self.device, self.bf16):
-                    losses = self.loss(network, part, step / self.config.num_training_batches)
-                (losses["loss"].sum() * (world / size)).backward()  # type: ignore[no-untyped-call]
-            for name, loss_B in losses.items():
-                mean = loss_B.detach().double().sum() / size
-                self._sums[name] = self._sums[name] + mean if name in self._sums else mean
-            finished.append((part.indices, losses["loss"].detach()))
-        norm = self.optimizer.step(step, batch.days)
-        indices, losses_B = zip(*finished, strict=True)
-        self.watch.note(step, np.concatenate(indices), torch.cat(losses_B), norm)
-        return norm
-
-    def _forward(self, batch: TrainBatch) -> torch.Tensor:
-        with autocast(self.device, self.bf16), nullcontext() if self.bf16 else full_float32():
-            network = self.model.network
-            logits_BPV: torch.Tensor = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
-        return logits_BPV
+    def _read(self) -> None:
+        """Look at what was found in the steps since the last look; all processes must."""
+        found = self.engine.read(self._updates)
+        self._updates = []
+        check_finite(found, self.run_directory.path, self.train_split, self.processes)
+        for step in found:
+            for name, loss_B in step.losses.items():
+                mean = float(loss_B.sum(dtype=np.float64)) / self.config.dataset.batch_size
+                self._sums[name] = self._sums.get(name, 0.0) + mean
+            self._norm = step.norm
 
     def _gather_sums(self) -> None:
         """Bring the sums of losses to the first process, where they are logged and saved."""
         progress = self.progress
-        own = {name: float(total) for name, total in self._sums.items()}
-        parts = self.processes.gather(own)
+        parts = self.processes.gather(self._sums)
         progress.loss_sums = {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
 
-    def _log_training(self, norm: torch.Tensor, rate: float) -> None:
+    def _log_training(self, rate: float) -> None:
         progress, step = self.progress, self.progress.step
         self._gather_sums()
         means = {name: total / progress.loss_count for name, total in progress.loss_sums.items()}
         values = {"train_loss": means.pop("loss")} | {f"train_{name}": mean for name, mean in means.items()}
-        values |= {"grad_norm": float(norm), "lr": self.optimizer.lr(step - 1)}
-        values |= {"lr_day": self.optimizer.lr_day(step - 1), "trials_per_s": round(rate, 1)}
+        values |= {"grad_norm": self._norm, "lr": learning_rate(self.config, step - 1)}
+        values |= {"lr_day": day_learning_rate(self.config, step - 1), "trials_per_s": round(rate, 1)}
         self._sums, progress.loss_sums, progress.loss_count = {}, {}, 0
         self._record("train", values)
         for callback in self.callbacks:
@@ -362,8 +332,7 @@ class Trainer:
 
     def _validate(self) -> dict[str, Any]:
         started, progress, config = time.perf_counter(), self.progress, self.config
-        self.model.network.eval()
-        metrics, results = self.validator.measure(self._forward, self.processes)
+        metrics, results = self.validator.measure(self.engine.forward, self.processes)
         self._record("val", metrics | {"val_seconds": round(time.perf_counter() - started, 3)})
         progress.last = {"step": progress.step, **metrics}
         progress.validations_since_best += 1
@@ -380,6 +349,7 @@ class Trainer:
 
     def _keep_best(self, metrics: dict[str, Any] | None) -> None:
         self.progress.best = metrics
+        self.engine.gather_weights()
         if self.processes.first:
             self.progress.best_crc32 = save_model(self.model, self.run_directory.path)
 
@@ -401,12 +371,13 @@ class Trainer:
         return self.config.early_stopping and self.progress.validations_since_best >= patience
 
     def _state(self) -> dict[str, torch.Tensor]:
+        self.engine.gather_weights()
         tensors = {f"model/{name}": tensor for name, tensor in self.model.network.state_dict().items()}
-        return tensors | {f"optimizer/{name}": tensor for name, tensor in self.optimizer.state().items()}
+        return tensors | {f"optimizer/{name}": tensor for name, tensor in self.engine.state().items()}
 
     def _save_state(self) -> None:
         """Save where the run is; all processes must."""
-        self.watch.check()
+        self._read()
         self._gather_sums()
         self.processes.led(self._write_state)
 
@@ -422,7 +393,7 @@ class Trainer:
         if self.config.save_final_model:
             self.save("final")
         path = self.run_directory.path
-        summary = summarise(path, self.config, self.model, self.progress, self.skipped, str(self.device))
+        summary = summarise(path, self.config, self.model, self.progress, self.skipped, self.engine.name)
         self.processes.led(lambda: write_summary(self.run_directory.summary, summary, self.config))
         for callback in self.callbacks:
             callback.on_end(self, summary)

@@ -29,7 +29,6 @@ from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
 from cortext.training.checkpoint import Progress, RunDirectory
 from cortext.training.config import TrainConfig
-from cortext.training.optim import Optimizer
 from cortext.training.release import layout
 from cortext.training.release.reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
 from cortext.training.release.settings import ELSEWHERE, SAME, assign, has, lookup
@@ -158,7 +157,7 @@ def _checkpoint(
     else:
         groups, schedule = [group | {"betas": tuple(group["betas"])} for group in kept.groups], kept.schedule
     if kept is None or kept.step != step:
-        groups, schedule = layout.at_step(groups, schedule, Optimizer(model.network, config), step)
+        groups, schedule = layout.at_step(groups, schedule, config, step)
     moments = layout.moments_to_theirs(state) if state else {}
     for key, tensor in kept.moments.items() if kept and state else ():
         name, _, field = key.partition("/")

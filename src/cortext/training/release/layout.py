@@ -16,7 +16,7 @@ from torch import nn
 from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.training.config import TrainConfig
-from cortext.training.optim import Optimizer
+from cortext.training.optim import day_learning_rate, learning_rate
 
 GROUPS = ("bias", "day_layer", "other")
 MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square"}
@@ -137,9 +137,10 @@ def fresh_optimizer(config: TrainConfig, names: dict[str, list[str]]) -> tuple[l
 
 
 def at_step(
-    groups: list[dict[str, Any]], schedule: dict[str, Any], optimizer: Optimizer, step: int
+    groups: list[dict[str, Any]], schedule: dict[str, Any], config: TrainConfig, step: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Groups and schedule as they are after `step` batches."""
-    lrs = [optimizer.lr_day(step) if group["group_type"] == "day_layer" else optimizer.lr(step) for group in groups]
+    rate = {"day_layer": day_learning_rate(config, step)}
+    lrs = [rate.get(group["group_type"], learning_rate(config, step)) for group in groups]
     groups = [group | {"lr": lr} for group, lr in zip(groups, lrs, strict=True)]
     return groups, schedule | {"last_epoch": step, "_step_count": step + 1, "_last_lr": lrs}
