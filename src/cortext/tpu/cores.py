@@ -1,0 +1,26 @@
+"""How many cores a training run uses: said out loud, and refused where it is fewer than were asked for."""
+
+from __future__ import annotations
+
+from cortext.errors import RunError
+from cortext.tpu.find import Found
+
+
+def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
+    """`using 8 TPU cores`, and how many chips this machine has where it is fewer than that."""
+    line = f"using {used} {what}{'s' if used != 1 else ''}"
+    return f"{line}, although this machine has {found.chips} chips" if used < found.chips else line
+
+
+def check_cores(used: int, required: int | None, found: Found) -> None:
+    """Raise RunError where fewer cores would be used than `required` (None: any number will do)."""
+    if required is None or used >= required:
+        return
+    what = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
+    if found.chips * max(1, len(found.hosts)) >= required:
+        fix = "unset TPU_VISIBLE_CHIPS and TPU_PROCESS_BOUNDS, end other programs that hold the TPU, start one process"
+    elif found.address is None:
+        fix = "no TPU was found; `cortext doctor` says what was looked at"
+    else:
+        fix = f"take a larger TPU than {found.summary}, or lower --require-cores"
+    raise RunError(what, where="--require-cores", fix=fix)

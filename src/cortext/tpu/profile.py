@@ -1,0 +1,64 @@
+"""Traces of training steps by JAX and by TensorFlow, for TensorBoard's profiler; torch's is in `training.loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cortext.extras import need
+
+
+@contextmanager
+def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
+    """A context that traces batches `first` to `end - 1` into the folder; call its value after each batch."""
+    jax = need("jax", "tpu")
+
+    def wait() -> None:
+        """Steps are only handed to the device: let it finish what it was given."""
+        for device in jax.local_devices():
+            (jax.device_put(0.0, device) + 1).block_until_ready()
+
+    def start() -> None:
+        wait()
+        jax.profiler.start_trace(str(folder))
+
+    def stop() -> None:
+        wait()
+        jax.profiler.stop_trace()
+
+    with _window(first, end, start, stop) as stepped:
+        yield stepped
+
+
+@contextmanager
+def traced_tensorflow(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
+    """A context that traces batches `first` to `end - 1` into the folder; call its value after each batch."""
+    profiler = need("tensorflow", "tensorflow").profiler.experimental
+    with _window(first, end, lambda: profiler.start(str(folder)), profiler.stop) as stepped:
+        yield stepped
+
+
+@contextmanager
+def _window(first: int, end: int, start: Callable[[], None], stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Start before batch `first` and stop after batch `end - 1`, or where the batches end."""
+    count, running = 0, False
+
+    def stepped() -> None:
+        nonlocal count, running
+        count += 1
+        if count == first:
+            start()
+            running = True
+        if count == end and running:
+            running = False
+            stop()
+
+    if first == 0:
+        start()
+        running = True
+    try:
+        yield stepped
+    finally:
+        if running:
+            stop()

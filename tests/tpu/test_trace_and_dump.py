@@ -1,0 +1,103 @@
+"""Traces of steps and dumps of compiled programs, each engine in a process of its own: its flags are read once."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cortext.errors import ConfigError
+from cortext.tpu.profile import _window
+from cortext.tpu.xla_dump import dump_xla
+
+
+def test_flags_that_were_set_stay(tmp_path):
+    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    dump_xla(tmp_path / "new" / "dump", env, loaded=())
+    folder = tmp_path / "new" / "dump"
+    assert folder.is_dir()
+    assert env["XLA_FLAGS"].split()[:2] == ["--xla_force_host_platform_device_count=8", f"--xla_dump_to={folder}"]
+
+
+@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+def test_a_dump_that_comes_too_late_is_refused(tmp_path, engine):
+    env: dict[str, str] = {}
+    with pytest.raises(ConfigError, match=f"--xla-dump comes too late: {engine} is loaded, and has read XLA_FLAGS"):
+        dump_xla(tmp_path, env, loaded={engine})
+    assert env == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "batches", "traced"),
+    [(2, 4, 6, [2, 3]), (0, 2, 4, [0, 1]), (2, 10, 4, [2, 3]), (5, 8, 3, [])],
+)
+def test_only_the_batches_of_the_window_are_traced(first, end, batches, traced):
+    state, seen = {"on": False, "starts": 0}, []
+
+    def start():
+        state.update(on=True, starts=state["starts"] + 1)
+
+    with _window(first, end, start, lambda: state.update(on=False)) as stepped:
+        for batch in range(batches):
+            seen += [batch] if state["on"] else []
+            stepped()
+    assert seen == traced
+    assert state == {"on": False, "starts": min(1, len(traced))}
+
+
+JAX = """
+import sys, json
+from pathlib import Path
+from cortext.tpu.xla_dump import dump_xla
+from cortext.tpu.profile import traced_jax
+folder = Path(sys.argv[1])
+dump_xla(folder / "a dump")
+import jax
+step = jax.jit(lambda x: x @ x)
+x = jax.numpy.ones((64, 64))
+with traced_jax(folder / "trace", 1, 3) as stepped:
+    for _ in range(4):
+        x = step(x)
+        stepped()
+print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
+"""
+TENSORFLOW = """
+import sys, json
+from pathlib import Path
+from cortext.tpu.xla_dump import dump_xla
+from cortext.tpu.profile import traced_tensorflow
+folder = Path(sys.argv[1])
+dump_xla(folder / "a dump")
+import tensorflow as tf
+step = tf.function(lambda x: x @ x, jit_compile=True)
+x = tf.ones((64, 64))
+with traced_tensorflow(folder / "trace", 1, 3) as stepped:
+    for _ in range(4):
+        x = step(x)
+        stepped()
+print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
+"""
+
+
+def files_of(program: str, folder) -> list[str]:
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": ""}
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.tpu
+def test_jax_writes_a_trace_and_its_programs(tmp_path):
+    pytest.importorskip("jax", reason="run `make test-tpu`")
+    files = files_of(JAX, tmp_path)
+    assert any(name.endswith(".xplane.pb") for name in files)
+    assert any("jit__lambda" in name and name.endswith("after_optimizations.txt") for name in files)
+
+
+@pytest.mark.tf
+def test_tensorflow_writes_a_trace_and_its_programs(tmp_path):
+    pytest.importorskip("tensorflow", reason="run `make test-tf`")
+    files = files_of(TENSORFLOW, tmp_path)
+    assert any(name.endswith(".xplane.pb") for name in files)
+    assert any(name.endswith("after_optimizations.txt") for name in files)
