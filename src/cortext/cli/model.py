@@ -45,7 +45,14 @@ def train(
     init_from: Annotated[Path | None, typer.Option(help="Run directory whose weights to start from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     skip_bad: bool = SKIP_BAD,
-    device: str = DEVICE,
+    device: Annotated[str, typer.Option(help="Where the model trains: cpu, cuda, cuda:N or tpu.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="torch, or tensorflow (with Keras 3).")] = "torch",
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")] = None,
+    tpu_engine: Annotated[str, typer.Option(help="What runs torch models on a TPU: torchax or torch_tpu.")] = "torchax",
+    require_cores: Annotated[
+        int | None, typer.Option(min=1, help="Fail where there are not so many TPU cores, GPUs or processes.")
+    ] = None,
+    xla_dump: Annotated[Path | None, typer.Option(help="Directory for what XLA compiles, as text.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="auto, bf16 or fp32 matrix products; as the configuration says without it.")
     ] = None,
@@ -59,9 +66,14 @@ def train(
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
+    from cortext.tpu.xla_dump import dump_xla
+    from cortext.training import Place
     from cortext.training import train as train_model
     from cortext.training.distributed import reports
 
+    if xla_dump is not None:
+        dump_xla(xla_dump)
+    place = Place(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
     load_plugins(plugins)
     if precision is not None:
         overrides = [*overrides, f"precision={precision}"]
@@ -71,7 +83,7 @@ def train(
         out,
         lm=lm,
         resume=resume,
-        device=device,
+        device=place,
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,

@@ -17,6 +17,8 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
         return precision == "bf16"
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "tpu":
+        return True
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

@@ -4,6 +4,7 @@ from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
+from cortext.training.engine import Place
 from cortext.training.loop import train
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.summary import RunSummary
@@ -16,6 +17,7 @@ __all__ = [
     "Callback",
     "DatasetConfig",
     "Loss",
+    "Place",
     "RunSummary",
     "TrainConfig",
     "Trainer",

@@ -84,7 +84,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group({"cuda": "nccl", "tpu": "tpu_dist"}.get(device.type, "gloo"), timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), world)
     finally:

@@ -20,7 +20,7 @@ import torch
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.errors import ConfigError
+from cortext.errors import ConfigError, RunError
 from cortext.features import build_augmentations
 from cortext.models import AcousticModel
 from cortext.models.precision import autocast, full_float32, uses_bf16
@@ -189,6 +189,7 @@ class TorchEngine:
     def __init__(self, job: Job) -> None:
         config, settings = job.config, job.config.dataset
         self.job, self.host = job, own_device(job.place.device)
+        enough_cores(job.processes.world, "process(es)", job.place)
         self.name = str(self.host)
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
         resident = resident_trials(job.split, self.host, settings.resident)
@@ -272,6 +273,13 @@ class TorchEngine:
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """See `Engine`."""
         self.optimizer.load(state)
+
+
+def enough_cores(found: int, what: str, place: Place) -> None:
+    """Raise RunError where there are fewer cores than `place` requires."""
+    if place.require_cores is not None and found < place.require_cores:
+        problem = f"{found} {what} would train, and --require-cores is {place.require_cores}"
+        raise RunError(problem, fix="see `cortext doctor`; start more processes, or require fewer")
 
 
 def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:

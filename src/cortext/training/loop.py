@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import profiler
@@ -41,11 +41,11 @@ def train(
     Raises ConfigError, DataError and RunError (also for a loss that is not finite, and when interrupted).
     """
     config = read_train_config(config, overrides)
+    tracing = None
     if profile is not None:
         _check_window(profile_steps, config.num_training_batches)
         with disk_errors(Path(profile)):
             Path(profile).mkdir(parents=True, exist_ok=True)
-    tracing = nullcontext(lambda: None) if profile is None else traced(Path(profile), *profile_steps)
     with Trainer(
         config,
         data,
@@ -60,6 +60,8 @@ def train(
     ) as trainer:
         if profile is not None:
             _check_window(profile_steps, config.num_training_batches - trainer.progress.step)
+            profiled = getattr(trainer.engine, "profiled", traced)
+            tracing = profiled(Path(profile), *profile_steps)
         summary = trainer.run(profile=tracing)
     assert summary is not None  # it has run to the end
     return summary
