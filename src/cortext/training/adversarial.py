@@ -39,11 +39,13 @@ class AdversarialConfig:
         if not 0 < self.reversal_ramp <= 1:
             raise ConfigError(f"loss.reversal_ramp is {self.reversal_ramp}; it must be above 0 and at most 1")
 
-    def reversal(self, fraction: float) -> float:
-        """Reversal strength when `fraction` of the training is done."""
-        progress = min(1.0, fraction / self.reversal_ramp)
+    def reversal(self, fraction: float | torch.Tensor) -> float | torch.Tensor:
+        """Reversal strength when `fraction` of the training is done; a tensor gives a tensor."""
+        progress: Any = fraction / self.reversal_ramp
+        traced = isinstance(progress, torch.Tensor)  # its value is not known yet
+        progress = progress.clamp(max=1.0) if traced else min(1.0, progress)
         if self.reversal_schedule == "sigmoid":  # Ganin et al., JMLR 2016, section 5.2.2
-            progress = 2 / (1 + math.exp(-10 * progress)) - 1
+            progress = 2 / (1 + (torch if traced else math).exp(-10 * progress)) - 1
         return self.reversal_start + (self.reversal_end - self.reversal_start) * progress
 
 
@@ -81,6 +83,7 @@ def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Te
     of them. A mean over the values would be without effect, and a sum over time would outweigh the CTC loss.
     """
     n_patches_B = n_patches_B.to(noise_BPI.device, non_blocking=True)
-    energy_BP = noise_BPI.square().sum(-1, dtype=torch.promote_types(noise_BPI.dtype, torch.float32))
+    summed = torch.float64 if noise_BPI.dtype == torch.float64 else torch.float32
+    energy_BP = noise_BPI.square().sum(-1, dtype=summed)
     inside_BP = torch.arange(energy_BP.shape[1], device=energy_BP.device) < n_patches_B[:, None]
     return torch.where(inside_BP, energy_BP, 0.0).sum(1) / n_patches_B.clamp(min=1)

@@ -20,7 +20,7 @@ import torch
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.errors import ConfigError, RunError
+from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.features import build_augmentations
 from cortext.models import AcousticModel
 from cortext.models.precision import autocast, full_float32, uses_bf16
@@ -129,6 +129,8 @@ class Engine(Protocol):
 
     name: str
     """Where it computes, as the summary says it."""
+    cores: int
+    """Devices that share a batch."""
     host: torch.device
     """Where batches for `forward` are to lie."""
     synchronous: bool
@@ -179,7 +181,13 @@ class Engine(Protocol):
 def engine_class(name: str) -> type[Engine]:
     """The engine of that name. Raises MissingLibrary where its libraries are not installed."""
     module, _, attribute = ENGINES[name].partition(":")
-    found: type[Engine] = getattr(import_module(module), attribute)
+    try:
+        found: type[Engine] = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if (error.name or "cortext").partition(".")[0] == "cortext":
+            raise
+        extra = "tensorflow" if name == "tensorflow" else "tpu"
+        raise MissingLibrary(f"{error.name} is not installed", fix=f"pip install 'cortext[{extra}]'") from None
     return found
 
 
@@ -189,8 +197,8 @@ class TorchEngine:
     def __init__(self, job: Job) -> None:
         config, settings = job.config, job.config.dataset
         self.job, self.host = job, own_device(job.place.device)
-        enough_cores(job.processes.world, "process(es)", job.place)
-        self.name = str(self.host)
+        enough_processes(job.processes.world, job.place)
+        self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
@@ -275,11 +283,11 @@ class TorchEngine:
         self.optimizer.load(state)
 
 
-def enough_cores(found: int, what: str, place: Place) -> None:
-    """Raise RunError where there are fewer cores than `place` requires."""
+def enough_processes(found: int, place: Place) -> None:
+    """Raise RunError where there are fewer processes, each with a device of its own, than `place` requires cores."""
     if place.require_cores is not None and found < place.require_cores:
-        problem = f"{found} {what} would train, and --require-cores is {place.require_cores}"
-        raise RunError(problem, fix="see `cortext doctor`; start more processes, or require fewer")
+        what = f"training would use {found} of {place.require_cores} cores"
+        raise RunError(what, where="--require-cores", fix="start a process for each core, with torchrun")
 
 
 def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:

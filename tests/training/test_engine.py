@@ -1,0 +1,53 @@
+import pytest
+
+from cortext.cli import run as cli
+from cortext.errors import ConfigError, MissingLibrary, RunError
+from cortext.training import Place, Trainer
+from cortext.training.engine import ENGINES, TorchEngine, engine_class
+
+
+@pytest.mark.parametrize(
+    ("place", "engine"),
+    [
+        (Place(), "torch"),
+        (Place("cuda:1"), "torch"),
+        (Place("tpu"), "torchax"),
+        (Place("tpu", tpu_engine="torch_tpu"), "torch_tpu"),
+        (Place(backend="tensorflow"), "tensorflow"),
+        (Place("tpu", backend="tensorflow"), "tensorflow"),
+    ],
+)
+def test_the_place_says_which_engine(place, engine):
+    assert place.engine == engine
+
+
+def test_engines_are_imported_when_they_are_asked_for():
+    assert engine_class("torch") is TorchEngine
+    assert set(ENGINES) == {"torch", "torchax", "torch_tpu", "tensorflow"}
+
+
+@pytest.mark.parametrize("options", [{"backend": "jax"}, {"tpu_engine": "torch_xla"}])
+def test_unknown_backends_are_refused(options):
+    (name,) = options.values()
+    with pytest.raises(ConfigError, match=f"unknown .* {name!r}; use torch"):
+        Place(**options)
+
+
+def test_an_engine_whose_libraries_are_absent_says_what_brings_them(config, packed, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENGINES, "torchax", "library_that_nobody_has.engine:Engine")
+    with pytest.raises(MissingLibrary, match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'"):
+        Trainer(config, packed, tmp_path / "run", device="tpu", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path):
+    with pytest.raises(RunError, match=r"--require-cores: training would use 1 of 2 cores; start a process for each"):
+        Trainer(config, packed, tmp_path / "run", device=Place(require_cores=2), progress=False)
+
+
+def test_the_command_line_says_the_same(packed, tmp_path, capsys):
+    arguments = ["train", "--config", "tiny", "--data", str(packed), "--out", str(tmp_path / "run")]
+    assert cli([*arguments, "--require-cores", "2"]) == 2
+    assert "training would use 1 of 2 cores" in capsys.readouterr().err
+    assert cli([*arguments, "--backend", "theano"]) == 2
+    assert "unknown backend 'theano'; use torch or tensorflow" in capsys.readouterr().err
