@@ -1,0 +1,173 @@
+"""Batches as tf.data, of static shapes: the trials that the common sampler names, augmented and smoothed in TensorFlow.
+
+A raw batch has what is on the disk: float16 features, and the random seeds with which `prepare` augments them, on the
+accelerator inside the step or in the pipeline. Seeds are functions of (seed, number of the batch, trial), so that a
+batch is the same wherever its trials are computed, and a run may go on from any batch.
+
+What the models take, for B trials of T bins, C features and U label tokens:
+
+    features float32 [B, T, C], day int32 [B], n_bins int32 [B], n_patches int32 [B] (frames of logits, 0: no trial),
+    labels int32 [B, U] (0-padded), n_labels int32 [B]; and indices int64 [B], the trials' numbers in the split
+
+In a raw batch features are float16 (float32 after registered augmentations), and there are seed int32 [B, 2] and cut
+int32 [B] (bins that are cut from the start) where it is to be augmented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedSplit
+from cortext.data.sampler import DayBalancedSampler
+from cortext.errors import ConfigError
+from cortext.extras import need
+from cortext.features import Augmentation, build_augmentations
+from cortext.features.smooth import gaussian_kernel
+from cortext.tpu.shapes import Shapes
+from cortext.training.batches import AUGMENTATION, derived_seed
+from cortext.training.config import TrainConfig
+
+AHEAD = 2
+"""Batches that wait, ready, for the step."""
+GAIN, NOISE, OFFSET, WALK = range(4)  # independent streams of a trial's random numbers
+
+
+class Batches:
+    """The raw batches of a split.
+
+    layer_of_day: int64, the day layer of each session of the split
+    shapes:       lengths that batches are padded to, made for the same split
+    n_patches:    frames of logits for so many bins
+    Raises ConfigError for an augmentation that mixes trials.
+    """
+
+    def __init__(
+        self,
+        split: PackedSplit,
+        layer_of_day: np.ndarray,
+        config: TrainConfig,
+        shapes: Shapes,
+        n_patches: Callable[[Any], Any],
+    ) -> None:
+        self.split, self.layer_of_day, self.config, self.shapes = split, layer_of_day, config, shapes
+        self.n_patches, self.extra = n_patches, build_augmentations(config.dataset.augmentations)
+        transforms = config.dataset.data_transforms
+        if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
+            what = "data_transforms.random_walk_axis is the axis of trials, which lie on different cores"
+            raise ConfigError(what, fix="use -1 (features) or 1 (time)")
+
+    def training(self, sampler: DayBalancedSampler, first: int, end: int) -> Any:
+        """Dataset of the batches number `first` to `end - 1` of training, which `prepare` will augment."""
+        return self._dataset(first, end, lambda step: self.batch(sampler.indices(step), step))
+
+    def in_order(self, size: int) -> Any:
+        """Dataset of all trials in order, `size` to a batch; what the last one lacks are trials of 0 patches."""
+        every = np.arange(len(self.split))
+
+        def numbered(number: int) -> dict[str, np.ndarray]:
+            batch = self.batch(every[number * size :][:size])
+            missing = size - len(batch["day"])
+            return {name: np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) for name, rows in batch.items()}
+
+        return self._dataset(0, -(-len(every) // size), numbered)
+
+    def batch(self, indices: np.ndarray, step: int | None = None) -> dict[str, np.ndarray]:
+        """The raw batch of the trials of `indices`; with a step, to be augmented as that step's."""
+        read = self.split.batch(indices, self.shapes.bins(indices))
+        labels_BU = np.zeros((len(indices), self.shapes.labels), dtype=np.int32)
+        labels_BU[:, : read.labels_BU.shape[1]] = read.labels_BU
+        n_bins_B, features_BTC, random = read.n_bins_B, read.features_BTC, {}
+        if step is not None:
+            drawn = np.random.SeedSequence((self.config.seed, AUGMENTATION, step)).generate_state(2 * len(indices) + 1)
+            cut = int(drawn[0]) % max(1, self.config.dataset.data_transforms.random_cut)
+            n_bins_B = n_bins_B - cut
+            random = {"seed": drawn[1:].view(np.int32).reshape(-1, 2), "cut": np.full(len(indices), cut)}
+            features_BTC = self._augmented(features_BTC, read.n_bins_B, step)
+        numbers = {
+            "day": self.layer_of_day[read.day_B],
+            "n_bins": n_bins_B,
+            "n_patches": self.n_patches(n_bins_B),
+            "labels": labels_BU,
+            "n_labels": read.n_labels_B,
+        }
+        numbers = {name: values.astype(np.int32) for name, values in (numbers | random).items()}
+        return {"features": features_BTC, "indices": np.asarray(indices, dtype=np.int64), **numbers}
+
+    def _augmented(self, features_BTC: np.ndarray, n_bins_B: np.ndarray, step: int) -> np.ndarray:
+        """Registered augmentations, which are in torch and so on the host; they come before the release's here."""
+        if not self.extra:
+            return features_BTC
+        generator = torch.Generator().manual_seed(derived_seed(self.config.seed, AUGMENTATION, step))
+        x_BTC = torch.from_numpy(features_BTC.astype(np.float32))
+        for augmentation in self.extra:
+            x_BTC = augmentation(x_BTC, torch.from_numpy(n_bins_B), generator)
+        return x_BTC.numpy()
+
+    def _dataset(self, first: int, end: int, batch: Callable[[int], dict[str, np.ndarray]]) -> Any:
+        """Dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in threads of tf.data."""
+        tf = need("tensorflow", "tensorflow")
+        example = batch(first)
+        n_bins = self.shapes.all[0] if len(self.shapes.all) == 1 else None
+
+        def load(number: Any) -> dict[str, Any]:
+            types = [values.dtype for values in example.values()]
+            tensors = tf.numpy_function(lambda i: list(batch(int(i)).values()), [number], types)
+            for tensor, (name, values) in zip(tensors, example.items(), strict=True):
+                tensor.set_shape((len(values), n_bins, values.shape[2]) if name == "features" else values.shape)
+            return dict(zip(example, tensors, strict=True))
+
+        return tf.data.Dataset.range(first, end).map(load, num_parallel_calls=AHEAD).prefetch(AHEAD)
+
+
+def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
+    """What the model takes, of a raw batch: features augmented (where it has seeds), smoothed, float32 [B, T, C].
+
+    What the cut takes from the start is given back as zeros at the end. The same meaning as `cortext.features.prepare`;
+    the random numbers are other ones.
+    """
+    tf = need("tensorflow", "tensorflow")
+    batch = {name: tensor for name, tensor in raw.items() if name not in ("seed", "cut")}
+    x_BTC = tf.cast(raw["features"], tf.float32)
+    if "seed" in raw:
+        x_BTC = _augment(tf, x_BTC, raw["seed"], raw["cut"][0], transforms)
+    if transforms.smooth_data:
+        x_BTC = _smooth(tf, x_BTC, transforms)
+    return batch | {"features": x_BTC}
+
+
+def _augment(tf: Any, x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
+    """Gain, noise, offset, walk and cut, in the release's order; each trial has random numbers of its own."""
+    n_trials, n_bins, n_features = x_BTC.shape
+
+    def normal(stream: int, std: float, *shape: int) -> Any:
+        seeds = [tf.random.fold_in(seed, stream) for seed in tf.unstack(seed_B2, n_trials)]
+        return tf.stack([tf.random.stateless_normal(shape, seed, stddev=std) for seed in seeds])
+
+    if settings.static_gain_std > 0:
+        x_BTC += x_BTC @ normal(GAIN, settings.static_gain_std, n_features, n_features)
+    if settings.white_noise_std > 0:
+        x_BTC += normal(NOISE, settings.white_noise_std, n_bins, n_features)
+    if settings.constant_offset_std > 0:
+        x_BTC += normal(OFFSET, settings.constant_offset_std, 1, n_features)
+    if settings.random_walk_std > 0:
+        steps_BTC = normal(WALK, settings.random_walk_std, n_bins, n_features)
+        x_BTC += tf.cumsum(steps_BTC, axis=settings.random_walk_axis)
+    if settings.random_cut > 0:
+        padded = tf.pad(x_BTC, [[0, 0], [0, settings.random_cut - 1], [0, 0]])
+        x_BTC = tf.slice(padded, [0, cut, 0], [n_trials, n_bins, n_features])
+    return x_BTC
+
+
+def _smooth(tf: Any, x_BTC: Any, settings: Augmentation) -> Any:
+    """Tap by tap, as `cortext.features.smooth` with padding `same`: a convolution would be in bfloat16 on a TPU."""
+    kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
+    before, n_bins = (len(kernel_K) - 1) // 2, x_BTC.shape[1]
+    x_BTC = tf.pad(x_BTC, [[0, 0], [before, len(kernel_K) - 1 - before], [0, 0]])
+    smoothed_BTC = x_BTC[:, :n_bins] * kernel_K[0]
+    for lag, tap in enumerate(kernel_K.tolist()[1:], start=1):
+        smoothed_BTC += x_BTC[:, lag : lag + n_bins] * tap
+    return smoothed_BTC

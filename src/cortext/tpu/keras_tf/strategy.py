@@ -1,0 +1,70 @@
+"""How TensorFlow spreads training: over a TPU's cores, else over several GPUs, else on one device; said out loud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortext.errors import ConfigError, RunError
+from cortext.extras import need
+from cortext.tpu.cores import check_cores, cores_line
+from cortext.tpu.find import Found, find_tpu
+from cortext.training.engine import Place
+from cortext.training.progress import say
+
+
+def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
+    """The `tf.distribute` strategy of a place: TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
+
+    place: where to look, by default everywhere. Device `tpu`, or the name of one, takes nothing else; `cuda` takes GPUs
+           and `cuda:N` one; several of TensorFlow's logical CPU devices count as several
+    Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a TPU that was asked
+    for is not there or does not start, and where `place.require_cores` is not met; ConfigError for a GPU that is not
+    there.
+    """
+    tf, place = need("tensorflow", "tensorflow"), place or Place()
+    found = find_tpu(place.tpu)
+    for line in found.describe():
+        say(line, shown)
+    asked = place.device == "tpu" or place.tpu is not None
+    if asked:
+        found.required()
+    strategy = None if found.address is None else _on_tpu(tf, found, asked, shown)
+    what = "TPU core"
+    if strategy is None:
+        strategy, what = _on_local_devices(tf, place.device, shown)
+    used = strategy.num_replicas_in_sync
+    check_cores(used, place.require_cores, found)
+    say(cores_line(used, found, what), shown)
+    return strategy
+
+
+def _on_tpu(tf: Any, found: Found, asked: bool, shown: bool) -> Any:
+    """TPUStrategy; where the TPU does not start, None or, if it was asked for, RunError."""
+    say(f"trying TPUStrategy on {found.address}", shown)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=found.address)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        what = f"the TPU at {found.address} did not start: {' '.join(str(error).split())[:200]}"
+        if asked:
+            raise RunError(what, fix="`cortext doctor` says what was found and which versions clash") from None
+        say(f"{what}; looking for other devices", shown)
+        return None
+
+
+def _on_local_devices(tf: Any, device: str, shown: bool) -> tuple[Any, str]:
+    """A strategy for this machine's GPUs, or for its CPU devices, and what such a device is called."""
+    kind, _, number = device.partition(":")
+    gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU")]
+    if kind == "cuda" and (not gpus or int(number or 0) >= len(gpus)):
+        raise ConfigError(f"--device is {device!r}, and TensorFlow sees {len(gpus)} GPUs", fix="leave it out")
+    names = gpus[int(number) :][:1] if number else gpus
+    what = "GPU" if names else "CPU device"
+    names = names or [cpu.name for cpu in tf.config.list_logical_devices("CPU")]
+    if len(names) > 1:
+        say(f"trying MirroredStrategy on {len(names)} {what}s", shown)
+        return tf.distribute.MirroredStrategy(names), what
+    say(f"trying OneDeviceStrategy on {names[0]}", shown)
+    return tf.distribute.OneDeviceStrategy(names[0]), what
