@@ -126,6 +126,8 @@ def test_chips_on_the_bus_are_enough(bare):
 def test_other_devices_are_not_taken_for_a_tpu(bare):
     bare.devices("vfio/{}", 2).devices("accel{}", 1).pci("0x10de", "0x2684", 2).pci("0x1ae0", "0x001f", 1)
     assert bare.find().kind == "none"
+    bare.libtpu = True
+    assert bare.find().chips == 1  # a device as older TPUs are, and the library of TPUs
 
 
 def test_a_slice_of_several_vms_is_asked_of_the_metadata_server(v5e):

@@ -19,7 +19,9 @@ from cortext.cli import (
     data,
     decode,
     demo,
+    doctor,
     exchange,
+    launch,
     lm,
     lm_import,
     lm_server,
@@ -72,6 +74,8 @@ for module in (
     brand_node,
     replay,
     report,
+    doctor,
+    launch,
 ):
     module.add_verbs(app)
 

@@ -198,7 +198,7 @@ class _Search:
         self._note("TPU_TOPOLOGY", self.env.get("TPU_TOPOLOGY") or "not set")
         generation = GENERATIONS[numbers[0]] if numbers else kind.replace("litepod", "e").partition("-")[0] or None
         # Other machines have such devices, too: graphics cards that are lent to a guest, say.
-        is_tpu = bool(numbers or kind or self.find_spec("libtpu"))
+        is_tpu = bool(numbers or kind or (accel and self.find_spec("libtpu")))
         return (len(accel) or len(vfio) or len(numbers), generation) if is_tpu else (0, None)
 
     def _note(self, what: str, there: str) -> None:

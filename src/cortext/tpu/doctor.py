@@ -1,0 +1,193 @@
+"""What a machine can train with: its TPU, the engines that are installed and what they see, and what stands in the way.
+
+Every engine is asked in a process of its own with a time limit: one that crashes or hangs is a line of the report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cortext.errors import CortextError
+from cortext.tpu import system, versions
+from cortext.tpu.find import Found, find_tpu
+from cortext.tpu.probe import ENGINES, MODELS
+
+Ask = Callable[[dict[str, Any], Mapping[str, str], float], "Answer"]
+DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
+"""The simulated recordings of a step: the published number of features, and few trials."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process answered, a value a line; problem: why it ended before its time."""
+
+    values: list[Any]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An installed engine. devices: kind, name and memory_gib of each; problem: why it does not start."""
+
+    name: str
+    versions: dict[str, str]
+    devices: list[dict[str, Any]]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of training on devices of a kind, or why there was none."""
+
+    engine: str
+    model: str
+    kind: str
+    device: str | None = None
+    cores: int | None = None
+    loss: float | None = None
+    seconds: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the doctor found.
+
+    looked, found: see `Found`; advice: what may be better; broken: what does not work though it is there
+    """
+
+    looked: list[tuple[str, str]]
+    found: str
+    versions: dict[str, str]
+    engines: list[Engine]
+    hugepages: system.Hugepages
+    advice: list[str]
+    broken: list[str]
+    steps: list[Step] = field(default_factory=list)
+
+
+def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answer:
+    """The answer of `cortext.tpu.probe` in a fresh process, which is ended after so many seconds."""
+    command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **quiet, **env}
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        problem = None
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            problem = f"no answer within {limit_s:.0f} s"
+    values = [json.loads(line) for line in output.splitlines() if line.startswith(("{", "["))]
+    if problem is None and process.returncode:
+        said = [line for line in errors.splitlines() if line.strip()] or ["nothing was said"]
+        status = process.returncode
+        what = f"signal {-status}" if status < 0 else f"status {status}"
+        problem = f"{said[-1].removeprefix('cortext.errors.').strip()[:300]} ({what})"
+    return Answer(values, problem)
+
+
+def examine(
+    tpu: str | None = None,
+    env: Mapping[str, str] = os.environ,
+    *,
+    limit_s: float = 60,
+    ask: Ask = ask,
+    stage: Callable[[str], None] = lambda name: None,
+) -> Report:
+    """Look for a TPU and ask every installed engine; nothing raises, what is wrong is in the report.
+
+    tpu: what --tpu says; limit_s: seconds for each engine; stage: is told what is being done
+    """
+    broken = []
+    try:
+        found = find_tpu(tpu, env)
+    except CortextError as error:
+        broken.append(str(error))
+        found = Found(looked=(("--tpu", tpu or "not given"),))
+    have = versions.installed()
+    engines = [_engine(name, found, have, limit_s, ask, stage) for name in ENGINES if _is_installed(name, have)]
+    broken += [f"{engine.name} does not start: {engine.problem}" for engine in engines if engine.problem]
+    on_tpu = [device for engine in engines for device in engine.devices if device["kind"] == "tpu"]
+    if found.attached and not on_tpu:
+        broken.append(f"there are {found.chips} TPU chips, and no installed engine sees them")
+    pages = system.hugepages(found.generation if found.attached else None)
+    advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
+    build = versions.tensorflow_without_tpu(have, found.chips)
+    advice += [line for line in (build, pages.advice) if line]
+    return Report(list(found.looked), found.summary, have, engines, pages, advice, broken)
+
+
+def _is_installed(name: str, have: Mapping[str, str]) -> bool:
+    return all(
+        package in have or (package == "tensorflow" and "tensorflow-tpu" in have) for package in ENGINES[name].packages
+    )
+
+
+def _engine(
+    name: str, found: Found, have: Mapping[str, str], limit_s: float, ask: Ask, stage: Callable[[str], None]
+) -> Engine:
+    stage(f"asking {name}")
+    answer = ask({"do": "devices", "engine": name, "tpu": found.address}, {}, limit_s)
+    wanted = (*ENGINES[name].packages, *ENGINES[name].shown)
+    return Engine(
+        name,
+        {key: have[key] for key in wanted if key in have},
+        answer.values[0] if answer.values else [],
+        answer.problem,
+    )
+
+
+def take_steps(
+    report: Report,
+    device: str | None = None,
+    tpu: str | None = None,
+    *,
+    limit_s: float = 60,
+    ask: Ask = ask,
+    stage: Callable[[str], None] = lambda name: None,
+) -> list[Step]:
+    """One training step of each model with each engine on each kind of its devices (or on `device` only).
+
+    tpu: what --tpu says; limit_s: seconds for the steps of an engine, with the compiling that goes before them
+    """
+    from cortext.data.packed import pack
+    from cortext.data.simulate import simulate
+
+    plan = [
+        (engine.name, kind)
+        for engine in report.engines
+        for kind in dict.fromkeys(found["kind"] for found in engine.devices)
+        if device in (None, kind)
+    ]
+    steps: list[Step] = []
+    if not plan:
+        return steps
+    with tempfile.TemporaryDirectory(prefix="cortext-doctor-") as folder:
+        stage("simulating recordings")
+        packed = Path(folder) / "packed"
+        simulate(Path(folder) / "data", "tiny", seed=1, overrides=[f"{key}={value}" for key, value in DATA.items()])
+        pack(Path(folder) / "data", packed)
+        for engine, kind in plan:
+            stage(f"a step of each model with {engine} on {kind}")
+            out = str(Path(folder) / f"{engine}-{kind}")
+            request = {"do": "steps", "engine": engine, "kind": kind, "tpu": tpu, "data": str(packed), "out": out}
+            steps += _steps(engine, kind, ask(request, ENGINES[engine].env(kind), limit_s))
+    return steps
+
+
+def _steps(engine: str, kind: str, answer: Answer) -> list[Step]:
+    taken = {value["model"]: value for value in answer.values}
+    missing = answer.problem or "nothing was said of it"
+    return [Step(engine, kind=kind, **taken.get(model, {"model": model, "problem": missing})) for model in MODELS]

@@ -1,0 +1,190 @@
+"""What an engine sees, and a step of training with it: run in a process of its own, `python -m cortext.tpu.probe`.
+
+An engine that crashes, or that waits for a TPU that somebody else holds, takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cortext.training.engine import Place
+
+Device = dict[str, Any]
+"""kind (cpu, cuda or tpu), name, memory_gib (None where the engine does not say)."""
+MODELS = {
+    "gru": ["model.n_units=128", "model.n_layers=2"],
+    "triple_gru": [
+        *(f"model.{part}_units=128" for part in ("noise", "clean", "noisy")),
+        *(f"model.{part}_layers=1" for part in ("noise", "clean", "noisy")),
+    ],
+}
+"""The published recipes at a size that any machine trains a step of in seconds."""
+STEP = ["num_training_batches=1", "batches_per_train_log=1", "dataset.batch_size=8", "dataset.days_per_batch=2"]
+STEP += ["tpu.length_shapes=1", "tpu.compilation_cache=null", "lr_warmup_steps=0", "lr_warmup_steps_day=0"]
+
+
+def torch_devices(tpu: str | None) -> list[Device]:
+    """The processor and the GPUs."""
+    import torch
+
+    devices: list[Device] = [{"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}]
+    for number in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(number)
+        devices.append({"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)})
+    return devices
+
+
+def torchax_devices(tpu: str | None) -> list[Device]:
+    """JAX's devices; torchax runs torch's models on them."""
+    import jax
+    import torchax  # noqa: F401 # that it imports is part of the answer
+
+    return [
+        {
+            "kind": {"gpu": "cuda"}.get(device.platform, device.platform),
+            "name": device.device_kind if device.platform != "cpu" else _processor(),
+            "memory_gib": _gib((device.memory_stats() or {}).get("bytes_limit")),
+        }
+        for device in jax.devices()
+    ]
+
+
+def tensorflow_devices(tpu: str | None) -> list[Device]:
+    """The cores of the TPU at that address, else GPUs, else the processor."""
+    import tensorflow as tf
+
+    if tpu is not None:
+        tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=tpu)
+        return [
+            {"kind": "tpu", "name": core.name, "memory_gib": None} for core in tf.config.list_logical_devices("TPU")
+        ]
+    gpus = tf.config.list_physical_devices("GPU")
+    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    processor = {"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}
+    return [processor, *({"kind": "cuda", "name": name, "memory_gib": None} for name in names)]
+
+
+def torch_tpu_devices(tpu: str | None) -> list[Device]:
+    """The chips that Google's own backend for torch sees."""
+    import torch
+    import torch_tpu  # noqa: F401 # makes itself torch's accelerator
+
+    return [{"kind": "tpu", "name": "TPU", "memory_gib": None} for _ in range(torch.accelerator.device_count())]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An engine, as the doctor asks it.
+
+    packages: without these it is not installed; the versions of `shown` are told besides
+    devices:  lists what it sees, given the address of a TPU or None
+    place:    where to train on devices of a kind
+    env:      variables for that
+    """
+
+    packages: tuple[str, ...]
+    devices: Callable[[str | None], list[Device]]
+    place: Callable[[str], Place]
+    shown: tuple[str, ...] = ()
+    env: Callable[[str], Mapping[str, str]] = field(default=lambda kind: {})
+
+
+def _place(kind: str, **more: Any) -> Place:
+    from cortext.training.engine import Place
+
+    return Place(kind, **more)
+
+
+ENGINES = {
+    "torch": Probe(("torch",), torch_devices, _place),
+    "torchax": Probe(
+        ("torchax", "jax"),
+        torchax_devices,
+        lambda kind: _place("tpu"),
+        ("libtpu",),
+        lambda kind: {} if kind == "tpu" else {"JAX_PLATFORMS": kind},
+    ),
+    "tensorflow": Probe(
+        ("tensorflow", "keras"),
+        tensorflow_devices,
+        lambda kind: _place(kind, backend="tensorflow"),
+        ("libtpu",),
+        lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
+    ),
+    "torch_tpu": Probe(
+        ("torch_tpu",), torch_tpu_devices, lambda kind: _place("tpu", tpu_engine="torch_tpu"), ("libtpu",)
+    ),
+}
+"""Every engine that trains; `training.engine.ENGINES` says where they are."""
+
+
+def take_step(engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path) -> dict[str, Any]:
+    """One training step of a recipe on made-up data: the cores that took it, the loss, seconds with compiling."""
+    from dataclasses import replace
+
+    from cortext.training import Callback, Trainer
+
+    class Loss(Callback):
+        value = float("nan")
+
+        def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+            self.value = values["train_loss"]
+
+    loss, started = Loss(), time.perf_counter()
+    place = replace(ENGINES[engine].place(kind), tpu=tpu)
+    overrides = [*STEP, *MODELS[model]]
+    with Trainer(model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False) as trainer:
+        trainer.run()
+        name, cores = trainer.engine.name, getattr(trainer.engine, "cores", 1)
+    return {"device": name, "cores": cores, "loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def _gib(n_bytes: int | None) -> float | None:
+    return None if n_bytes is None else round(n_bytes / 2**30, 1)
+
+
+def _memory_gib() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(names, platform.machine())}, {os.cpu_count()} cores"
+
+
+def main() -> None:
+    """Answer one request, a JSON object as the only argument, in lines of JSON on stdout."""
+    request = json.loads(sys.argv[1])
+    if request["do"] == "devices":
+        print(json.dumps(ENGINES[request["engine"]].devices(request["tpu"])), flush=True)
+        return
+    for model in MODELS:
+        try:
+            answer = take_step(
+                request["engine"],
+                model,
+                request["kind"],
+                request["tpu"],
+                Path(request["data"]),
+                Path(request["out"]) / model,
+            )
+        except Exception as error:  # the other models are tried all the same
+            answer = {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        print(json.dumps({"model": model, **answer}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The doctor: what it says of engines that work, crash or hang, of versions, variables and hugepages."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from cortext.cli import run as cortext
+from cortext.data import open_packed
+from cortext.tpu import doctor, versions
+from cortext.tpu.doctor import Answer, ask, examine, take_steps
+from cortext.tpu.find import Found
+from cortext.tpu.probe import ENGINES
+from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
+from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
+from cortext.training.engine import ENGINES as TRAINING_ENGINES
+
+CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
+CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}
+ALL = {"torch": "2.13.0", "torchax": "0.0.14.dev20261026", "jax": "0.10.2", "tensorflow": "2.21.0", "keras": "3.15.1"}
+V5E = Found("kaggle", "local", True, 8, "v5e", libtpu="/lib/libtpu.so")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine by what is installed on it and by the TPU that is found."""
+
+    def make(have: dict[str, str], found: Found = Found()) -> None:
+        monkeypatch.setattr(versions, "installed", lambda: have)
+        monkeypatch.setattr(versions, "libtpu_pins", dict)
+        monkeypatch.setattr(doctor, "find_tpu", lambda name, env: found)
+
+    return make
+
+
+def answers(devices: dict[str, list | str]):
+    """An `ask` whose engines have these devices, or this problem."""
+    return lambda request, env, limit_s: (
+        Answer([], found) if isinstance(found := devices[request["engine"]], str) else Answer([found])
+    )
+
+
+# --- engines ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_engine_that_trains_is_asked():
+    assert set(ENGINES) == set(TRAINING_ENGINES)
+
+
+def test_only_what_is_installed_is_asked(machine):
+    machine({"torch": "2.13.0", "jax": "0.10.2"})
+    report = examine(ask=answers({"torch": [CPU]}))
+    assert [(engine.name, engine.versions) for engine in report.engines] == [("torch", {"torch": "2.13.0"})]
+    assert (report.broken, report.found) == ([], "no TPU")
+
+
+def test_an_engine_that_does_not_start_takes_no_other_with_it(machine):
+    machine(ALL)
+    report = examine(ask=answers({"torch": [CPU], "torchax": "ImportError: no (status 1)", "tensorflow": [CPU]}))
+    assert [engine.devices for engine in report.engines] == [[CPU], [], [CPU]]
+    assert report.broken == ["torchax does not start: ImportError: no (status 1)"]
+
+
+def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
+    (tmp_path / "tensorflow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    machine({"torch": "2.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"})
+    report = examine()
+    assert [len(engine.devices) for engine in report.engines] == [1, 0]
+    assert report.broken == ["tensorflow does not start: nothing was said (signal 11)"]
+
+
+def test_an_engine_that_hangs_is_ended(tmp_path):
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
+    started = time.monotonic()
+    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2)
+    assert answer == Answer([], "no answer within 2 s")
+    assert time.monotonic() - started < 20
+
+
+def test_an_error_is_told_by_its_last_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libfoo.so.1 is missing')\n")
+    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    assert answer == Answer([], "ImportError: libfoo.so.1 is missing (status 1)")
+
+
+def test_chips_that_no_engine_sees_are_broken(machine):
+    machine(ALL, V5E)
+    assert examine(ask=answers({"torch": [CPU], "torchax": [CHIP] * 8, "tensorflow": [CPU]})).broken == []
+    report = examine(ask=answers({"torch": [CPU], "torchax": [CPU], "tensorflow": [CPU]}))
+    assert report.broken == ["there are 8 TPU chips, and no installed engine sees them"]
+
+
+def test_a_wrong_name_is_a_line_of_the_report(monkeypatch):
+    monkeypatch.setattr(versions, "installed", lambda: {"torch": "2.13.0"})
+    report = examine(env={"TPU_NAME": "v5e-8"}, ask=answers({"torch": [CPU]}))
+    assert report.broken[0].startswith("TPU_NAME is 'v5e-8', which is a kind of TPU and not the name of one")
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def steps_of(machine, devices, told, device=None):
+    machine(ALL)
+    asked = []
+
+    def step(request, env, limit_s):
+        asked.append((request["engine"], request["kind"], dict(env)))
+        assert open_packed(Path(request["data"])).n_features == 512  # as in the published recordings
+        return told
+
+    report = examine(ask=answers(devices))
+    return take_steps(report, device, ask=step), asked
+
+
+def test_every_engine_takes_a_step_on_every_kind_of_device(machine):
+    devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CHIP] * 8, "tensorflow": [CPU]}
+    told = {"device": "it", "cores": 8, "loss": 200.0, "seconds": 1.0}
+    done = Answer([{"model": "gru", **told}, {"model": "triple_gru", **told}])
+    steps, asked = steps_of(machine, devices, done)
+    assert [(engine, kind) for engine, kind, _ in asked] == [
+        ("torch", "cpu"),
+        ("torch", "cuda"),
+        ("torchax", "tpu"),
+        ("tensorflow", "cpu"),
+    ]
+    assert [step.model for step in steps] == ["gru", "triple_gru"] * 4
+    assert {step.problem for step in steps} == {None}
+    assert (steps[0].cores, steps[0].loss) == (8, 200.0)
+
+
+def test_a_step_may_be_asked_of_one_kind_only(machine):
+    devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
+    _, asked = steps_of(machine, devices, Answer([]), device="cpu")
+    assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
+    assert asked[1][2] == {"JAX_PLATFORMS": "cpu"}  # or JAX would look for a TPU, which is not there
+    assert steps_of(machine, devices, Answer([]), device="tpu") == ([], [])
+
+
+def test_what_was_finished_before_a_crash_counts(machine):
+    devices = {"torch": [CPU], "torchax": "broken", "tensorflow": "broken"}
+    told = Answer([{"model": "gru", "device": "cpu", "cores": 1, "loss": 3.0, "seconds": 1.0}], "killed (signal 9)")
+    steps, _ = steps_of(machine, devices, told)
+    assert [(step.model, step.loss, step.problem) for step in steps] == [
+        ("gru", 3.0, None),
+        ("triple_gru", None, "killed (signal 9)"),
+    ]
+
+
+@pytest.mark.slow
+def test_torch_takes_a_step_of_each_model(capsys):
+    assert cortext(["doctor", "--run", "--device", "cpu", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [(step["model"], step["engine"], step["cores"]) for step in steps[:2]] == [
+        ("gru", "torch", 1),
+        ("triple_gru", "torch", 1),
+    ]
+    assert all(step["loss"] > 0 for step in steps)
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_versions_that_go_together_are_not_mentioned():
+    assert clashes(ALL | {"libtpu": "0.0.42.1"}, {"jax": SpecifierSet("==0.0.42.*")}) == []
+
+
+@pytest.mark.parametrize(
+    ("have", "line"),
+    [
+        ({"torch": "2.13.0+cpu", "torch_xla": "2.9.0"}, "torch_xla 2.9.0 does not import with torch 2.13.0+cpu"),
+        ({"torch": "2.13.0", "torchax": "0.0.13"}, "torchax 0.0.13 does not work with torch 2.13.0"),
+    ],
+)
+def test_known_clashes_are_told(have, line):
+    (told,) = clashes(have, {})
+    assert told.startswith(line)
+    assert "pip " in told
+
+
+def test_older_versions_that_work_are_left_in_peace():
+    assert clashes({"torch": "2.9.1", "torch_xla": "2.9.0"}, {}) == []
+    assert clashes({"torch": "2.12.0", "torchax": "0.0.13"}, {}) == []
+
+
+def test_two_that_want_different_versions_of_libtpu_clash():
+    have = ALL | {"torch_tpu": "0.2.0", "libtpu": "0.0.50"}
+    pins = {"jax": SpecifierSet("==0.0.42.*"), "torch_tpu": SpecifierSet(">=0.0.50")}
+    (told,) = clashes(have, pins)
+    assert told.startswith("jax 0.10.2 needs libtpu==0.0.42.*, and libtpu 0.0.50 is installed")
+
+
+def test_pins_are_read_from_what_packages_require():
+    lines = {
+        "jax": ["numpy>=2.0", 'libtpu==0.0.42.*; extra == "tpu"', 'kubernetes; extra == "k8s"'],
+        "tensorflow-tpu": [],
+        "torch_tpu": ["libtpu>=0.0.50", "torch<=2.15.0,>=2.11.0"],
+    }
+    assert libtpu_pins(lambda name: lines[name]) == {
+        "jax": SpecifierSet("==0.0.42.*"),
+        "torch_tpu": SpecifierSet(">=0.0.50"),
+    }
+
+
+def test_tensorflow_needs_another_build_for_a_tpu():
+    assert "pip install tensorflow-tpu" in tensorflow_without_tpu({"tensorflow": "2.21.0"}, chips=8)
+    assert tensorflow_without_tpu({"tensorflow": "2.21.0"}, chips=0) is None
+    assert tensorflow_without_tpu({"tensorflow": "2.20.0", "tensorflow-tpu": "2.20.0"}, chips=8) is None
+
+
+# --- the system ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "generation", "state", "advised"),
+    [
+        ("always [madvise] never\n", "v5e", "madvise", True),
+        ("always madvise [never]\n", "v6e", "never", True),
+        ("[always] madvise never\n", "v5e", "always", False),
+        ("always [madvise] never\n", "v3", "madvise", False),
+        ("always [madvise] never\n", None, "madvise", False),
+        (None, "v5e", None, False),
+    ],
+)
+def test_hugepages_are_advised_for_newer_tpus(tmp_path, text, generation, state, advised):
+    path = tmp_path / "enabled"
+    if text is not None:
+        path.write_text(text)
+    pages = hugepages(generation, path)
+    assert (pages.state, pages.advice is not None) == (state, advised)
+    assert not advised or ENABLE_HUGEPAGES in pages.advice
+
+
+def test_the_command_is_the_one_that_jax_tells():
+    assert ENABLE_HUGEPAGES == 'sudo sh -c "echo always > /sys/kernel/mm/transparent_hugepage/enabled"'
+
+
+def test_variables_of_older_scripts_are_named():
+    lines = variables({"XLA_USE_BF16": "1", "XRT_TPU_CONFIG": "localservice;0;localhost:51011", "XLA_FLAGS": "-x"}, 0)
+    assert [line.partition(" changes")[0] for line in lines] == [
+        "XLA_USE_BF16=1",
+        "XRT_TPU_CONFIG=localservice;0;localhost:51011",
+    ]
+    assert "--precision bf16" in lines[0]
+
+
+def test_variables_that_hide_chips_are_named_where_there_are_some():
+    env = {"TPU_VISIBLE_CHIPS": "0", "JAX_PLATFORMS": "cpu"}
+    assert variables(env, chips=0) == []
+    assert variables(env, chips=8) == [
+        "TPU_VISIBLE_CHIPS=0 hides chips from this process",
+        "JAX_PLATFORMS=cpu hides the TPU from JAX; unset it",
+    ]
+    assert variables({"JAX_PLATFORMS": "tpu,cpu"}, chips=8) == []
+
+
+# --- the verb --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("problem", "status"), [(None, 0), ("ImportError: no (status 1)", 1)])
+def test_the_status_says_whether_something_is_broken(machine, monkeypatch, capsys, problem, status):
+    machine({"torch": "2.13.0", "torch_xla": "2.9.0"})
+    monkeypatch.setattr(
+        examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torch": problem or [CPU]})}
+    )
+    monkeypatch.setenv("XLA_USE_BF16", "1")
+    assert cortext(["doctor"]) == status
+    out = capsys.readouterr().out
+    assert ("everything that is installed works" in out) == (status == 0)
+    assert "advice: XLA_USE_BF16=1 changes nothing" in out  # which breaks nothing
+    assert "advice: torch_xla 2.9.0 does not import with torch 2.13.0" in out
+    assert cortext(["doctor", "--json"]) == status
+    report = json.loads(capsys.readouterr().out)
+    assert report["found"] == "no TPU"
+    assert report["engines"][0]["problem"] == problem
+
+
+def test_equal_devices_stand_in_one_line(machine, monkeypatch, capsys):
+    machine({"torchax": "0.0.14.dev20261026", "jax": "0.10.2"}, V5E)
+    monkeypatch.setattr(examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torchax": [CHIP] * 8})})
+    assert cortext(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "8 x tpu: TPU v5 lite (15.8 GiB)" in out
+    assert "found: 8 v5e chips on this machine (Kaggle)" in out
