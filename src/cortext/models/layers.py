@@ -14,6 +14,11 @@ from torch import nn
 from cortext.models.recurrence import recurrence, with_padding, without_padding
 
 
+def on_xla(x: torch.Tensor) -> bool:
+    """Whether a tensor is one of torchax's, on which torch modules run on JAX; see `xla.py` for the layers there."""
+    return x.device.type == "jax"
+
+
 def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
 
@@ -21,6 +26,10 @@ def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, b
     for a single trial one without a copy of its matrix. That takes a look at `day_B`, for which a GPU would have to be
     waited for, and which a graph that is to serve every day must not take.
     """
+    if on_xla(x_BTC):
+        from cortext.models import xla
+
+        return xla.day_affine(x_BTC, day_B, weight, bias)
     n_trials, _, n_features = x_BTC.shape
     if day_B.device.type == "cpu" and n_trials == 1 and not torch.compiler.is_compiling():
         day = int(day_B[0])
@@ -38,6 +47,10 @@ def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
 
     What is left after the last whole patch is passed over.
     """
+    if on_xla(x_BTC):
+        from cortext.models import xla
+
+        return xla.patches(x_BTC, size, stride)
     windows: torch.Tensor = _Patches.apply(x_BTC, size, stride)  # type: ignore[no-untyped-call]
     return windows
 
@@ -90,6 +103,10 @@ def gru(
     n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None: nowhere. Padding may be left
     out of the computation, and its hidden states be zeros; a trial's last state then is that of its own last patch.
     """
+    if on_xla(x_BPI):
+        from cortext.models import xla
+
+        return xla.gru(module, x_BPI, state_LBD, n_patches_B)
     if x_BPI.device.type != "cpu" or not torch.is_grad_enabled() or state_LBD.dtype == torch.float64:
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD

@@ -46,7 +46,8 @@ class AdversarialConfig:
         progress = progress.clamp(max=1.0) if traced else min(1.0, progress)
         if self.reversal_schedule == "sigmoid":  # Ganin et al., JMLR 2016, section 5.2.2
             progress = 2 / (1 + (torch if traced else math).exp(-10 * progress)) - 1
-        return self.reversal_start + (self.reversal_end - self.reversal_start) * progress
+        strength: float | torch.Tensor = self.reversal_start + (self.reversal_end - self.reversal_start) * progress
+        return strength
 
 
 @register_loss("adversarial")

@@ -1,0 +1,188 @@
+"""What the shared layers do on XLA, where torch modules run on JAX (torchax; `cortext.tpu` trains with it).
+
+The parameters stay those of the torch modules. Large products take all steps at once; the body of a scan holds what
+the recurrence itself needs and nothing else, because a TPU waits for each of its steps. Matrix products take operands
+in the run's precision and add up in float32, forwards and backwards; states, gates and biases are float32.
+
+B trials, T bins, C features, P patches, D hidden units, G the three gates side by side, I inputs, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchax.interop import call_jax
+
+Array = Any
+"""A `jax.Array`."""
+
+
+_BF16 = ContextVar("bf16", default=False)
+
+
+@contextmanager
+def operands(bf16: bool) -> Iterator[None]:
+    """A context for tracing in which matrix products take bfloat16 operands, or float32.
+
+    Torchax's own autocast (0.0.14) fails at `stack` and `cat`, and rounds results to bfloat16.
+    """
+    token = _BF16.set(bf16)
+    try:
+        with jax.default_matmul_precision("default" if bf16 else "highest"):
+            yield
+    finally:
+        _BF16.reset(token)
+
+
+def _operand_dtype() -> Any:
+    return jnp.bfloat16 if _BF16.get() else jnp.float32
+
+
+def gru(
+    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `cortext.models.layers.gru`. Padding is computed like the rest; each last state is the trial's own."""
+    run, last, x = partial(_layer, dtype=_operand_dtype()), [], x_BPI.transpose(0, 1)
+    for layer in range(module.num_layers):
+        if layer:
+            x = F.dropout(x, module.dropout, module.training)
+        names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        x = _on_jax(run, x, state_LBD[layer], *(getattr(module, name) for name in names))
+        last.append(x[-1] if n_patches_B is None else _on_jax(_at_end, x, n_patches_B))
+    return x.transpose(0, 1), torch.stack(last)
+
+
+def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """See `cortext.models.layers.day_affine`: a gather and a batched product, whatever the days are."""
+    return _on_jax(partial(_day_affine, dtype=_operand_dtype()), x_BTC, day_B, weight, bias)
+
+
+def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
+    """See `cortext.models.layers.patches`: blocks of `stride` bins side by side, which needs slices only."""
+    return _on_jax(partial(_patches, size=size, stride=stride), x_BTC)
+
+
+def _on_jax(function: Callable[..., Array], *tensors: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = call_jax(function, *tensors)
+    return result
+
+
+def product(equation: str, a: Array, b: Array, dtype: Any) -> Array:
+    """`jnp.einsum(equation, a, b)` with operands in `dtype`, float32 sums and a float32 result, as its gradients are.
+
+    Every letter of the equation must be in two of its three parts.
+    """
+    return _product(equation, dtype, a.astype(jnp.float32), b.astype(jnp.float32))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product(equation: str, dtype: Any, a: Array, b: Array) -> Array:
+    return _einsum(equation, a.astype(dtype), b.astype(dtype))
+
+
+def _einsum(equation: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _product_forward(equation: str, dtype: Any, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    a, b = a.astype(dtype), b.astype(dtype)
+    return _einsum(equation, a, b), (a, b)
+
+
+def _product_backward(equation: str, dtype: Any, operands: tuple[Array, Array], d_result: Array) -> tuple[Array, Array]:
+    # JAX's own rule would round the sums of a bfloat16 operand's gradient to bfloat16.
+    (a, b), d_result = operands, d_result.astype(dtype)
+    inputs, _, of_result = equation.partition("->")
+    of_a, _, of_b = inputs.partition(",")
+    return _einsum(f"{of_result},{of_b}->{of_a}", d_result, b), _einsum(f"{of_result},{of_a}->{of_b}", d_result, a)
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def _day_affine(x_BTC: Array, day_B: Array, weight: Array, bias: Array, dtype: Any) -> Array:
+    return product("btc,bcd->btd", x_BTC, weight[day_B], dtype) + bias[day_B][:, None]
+
+
+def _patches(x_BTC: Array, size: int, stride: int) -> Array:
+    n_trials, n_bins, n_features = x_BTC.shape
+    n_patches = (n_bins - size) // stride + 1
+    per_patch = -(-size // stride)  # blocks, the last of them perhaps not whole
+    n_blocks = n_patches + per_patch - 1
+    missing = max(0, n_blocks * stride - n_bins)
+    x_BTC = jnp.pad(x_BTC, ((0, 0), (0, missing), (0, 0)))[:, : n_blocks * stride]
+    blocks = x_BTC.reshape(n_trials, n_blocks, stride * n_features)
+    side_by_side = [blocks[:, first : first + n_patches] for first in range(per_patch)]
+    return jnp.concatenate(side_by_side, axis=2)[..., : size * n_features]
+
+
+def _at_end(x_PBD: Array, n_patches_B: Array) -> Array:
+    """The last row of each trial, [B, D]."""
+    at_B = jnp.clip(n_patches_B, 1, len(x_PBD)) - 1
+    return jnp.take_along_axis(x_PBD, at_B[None, :, None], axis=0)[0]
+
+
+def _layer(x_PBI: Array, h0_BD: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, dtype: Any) -> Array:
+    input_PBG = product("pbi,gi->pbg", x_PBI, w_ih, dtype) + b_ih
+    return _recurrence(dtype, input_PBG, h0_BD.astype(jnp.float32), w_hh, b_hh)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _recurrence(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_hh: Array) -> Array:
+    """The state after every step, float32 [P, B, D], of what each step gets from its input.
+
+    r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where recurrent
+    is the product of h_before with the recurrent weights.
+    """
+    return _recurrence_forward(dtype, input_PBG, h0_BD, w_hh, b_hh)[0]
+
+
+def _recurrence_forward(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_hh: Array) -> tuple[Array, Any]:
+    weight = w_hh.astype(dtype)
+    transposed = weight.T  # once; a TPU would do it in every step
+
+    def step(h: Array, input_BG: Array) -> tuple[Array, tuple[Array, ...]]:
+        recurrent = _einsum("bd,dg->bg", h.astype(dtype), transposed) + b_hh
+        input_r, input_z, input_n = jnp.split(input_BG, 3, axis=-1)
+        recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent, 3, axis=-1)
+        r, z = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
+        n = jnp.tanh(input_n + r * recurrent_n)
+        h = n + z * (h - n)
+        return h, (h, r, z, n, recurrent_n.astype(dtype))
+
+    _, (h_PBD, *gates) = jax.lax.scan(step, h0_BD, input_PBG)
+    return h_PBD, (h_PBD, gates, h0_BD, weight)
+
+
+def _recurrence_backward(dtype: Any, kept: Any, d_h_PBD: Array) -> tuple[Array, Array, Array, Array]:
+    # The gradient of the recurrent weights is one product over all steps, where a differentiated scan has one in each.
+    h_PBD, (r, z, n, recurrent_n), h0_BD, weight = kept
+    before = jnp.concatenate([h0_BD[None], h_PBD[:-1]])
+
+    def step(d_h: Array, at: tuple[Array, ...]) -> tuple[Array, Array]:
+        d_outside, before, r, z, n, recurrent_n = at
+        d_h = d_h + d_outside
+        d_n = d_h * (1 - z) * (1 - n * n)
+        d_z = d_h * (before - n) * z * (1 - z)
+        d_r = d_n * recurrent_n * r * (1 - r)
+        d_recurrent = jnp.concatenate([d_r, d_z, d_n * r], axis=-1).astype(dtype)
+        d_before = d_h * z + _einsum("bg,gd->bd", d_recurrent, weight)
+        return d_before, jnp.concatenate([d_r, d_z, d_n], axis=-1)
+
+    d_h0, d_input = jax.lax.scan(step, jnp.zeros_like(h0_BD), (d_h_PBD, before, r, z, n, recurrent_n), reverse=True)
+    n_units = h0_BD.shape[1]
+    d_recurrent = d_input.at[..., 2 * n_units :].multiply(r)
+    d_weight = _einsum("pbg,pbd->gd", d_recurrent.astype(dtype), before.astype(dtype))
+    return d_input, d_h0, d_weight, d_recurrent.sum((0, 1))
+
+
+_recurrence.defvjp(_recurrence_forward, _recurrence_backward)

@@ -1,0 +1,65 @@
+"""What `cortext.features` does to a training batch, on XLA inside the training step: noise, cut and smoothing.
+
+The host then sends float16 features as they were recorded, and the noise is drawn where it is used. The numbers are
+other ones than torch draws; their distribution is the same.
+
+B trials, T bins of 20 ms, C features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cortext.features import Augmentation, gaussian_kernel
+
+Array = Any
+"""A `jax.Array`."""
+
+
+def prepare(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None) -> tuple[Array, Array]:
+    """A batch as the model takes it: with a key augmented, smoothed in any case; see `cortext.features.prepare`.
+
+    Returns float32 [B, T, C]: what `random_cut` takes from the start is given back as zeros at the end, because shapes
+    are static here; n_bins_B says what is left.
+    """
+    x_BTC = x_BTC.astype(jnp.float32)
+    if key is not None:
+        x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, key)
+    if settings.smooth_data:
+        x_BTC = smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size)
+    return x_BTC, n_bins_B
+
+
+def augment(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array) -> tuple[Array, Array]:
+    """Gain, noise, offset, walk and cut of float32 [B, T, C], in the release's order, as `cortext.features.augment`."""
+    n_trials, n_bins, n_features = x_BTC.shape
+    gain, noise, offset, walk, cut = jax.random.split(key, 5)
+    if settings.static_gain_std > 0:
+        mixing_BCC = jax.random.normal(gain, (n_trials, n_features, n_features)) * settings.static_gain_std
+        x_BTC += jnp.einsum("btc,bcd->btd", x_BTC, mixing_BCC)
+    if settings.white_noise_std > 0:
+        x_BTC += jax.random.normal(noise, x_BTC.shape) * settings.white_noise_std
+    if settings.constant_offset_std > 0:
+        x_BTC += jax.random.normal(offset, (n_trials, 1, n_features)) * settings.constant_offset_std
+    if settings.random_walk_std > 0:
+        steps_BTC = jax.random.normal(walk, x_BTC.shape) * settings.random_walk_std
+        x_BTC += jnp.cumsum(steps_BTC, axis=settings.random_walk_axis)
+    if settings.random_cut > 0:
+        n_cut = jax.random.randint(cut, (), 0, settings.random_cut)
+        padded = jnp.pad(x_BTC, ((0, 0), (0, settings.random_cut - 1), (0, 0)))
+        x_BTC, n_bins_B = jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1), n_bins_B - n_cut
+    return x_BTC, n_bins_B
+
+
+def smooth(x_BTC: Array, std_bins: float, size: int) -> Array:
+    """Features smoothed over time with padding `same`, see `cortext.features.smooth`."""
+    kernel_K = gaussian_kernel(std_bins, size)
+    before = (len(kernel_K) - 1) // 2
+    n_bins = x_BTC.shape[1]
+    x_BTC = jnp.pad(x_BTC, ((0, 0), (before, len(kernel_K) - 1 - before), (0, 0)))
+    # Tap by tap, which XLA makes one pass over the features.
+    taps = enumerate(kernel_K.tolist())
+    return sum((x_BTC[:, lag : lag + n_bins] * tap for lag, tap in taps), jnp.zeros(()))

@@ -1,0 +1,223 @@
+"""One training step as one XLA program: augmentation, forward, loss, backward, clipping and AdamW.
+
+The torch modules and losses run under torchax, which turns their operations into JAX's while the program is traced.
+What changes from step to step (learning rates, reversal strength, random keys, days) are arguments, so that there is
+one program for each length of trials. Weights and moments are donated: the new ones take their place.
+
+B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torchax
+from jax.sharding import Mesh
+from torch import nn
+from torchax.interop import call_torch
+
+from cortext.errors import ConfigError
+from cortext.models import build_model
+from cortext.models.xla import operands
+from cortext.text.phonemes import RELEASE
+from cortext.tpu.augment import prepare
+from cortext.tpu.mesh import by_trial, everywhere
+from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
+from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
+from cortext.training.config import TrainConfig
+from cortext.training.loss import Loss, build_loss
+
+Array = Any
+"""A `jax.Array`."""
+Batch = dict[str, Any]
+"""features float16 [B, T, C], and int32: day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
+Numbers = dict[str, Any]
+"""Of one step: float32 lr, lr_day, fraction (of the training that is done); uint32 [2] keys dropout, augmentation."""
+
+
+class Programs:
+    """The programs of a run, to be lowered for one length of trials at a time.
+
+    network:      on any device, `meta` too: its own parameters are never read
+    n_features, n_labels: C, and U, what labels are padded to
+    on_host:      whether the host augments (registered augmentations), so that the step only smooths
+    Raises ConfigError for a batch that does not divide by the cores and the pieces of it that are added up.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        config: TrainConfig,
+        mesh: Mesh,
+        *,
+        n_features: int,
+        n_labels: int,
+        on_host: bool = False,
+    ) -> None:
+        self.network, self.loss, self.config, self.mesh = network, loss, config, mesh
+        self.n_features, self.n_labels, self.on_host = n_features, n_labels, on_host
+        self.bf16 = uses_bf16(config.precision, mesh)
+        self.optimizer = AdamW(config)
+        check_divides(config, mesh.devices.size)
+
+    def lower_update(self, n_bins: int) -> Any:
+        """The training step for trials padded to `n_bins`, as a `jax.stages.Lowered`.
+
+        It is called with (weights, fixed, state, batch, numbers), see `structures`, and gives (weights, state, losses,
+        norm): float32 [B] by name, and the norm of the gradient before clipping. Weights and state are given away.
+        """
+        whole, shared = everywhere(self.mesh), by_trial(self.mesh)
+        program = jax.jit(
+            self._update,
+            in_shardings=(whole, whole, whole, shared, whole),
+            out_shardings=(whole, whole, shared, whole),
+            donate_argnums=(0, 2),
+        )
+        weights, fixed = structures(self.network)
+        state = jax.eval_shape(first_state, weights)
+        return self._lower(program, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0))
+
+    def lower_forward(self, n_bins: int) -> Any:
+        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day, n_patches)."""
+        whole, shared = everywhere(self.mesh), by_trial(self.mesh)
+        program = jax.jit(self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared)
+        size = self.config.dataset.batch_size
+        of_trials = jax.ShapeDtypeStruct((size,), jnp.int32)
+        features = jax.ShapeDtypeStruct((size, n_bins, self.n_features), jnp.float32)
+        return self._lower(program, *structures(self.network), features, of_trials, of_trials)
+
+    def batch(self, n_bins: int) -> Batch:
+        """The shapes of a batch padded to `n_bins`."""
+        size = self.config.dataset.batch_size
+        batch = {name: jax.ShapeDtypeStruct((size,), jnp.int32) for name in ("day", "n_bins", "n_labels")}
+        batch["labels"] = jax.ShapeDtypeStruct((size, self.n_labels), jnp.int32)
+        batch["features"] = jax.ShapeDtypeStruct((size, n_bins, self.n_features), jnp.float16)
+        return batch
+
+    def _lower(self, program: Any, *arguments: Any) -> Any:
+        with operands(self.bf16):
+            return program.lower(*arguments)
+
+    def _update(
+        self, weights: Tensors, fixed: Tensors, state: State, batch: Batch, numbers: Numbers
+    ) -> tuple[Tensors, State, Tensors, Array]:
+        key = jax.random.wrap_key_data(numbers["augmentation"])
+        features, n_bins_B = prepare(
+            batch["features"], batch["n_bins"], self.config.dataset.data_transforms, None if self.on_host else key
+        )
+        ready = {**batch, "features": features, "n_bins": n_bins_B}
+        gradients, losses = self.gradients(weights, fixed, ready, numbers)
+        moved, state, norm = self.optimizer.move(
+            weights, gradients, state, batch["day"], numbers["lr"], numbers["lr_day"]
+        )
+        return moved, state, losses, norm
+
+    def gradients(self, weights: Tensors, fixed: Tensors, batch: Batch, numbers: Numbers) -> tuple[Tensors, Tensors]:
+        """Of the mean loss of the batch, and the losses [B]; a batch may go through the model piece by piece."""
+        differentiate = jax.grad(self._losses, has_aux=True)
+        key, pieces = jax.random.wrap_key_data(numbers["dropout"]), self.config.gradient_accumulation_steps
+        if pieces == 1:
+            found: tuple[Tensors, Tensors] = differentiate(weights, fixed, batch, key, numbers["fraction"])
+            return found
+
+        def add(total: Tensors, at: tuple[Batch, Array]) -> tuple[Tensors, Tensors]:
+            piece, number = at
+            own = jax.random.fold_in(key, number)
+            gradients, losses = differentiate(weights, fixed, piece, own, numbers["fraction"])
+            return jax.tree.map(jnp.add, total, gradients), losses
+
+        # Each piece has trials of every core: the piece-th of every `pieces`.
+        split = jax.tree.map(lambda x: x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1), batch)
+        none = jax.tree.map(jnp.zeros_like, weights)
+        gradients, losses = jax.lax.scan(add, none, (split, jnp.arange(pieces)))
+        return gradients, jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1), losses)
+
+    def _losses(
+        self, weights: Tensors, fixed: Tensors, batch: Batch, key: Array, fraction: Array
+    ) -> tuple[Array, Tensors]:
+        def losses(weights: Any, fixed: Any, batch: Any, fraction: Any) -> dict[str, torch.Tensor]:
+            n_patches_B = self.network.n_patches(batch["n_bins"])  # type: ignore[operator]
+            trials = TrainBatch(
+                batch["features"],
+                batch["day"],
+                batch["n_bins"],
+                n_patches_B,
+                batch["labels"],
+                batch["n_labels"],
+                np.arange(len(batch["day"])),
+                batch["day"],
+            )
+            return self.loss(self._with(weights, fixed), trials, fraction)
+
+        self.network.train()
+        found = self._on_torchax(losses, key, weights, fixed, batch, fraction)
+        return found["loss"].sum() / self.config.dataset.batch_size, found
+
+    def _forward(self, weights: Tensors, fixed: Tensors, x_BTC: Array, day_B: Array, n_patches_B: Array) -> Array:
+        def logits(weights: Any, fixed: Any, x_BTC: Any, day_B: Any, n_patches_B: Any) -> torch.Tensor:
+            result: torch.Tensor = self._with(weights, fixed)(x_BTC, day_B, n_patches_B=n_patches_B)[0]
+            return result.float()
+
+        self.network.eval()
+        found: Array = self._on_torchax(logits, jax.random.key(0), weights, fixed, x_BTC, day_B, n_patches_B)
+        return found
+
+    def _with(self, weights: Any, fixed: Any) -> Any:
+        """The network as a function, with these weights."""
+        tensors = {**weights, **fixed}
+        return lambda *args, **kwargs: torch.func.functional_call(self.network, tensors, args, kwargs)
+
+    def _on_torchax(self, function: Any, key: Array, *arguments: Any) -> Any:
+        with torchax.default_env().override_property(prng=key):
+            return call_torch(function, *arguments)
+
+
+def uses_bf16(precision: str, mesh: Mesh) -> bool:
+    """Whether matrix products take bfloat16: as told, or (`auto`) on a TPU."""
+    return precision == "bf16" or (precision == "auto" and mesh.devices.flat[0].platform == "tpu")
+
+
+def check_divides(config: TrainConfig, n_cores: int) -> None:
+    """Raise ConfigError for a batch that cannot be shared out evenly."""
+    size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
+    if size % (n_cores * pieces):
+        what = f"dataset.batch_size is {size}, which {n_cores} cores"
+        what += f" and {pieces} accumulation steps" if pieces > 1 else ""
+        raise ConfigError(f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}")
+
+
+def structures(network: nn.Module) -> tuple[Any, Any]:
+    """Shapes of the parameters that learn, and of the other parameters and the buffers, by name."""
+    learns = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    named = [*network.named_parameters(), *network.named_buffers()]
+    shapes = {name: jax.ShapeDtypeStruct(tuple(x.shape), _DTYPES[x.dtype]) for name, x in named}
+    weights = {name: shape for name, shape in shapes.items() if name in learns}
+    return weights, {name: shape for name, shape in shapes.items() if name not in learns}
+
+
+_DTYPES = {torch.float32: jnp.float32, torch.int64: jnp.int32, torch.bool: jnp.bool_}
+
+
+def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers:
+    """What changes from step to step; everything random in a step is a function of (seed, step)."""
+    found: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
+    found["fraction"] = np.float32(step / config.num_training_batches)
+    for name, stream in (("dropout", DROPOUT), ("augmentation", AUGMENTATION)):
+        found[name] = np.array(divmod(derived_seed(config.seed, stream, step), 1 << 32), np.uint32)
+    return found
+
+
+def lower_step(config: TrainConfig, mesh: Mesh, *, n_features: int, n_days: int, n_bins: int, n_labels: int) -> Any:
+    """The whole training step of a configuration as a `jax.stages.Lowered`; nothing is made of the weights' size.
+
+    mesh: may be of a topology without devices
+    """
+    with torch.device("meta"):
+        network = build_model(config.model, n_features=n_features, n_days=n_days, n_classes=len(RELEASE))
+    loss = build_loss(config.loss, config.model.kind)
+    return Programs(network, loss, config, mesh, n_features=n_features, n_labels=n_labels).lower_update(n_bins)

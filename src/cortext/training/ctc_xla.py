@@ -1,0 +1,113 @@
+"""Connectionist temporal classification (Graves et al., ICML 2006) on XLA, with every trial's own lengths.
+
+The forward and the backward variables run through one scan, side by side in the batch: the backward ones are the
+forward ones of the reversed trial. The gradient of the logits then is the softmax less the share of each token, so
+that a training step has P sequential steps for it where a differentiated scan has 2 P.
+
+B trials, P patches, V tokens, U phonemes of the longest label.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torchax.interop import call_jax
+
+Array = Any
+"""A `jax.Array`."""
+
+IMPOSSIBLE = -1e30
+"""The logarithm of zero: finite, so that differences of two are no NaN; adding a log-probability leaves it as it is."""
+
+
+def ctc_loss(
+    logits_BPV: torch.Tensor, n_patches_B: torch.Tensor, labels_BU: torch.Tensor, n_labels_B: torch.Tensor, blank: int
+) -> torch.Tensor:
+    """See `cortext.training.loss.ctc_loss`."""
+    losses_B: torch.Tensor = call_jax(partial(_loss, blank), logits_BPV.float(), n_patches_B, labels_BU, n_labels_B)
+    return losses_B
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss(blank: int, logits_BPV: Array, n_patches_B: Array, labels_BU: Array, n_labels_B: Array) -> Array:
+    return _loss_forward(blank, logits_BPV, n_patches_B, labels_BU, n_labels_B)[0]
+
+
+def _loss_forward(
+    blank: int, logits_BPV: Array, n_patches_B: Array, labels_BU: Array, n_labels_B: Array
+) -> tuple[Array, Any]:
+    log_probs_BPV = jax.nn.log_softmax(logits_BPV)
+    one_hot_BUV = jax.nn.one_hot(labels_BU, logits_BPV.shape[-1])
+    # A product with ones and zeros picks the labels' tokens, for which a TPU has hardware; a gather it does serially.
+    exact = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    blank_PB = log_probs_BPV[..., blank].T
+    label_PBU = exact("bpv,buv->pbu", log_probs_BPV, one_hot_BUV)
+    blanks, labels = _variables(blank_PB, label_PBU, labels_BU, n_patches_B, n_labels_B)
+
+    at_end = jnp.arange(labels_BU.shape[1] + 1) == n_labels_B[:, None]
+    last_blank = jnp.where(at_end, blanks[-1, 0], IMPOSSIBLE)
+    last_label = jnp.where(at_end[:, 1:], labels[-1, 0], IMPOSSIBLE)
+    total_B = jax.nn.logsumexp(jnp.concatenate([last_blank, last_label], 1), axis=1)
+    possible_B = total_B > IMPOSSIBLE / 2
+
+    def share(variables: Array, log_probs: Array) -> Array:
+        """The probability of each state at each patch, given the label: [P, B, states]."""
+        forward, backward = variables[:, 0], variables[::-1, 1, :, ::-1]
+        return jnp.exp(jnp.minimum(forward + backward - log_probs - total_B[:, None], 0.0))
+
+    share_BPV = exact("pbu,buv->bpv", share(labels, label_PBU), one_hot_BUV)
+    share_BPV = share_BPV.at[..., blank].add(share(blanks, blank_PB[..., None]).sum(-1).T)
+    inside_BP = jnp.arange(logits_BPV.shape[1]) < n_patches_B[:, None]
+    d_logits = jnp.where(inside_BP[..., None], jnp.exp(log_probs_BPV) - share_BPV, 0.0)
+    d_logits = jnp.where(possible_B[:, None, None], d_logits, jnp.nan)  # as torch has it
+    return jnp.where(possible_B, -total_B, jnp.inf), d_logits
+
+
+def _loss_backward(blank: int, d_logits_BPV: Array, d_losses_B: Array) -> tuple[Array, None, None, None]:
+    return d_logits_BPV * d_losses_B[:, None, None], None, None, None
+
+
+_loss.defvjp(_loss_forward, _loss_backward)
+
+
+def _variables(
+    blank_PB: Array, label_PBU: Array, labels_BU: Array, n_patches_B: Array, n_labels_B: Array
+) -> tuple[Array, Array]:
+    """Log-probabilities of having come to each state: of blanks [P, 2, B, U + 1], of labels [P, 2, B, U].
+
+    The first are the forward variables. The others are those of the trials with patches and labels reversed, padding
+    included, which then comes first: the state waits there until the trial begins. They have an axis of their own,
+    because cores share out the trials.
+    """
+    n_steps, n_labels = len(blank_PB), labels_BU.shape[1]
+    inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
+    blanks = jnp.stack([blank_PB, blank_PB[::-1]], 1)
+    labels = jnp.stack([label_PBU, label_PBU[::-1, :, ::-1]], 1)
+    inside = jnp.stack([inside_PB, inside_PB[::-1]], 1)
+    labels_BU = jnp.stack([labels_BU, labels_BU[:, ::-1]])
+    begin_B = jnp.stack([jnp.zeros_like(n_labels_B), n_labels - n_labels_B])
+    # A label may follow the label before it without a blank between them, unless they are the same.
+    differs = jnp.pad(labels_BU[..., 1:] != labels_BU[..., :-1], ((0, 0), (0, 0), (1, 0)))
+
+    def step(state: tuple[Array, Array], at: tuple[Array, Array, Array]) -> tuple[Any, Any]:
+        (blanks, labels), (blank, label, inside) = state, at
+        before = jnp.pad(labels, ((0, 0), (0, 0), (1, 0)), constant_values=IMPOSSIBLE)
+        skipping = jnp.where(differs, before[..., :-1], IMPOSSIBLE)
+        new_labels = _log_add(_log_add(labels, blanks[..., :-1]), skipping) + label
+        new_blanks = _log_add(blanks, before) + blank[..., None]
+        inside = inside[..., None]
+        state = jnp.where(inside, new_blanks, blanks), jnp.where(inside, new_labels, labels)
+        return state, state
+
+    first_blanks = jnp.where(jnp.arange(n_labels + 1) == begin_B[..., None], 0.0, IMPOSSIBLE)
+    first = first_blanks, jnp.full(labels_BU.shape, IMPOSSIBLE)
+    variables: tuple[Array, Array] = jax.lax.scan(step, first, (blanks, labels, inside))[1]
+    return variables
+
+
+def _log_add(a: Array, b: Array) -> Array:
+    return jnp.maximum(a, b) + jnp.log1p(jnp.exp(-jnp.abs(a - b)))
