@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -58,7 +60,7 @@ std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers, 
     return found;
 }
 
-void step(const StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOut& next_state_LD) {
+void step(StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOut& next_state_LD) {
     require(x.shape(0) == self.n_inputs(), "x");
     require(state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(), "state_LD");
     require(next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(), "next_state_LD");
@@ -70,6 +72,11 @@ void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
     require(x.shape(0) == self.matrix().n_columns(), "x");
     require(y.shape(0) == self.n_rows(), "y");
     nb::gil_scoped_release released;
+    const float* const end = x.data() + x.shape(0);
+    if (std::any_of(x.data(), end, [](float number) { return std::isnan(number); })) {  // a step that is prepared
+        std::fill_n(y.data(), y.shape(0), std::numeric_limits<float>::quiet_NaN());
+        return;
+    }
     std::vector<float> filled_up(self.matrix().size());
     self.apply(x.data(), filled_up.data());
     std::copy_n(filled_up.data(), y.shape(0), y.data());

@@ -1,7 +1,11 @@
 #include "step_gru.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <initializer_list>
+#include <limits>
+#include <utility>
 
 #include "lanes.hpp"
 
@@ -60,22 +64,50 @@ StepLinear::StepLinear(const float* weight, const float* bias, std::size_t n_blo
 }
 
 void StepLinear::apply(const float* x, float* y) const {
-    matrix_.multiply(x, y);
+    std::vector<float> sum(matrix_.size());
+    matrix_.add(x, 0, matrix_.n_columns(), sum.data());
+    finish(sum.data(), y);
+}
+
+void StepLinear::finish(const float* sum, float* y) const {
+    std::copy_n(sum, bias_.size(), y);
+    matrix_.finish(y);
     add(y, bias_.data(), bias_.size());
 }
 
-void StepGRU::step(const float* x, const float* state, float* next_state) const {
+void PartialProduct::extend(const float* x, std::size_t n_known) {
+    const std::size_t until = map_.matrix().n_summable(n_known);
+    if (n_summed_ > until || std::memcmp(x_.data(), x, n_summed_ * sizeof(float)) != 0) {
+        std::fill(sum_.begin(), sum_.end(), 0.0F);
+        n_summed_ = 0;
+    }
+    map_.matrix().add(x, n_summed_, until, sum_.data());
+    std::copy(x + n_summed_, x + until, x_.data() + n_summed_);
+    n_summed_ = until;
+}
+
+StepGRU::StepGRU(std::vector<Layer> layers) : layers_(std::move(layers)), input_(layers_.front().input) {
+    for (const Layer& layer : layers_) recurrent_.emplace_back(layer.recurrent);
+}
+
+void StepGRU::step(const float* x, const float* state, float* next_state) {
     const std::size_t D = n_units(), block = layers_.front().recurrent.matrix().block(1);
     const std::size_t n_gates = layers_.front().recurrent.matrix().size();
+    for (std::size_t l = 0; l < n_layers(); ++l) recurrent_[l].extend(state + l * D, D);
+    const float* const unknown = std::find_if(x, x + n_inputs(), [](float number) { return std::isnan(number); });
+    input_.extend(x, static_cast<std::size_t>(unknown - x));
+    if (unknown != x + n_inputs()) {
+        std::fill_n(next_state, n_layers() * D, std::numeric_limits<float>::quiet_NaN());
+        return;
+    }
     std::vector<float> input(n_gates), recurrent(n_gates), h(block);
-    for (const Layer& layer : layers_) {
-        layer.input.apply(x, input.data());
-        layer.recurrent.apply(state, recurrent.data());
+    input_.finish(input.data());
+    for (std::size_t l = 0; l < n_layers(); ++l, state += D, next_state += D) {
+        if (l > 0) layers_[l].input.apply(next_state - D, input.data());
+        recurrent_[l].finish(recurrent.data());
         std::copy_n(state, D, h.data());
         update(input.data(), recurrent.data(), block, h.data());
-        x = std::copy_n(h.data(), D, next_state) - D;
-        state += D;
-        next_state += D;
+        std::copy_n(h.data(), D, next_state);
     }
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "step_matrix.hpp"
@@ -21,12 +20,31 @@ public:
 
     const StepMatrix& matrix() const { return matrix_; }
     std::size_t n_rows() const { return n_rows_; }
-    void apply(const float* x, float* y) const;  // y [matrix().size()]
+    void apply(const float* x, float* y) const;     // y [matrix().size()]
+    void finish(const float* sum, float* y) const;  // from the sum over all columns
 
 private:
     std::size_t n_rows_;
     StepMatrix matrix_;
     std::vector<float> bias_;  // as a product lies
+};
+
+// A product of which the last numbers of the vector may not be known yet. What was added up for the same first ones,
+// bit for bit, is not added up again, and of others nothing is left: no sum can be out of date.
+class PartialProduct {
+public:
+    explicit PartialProduct(const StepLinear& map)
+        : map_(map), x_(map.matrix().n_columns()), sum_(map.matrix().size()) {}
+
+    // x [n_columns], of which the first `n_known` numbers are looked at
+    void extend(const float* x, std::size_t n_known);
+    // y [matrix().size()], where all numbers were known
+    void finish(float* y) const { map_.finish(sum_.data(), y); }
+
+private:
+    const StepLinear& map_;
+    std::vector<float> x_, sum_;
+    std::size_t n_summed_ = 0;
 };
 
 class StepGRU {
@@ -35,7 +53,7 @@ public:
         StepLinear input, recurrent;  // of three blocks each
     };
 
-    explicit StepGRU(std::vector<Layer> layers) : layers_(std::move(layers)) {}
+    explicit StepGRU(std::vector<Layer> layers);
     StepGRU(const StepGRU&) = delete;
     StepGRU& operator=(const StepGRU&) = delete;
 
@@ -43,11 +61,16 @@ public:
     std::size_t n_units() const { return layers_.front().recurrent.matrix().n_columns(); }
     std::size_t n_layers() const { return layers_.size(); }
 
-    // x [n_inputs], state and next_state [n_layers, n_units]; the last layer's row of next_state is the output.
-    void step(const float* x, const float* state, float* next_state) const;
+    // x [n_inputs], state and next_state [n_layers, n_units]; the last layer's row of next_state is the output. What is
+    // not a number makes all of it none, as in any product. That is of use where the last numbers of x are not known
+    // yet: what depends on the state and on the first ones alone is computed, and the step with all of them, from the
+    // same state, goes on from there. Not for two threads at once.
+    void step(const float* x, const float* state, float* next_state);
 
 private:
-    std::vector<Layer> layers_;
+    const std::vector<Layer> layers_;
+    PartialProduct input_;                   // of the first layer
+    std::vector<PartialProduct> recurrent_;  // of each
 };
 
 }  // namespace cortext

@@ -110,40 +110,38 @@ CORTEXT_INLINE const std::uint32_t* add_columns(const std::uint32_t* words, cons
 }
 
 template <Weights kept_as>
-CORTEXT_INLINE void multiply_panels(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns,
-                                    const float* x, float* product) {
+CORTEXT_INLINE void add_panels(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
+                               float* sum) {
     constexpr std::size_t n = 4;
-    for (std::size_t panel = 0; panel < n_panels; ++panel) {
+    for (std::size_t panel = 0; panel < n_panels; ++panel, sum += n * lanes) {
         Floats first[n] = {}, second[n] = {};
         for (std::size_t column = 0; column < n_columns; column += together) {
             words = add_columns<kept_as, n>(words, x + column, first, second);
         }
-        for (std::size_t v = 0; v < n; ++v) store(product + (panel * n + v) * lanes, first[v] + second[v]);
+        for (std::size_t v = 0; v < n; ++v) {
+            store(sum + v * lanes, load<Floats>(sum + v * lanes) + (first[v] + second[v]));
+        }
     }
 }
 
 CORTEXT_FOR_EACH_PROCESSOR
-void multiply_float32(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
-                      float* product) {
-    multiply_panels<Weights::float32>(words, n_panels, n_columns, x, product);
+void add_float32(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x, float* sum) {
+    add_panels<Weights::float32>(words, n_panels, n_columns, x, sum);
 }
 
 CORTEXT_FOR_EACH_PROCESSOR
-void multiply_bfloat16(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
-                       float* product) {
-    multiply_panels<Weights::bfloat16>(words, n_panels, n_columns, x, product);
+void add_bfloat16(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x, float* sum) {
+    add_panels<Weights::bfloat16>(words, n_panels, n_columns, x, sum);
 }
 
 CORTEXT_FOR_EACH_PROCESSOR
-void multiply_int8(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x,
-                   float* product) {
-    multiply_panels<Weights::int8>(words, n_panels, n_columns, x, product);
+void add_int8(const std::uint32_t* words, std::size_t n_panels, std::size_t n_columns, const float* x, float* sum) {
+    add_panels<Weights::int8>(words, n_panels, n_columns, x, sum);
 }
 
 CORTEXT_FOR_EACH_PROCESSOR
-void scale(float* product, const float* scales, std::size_t size) {
-    for (std::size_t i = 0; i < size; i += lanes)
-        store(product + i, load<Floats>(product + i) * load<Floats>(scales + i));
+void scale(float* sum, const float* scales, std::size_t size) {
+    for (std::size_t i = 0; i < size; i += lanes) store(sum + i, load<Floats>(sum + i) * load<Floats>(scales + i));
 }
 
 }  // namespace
@@ -177,26 +175,27 @@ StepMatrix::StepMatrix(const float* rows, std::size_t n_blocks, std::size_t n_ro
 }
 
 void StepMatrix::put(std::size_t row, std::size_t column, std::uint32_t bits) {
-    const std::size_t words_per_row = round_up(n_columns_, together) / columns_per_word_;
-    const std::size_t panel = row / panel_rows * words_per_row;
-    const std::size_t shift = column % columns_per_word_ * (32 / columns_per_word_);
-    words_.get()[(panel + column / columns_per_word_) * panel_rows + row % panel_rows] |= bits << shift;
+    const std::size_t first = column / block_columns * block_columns;
+    const std::size_t width = round_up(std::min(block_columns, n_columns_ - first), together);
+    const std::size_t panel = (first * size() + row / panel_rows * panel_rows * width) / columns_per_word_;
+    const std::size_t word = (column - first) / columns_per_word_ * panel_rows + row % panel_rows;
+    words_.get()[panel + word] |= bits << column % columns_per_word_ * (32 / columns_per_word_);
 }
 
-void StepMatrix::multiply(const float* x, float* product) const {
-    const std::size_t n_columns = round_up(n_columns_, together);
-    std::vector<float> filled_up;
-    if (n_columns != n_columns_) {
-        filled_up.assign(x, x + n_columns_);
-        filled_up.resize(n_columns);
-        x = filled_up.data();
+void StepMatrix::add(const float* x, std::size_t first, std::size_t until, float* sum) const {
+    for (; first < until; first += block_columns) {
+        const std::size_t width = std::min(block_columns, n_columns_ - first), n_columns = round_up(width, together);
+        float filled_up[block_columns] = {};
+        std::copy_n(x + first, width, filled_up);
+        const std::uint32_t* words = words_.get() + first * size() / columns_per_word_;
+        if (kept_as_ == Weights::float32) add_float32(words, n_panels_, n_columns, filled_up, sum);
+        if (kept_as_ == Weights::bfloat16) add_bfloat16(words, n_panels_, n_columns, filled_up, sum);
+        if (kept_as_ == Weights::int8) add_int8(words, n_panels_, n_columns, filled_up, sum);
     }
-    if (kept_as_ == Weights::float32) multiply_float32(words_.get(), n_panels_, n_columns, x, product);
-    if (kept_as_ == Weights::bfloat16) multiply_bfloat16(words_.get(), n_panels_, n_columns, x, product);
-    if (kept_as_ == Weights::int8) {
-        multiply_int8(words_.get(), n_panels_, n_columns, x, product);
-        scale(product, scales_.data(), scales_.size());
-    }
+}
+
+void StepMatrix::finish(float* sum) const {
+    if (kept_as_ == Weights::int8) scale(sum, scales_.data(), scales_.size());
 }
 
 }  // namespace cortext

@@ -25,11 +25,18 @@ public:
     std::size_t block(std::size_t number) const { return number * block_size_; }
     std::size_t n_columns() const { return n_columns_; }
 
-    // product [size()] = matrix times x [n_columns]
-    void multiply(const float* x, float* product) const;
+    // How many of the first columns can be added to a sum where the first `n_known` numbers of x are known.
+    std::size_t n_summable(std::size_t n_known) const {
+        return n_known < n_columns_ ? n_known / block_columns * block_columns : n_columns_;
+    }
+    // sum [size()] += columns `first` to `until`, which `n_summable` gave, times those of x [n_columns]: the same bits
+    // whether at once or in parts.
+    void add(const float* x, std::size_t first, std::size_t until, float* sum) const;
+    // From the sum over all columns to the product.
+    void finish(float* sum) const;
 
 private:
-    static constexpr std::size_t block_rows = 16, panel_rows = 64;
+    static constexpr std::size_t block_rows = 16, panel_rows = 64, block_columns = 64;
 
     struct Free {
         void operator()(std::uint32_t* words) const;
@@ -39,8 +46,8 @@ private:
 
     Weights kept_as_;
     std::size_t block_size_, n_panels_, n_columns_, columns_per_word_;
-    // [panels][columns / columns_per_word][panel_rows]: a float32, two bfloat16 or four int8, the first in the low
-    // bits.
+    // [blocks of columns][panels][columns / columns_per_word][panel_rows]: a float32, two bfloat16 or four int8, the
+    // first in the low bits.
     std::unique_ptr<std::uint32_t, Free> words_;
     std::vector<float> scales_;  // [size()] of rows, with int8
 };

@@ -237,7 +237,11 @@ class StepGRU:
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], kept_as: str) -> None: ...
     def step(self, x: Any, state_LD: Any, next_state_LD: Any) -> None:
-        """From the input float32 [I] and the states [L, D] to the next states, whose last row is the output."""
+        """From the input float32 [I] and the states [L, D] to the next states, whose last row is the output.
+
+        NaN in the input makes all of it NaN. What depends on the states and on what comes before it is kept, and a step
+        from the same numbers goes on from there. Not for two threads at once.
+        """
 
 class StepLinear:
     """A linear map of one vector at a time; weight float32 [outputs, inputs] and bias [outputs] are copied."""

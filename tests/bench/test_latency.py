@@ -18,7 +18,7 @@ from cortext.models.acoustic import Smoothing
 from cortext.models.stepping import TorchStepper
 
 TORCH = [EAGER, "torch fp32", "torch bf16"]
-STAGES = {"normalise", "smooth", "model", "search", "total"}
+STAGES = {"normalise", "smooth", "model", "search"}
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths
         turn = [n_frames[(number + 1) % 2] for number in range(values["utterances"])]
         assert values["steps"] == sum(turn)
         assert sum(turn[:-1]) < 100 <= sum(turn)
-        assert set(values["stages_ms"]) == STAGES
+        assert set(values["stages_ms"]) == STAGES | {"total", "ahead"}
         for times in (*values["stages_ms"].values(), values["cpu_ms"], values["final_ms"]):
             assert 0 <= times["p50"] <= times["p95"] <= times["p99"] <= times["max"] < 10_000
-        parts_ms = sum(values["stages_ms"][stage]["p50"] for stage in STAGES - {"total"})
+        parts_ms = sum(values["stages_ms"][stage]["p50"] for stage in STAGES)
         assert values["stages_ms"]["total"]["max"] >= parts_ms / 2
     assert result["ratios"][EAGER] == 1
     assert result["met"]["fastest"] is None  # no errors were measured
@@ -72,6 +72,7 @@ def test_a_played_stepper_still_computes(model):
     played.logits = None
     for _ in range(2):
         alone.step(bins_SC)
+    played.prepare(bins_SC[:10])
     np.testing.assert_array_equal(played.step(bins_SC), alone.step(bins_SC))  # its state has gone on
 
 

@@ -47,6 +47,9 @@ class Hearing:
     def start(self) -> None:
         pass
 
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        pass
+
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         return 4 * bins_SC[:4, : len(RELEASE)].mean(axis=0)
 

@@ -14,6 +14,7 @@ from cortext.live.endpoint import Endpoint, EndpointOptions
 from cortext.live.pipeline import AcousticStream, Pipeline, PipelineOptions
 from cortext.models import AcousticModel, build_model, model_config
 from cortext.models.acoustic import Smoothing
+from cortext.models.stepping import TorchStepper
 from cortext.text.phonemes import BLANK, RELEASE, SIL
 
 N_FEATURES = 8
@@ -29,6 +30,9 @@ class ScriptedStepper:
 
     def start(self):
         self.n_steps = 0
+
+    def prepare(self, bins_KC):
+        pass
 
     def step(self, bins_SC):
         self.n_steps += 1
@@ -130,6 +134,60 @@ def test_logits_are_those_of_the_whole_trial_to_1e_5_and_the_text_is_the_same(ma
         offline = decoder.decode(model.log_probs(x_TC, day), RELEASE)
         assert pipeline.finish()[0].text == offline[0].text
     assert pipeline.session == DAYS[1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize(
+    "model_of", [{}, {"kind": "triple_gru"}, {"patch_size": 3, "patch_stride": 5}, {"subset": [0, 2, 5]}], ids=str
+)
+def test_chunks_of_any_size_give_the_same_bits(model_of, precision, x_TC):
+    stepper = TorchStepper(random_model(**model_of), precision=precision)
+    pipeline = Pipeline(None, None, options=PipelineOptions(normalise="rolling"), stepper=stepper)
+    mean_C, std_C = np.zeros(N_FEATURES), np.ones(N_FEATURES)
+    pipeline.start_block(mean_C, std_C)
+    expected, rng = logits_of(feed(pipeline, x_TC, [10**6])), np.random.default_rng(0)
+    for largest in (1, 2, 3, 5, 12):
+        pipeline.start_block(mean_C, std_C)
+        updates = feed(pipeline, x_TC, rng.integers(0, largest, size=50, endpoint=True).tolist())
+        assert logits_of(updates).tobytes() == expected.tobytes()
+
+
+class Prepared(ScriptedStepper):
+    """A scripted stepper that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def prepare(self, bins_KC):
+        self.told.append(("prepare", bins_KC.copy()))
+
+    def step(self, bins_SC):
+        self.told.append(("step", bins_SC.copy()))
+        return super().step(bins_SC)
+
+
+def test_a_step_is_prepared_with_the_first_bins_of_its_patch(x_TC):
+    stepper = Prepared()
+    stepper.smoothing = Smoothing()
+    feed(Pipeline(None, None, stepper=stepper), np.abs(x_TC[:60]) % 1, [1])
+    steps = [number for number, (what, _) in enumerate(stepper.told) if what == "step"]
+    assert np.diff(steps).tolist() == [4] * (len(steps) - 1)  # each after three bins that were used ahead
+    for number in steps:
+        bins_SC = stepper.told[number][1]
+        for before in (1, 2, 3):
+            what, bins_KC = stepper.told[number - before]
+            assert (what, len(bins_KC)) == ("prepare", 14 - before)
+            np.testing.assert_array_equal(bins_KC, bins_SC[: 14 - before])
+
+
+def test_nothing_is_prepared_while_somebody_waits_for_words():
+    stepper = Prepared()
+    pipeline = Pipeline(None, None, stepper=stepper)
+    pipeline.push(np.zeros((14 + 4 + 3, N_FEATURES), dtype=np.float32))
+    assert [what for what, _ in stepper.told] == ["step", "step"]
+    pipeline.push(np.zeros((1, N_FEATURES), dtype=np.float32))
+    pipeline.push(np.zeros((2, N_FEATURES), dtype=np.float32))
+    assert [what for what, _ in stepper.told[2:]] == ["step", "prepare"]
 
 
 @pytest.mark.parametrize("n_bins", [0, 1, 8, 21])
@@ -406,9 +464,31 @@ def test_every_frame_has_the_times_of_its_stages(model, decoder, x_TC):
         assert {len(ms) for ms in update.stage_ms.values()} == {len(update.logits_PV)}
         times.add(update.stage_ms)
     assert times.n() == model.n_patches(203)
-    assert set(times.percentiles()) == {"normalise", "smooth", "model", "search", "total"}
+    assert set(times.percentiles()) == {"normalise", "smooth", "model", "search", "total", "ahead"}
     for found in times.percentiles().values():
         assert 0 < found["p50"] <= found["p95"] <= found["p99"] <= found["max"]
+
+
+def test_a_step_takes_from_the_bin_that_completes_its_frame_and_the_rest_is_ahead(monkeypatch):
+    class Slow(ScriptedStepper):
+        now_ns = 0
+
+        def prepare(self, bins_KC):
+            Slow.now_ns += 5_000_000
+
+        def step(self, bins_SC):
+            Slow.now_ns += 2_000_000
+            return super().step(bins_SC)
+
+    monkeypatch.setattr("time.perf_counter_ns", lambda: Slow.now_ns)
+    pipeline = Pipeline(None, None, stepper=Slow())
+    one_by_one = [update.stage_ms for update in feed(pipeline, script(["AY", "S", "IY"]), [1])]
+    assert [(ms["model"], ms["total"], ms["ahead"]) for ms in one_by_one if ms["total"]] == [
+        ([2.0], [2.0], [13 * 5.0]), ([2.0], [2.0], [3 * 5.0]), ([2.0], [2.0], [3 * 5.0])
+    ]  # fmt: skip
+    pipeline.reset()
+    at_once = pipeline.push(script(["AY", "S", "IY"])).stage_ms
+    assert (at_once["model"], at_once["total"], at_once["ahead"]) == ([2.0] * 3, [2.0] * 3, [0.0] * 3)
 
 
 def test_percentiles_are_of_the_latest_times_and_the_largest_is_of_all():

@@ -1,5 +1,7 @@
 """Stepping a model patch by patch gives what it gives for the whole trial."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -163,6 +165,116 @@ def test_another_day_is_used_from_the_next_step_on():
     assert stepper.session == SESSIONS[-1]
 
 
+def prepared_steps(stepper, x_TC, rng):
+    """As `steps`; before each step some of its first bins are known, once or several times, or wrong ones, or none."""
+    size, logits = stepper.patch_size, []
+    for first in range(0, len(x_TC) - size + 1, stepper.patch_stride):
+        for n_known in rng.integers(0, size, size=rng.integers(0, 4)):
+            stepper.prepare(x_TC[first : first + n_known] + (rng.random() < 0.2))
+        logits.append(stepper.step(x_TC[first : first + size]))
+    return np.stack(logits)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_logits_have_the_same_bits_whatever_was_prepared(name, precision):
+    stepper, rng = TorchStepper(make_model(CONFIGS[name]), precision=precision), np.random.default_rng(0)
+    x_TC = trial(200)
+    expected_PV = steps(stepper, x_TC)
+    for _ in range(3):
+        stepper.start()
+        assert prepared_steps(stepper, x_TC, rng).tobytes() == expected_PV.tobytes()
+
+
+def test_what_was_prepared_for_another_day_or_utterance_is_not_used():
+    model, x_TC = make_model(CONFIGS["gru"]), trial()
+    stepper, fresh = TorchStepper(model, SESSIONS[0]), TorchStepper(model, SESSIONS[1])
+    stepper.step(x_TC[:14])
+    stepper.prepare(x_TC[4:17])
+    stepper.use(SESSIONS[1])
+    stepper.start()
+    first_V = fresh.step(x_TC[4:18])
+    assert stepper.step(x_TC[4:18]).tobytes() == first_V.tobytes()
+    stepper.prepare(x_TC[8:21])
+    stepper.use(SESSIONS[0])
+    fresh.use(SESSIONS[0])
+    assert stepper.step(x_TC[8:22]).tobytes() == fresh.step(x_TC[8:22]).tobytes()
+    stepper.prepare(x_TC[12:25])
+    stepper.start()
+    stepper.use(SESSIONS[1])
+    assert stepper.step(x_TC[4:18]).tobytes() == first_V.tobytes()
+
+
+class Plain(nn.Module):
+    """A model of somebody's own, without day layers; `strict`: one that refuses what is not a number."""
+
+    strict = False
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.gru = config, nn.GRU(14 * N_FEATURES, 16, 2, batch_first=True)
+        self.out, self.n_runs = nn.Linear(16, len(RELEASE)), 0
+
+    def n_patches(self, n_bins):
+        return (n_bins - 14) // 4 + 1
+
+    def forward(self, x_BTC, day_B, state_LBD=None, *, n_patches_B=None):
+        self.n_runs += 1
+        assert not self.strict or torch.isfinite(x_BTC).all()
+        x_BPI = x_BTC.unfold(1, 14, 4).transpose(2, 3).flatten(2)
+        state_LBD = torch.zeros(2, 1, 16) if state_LBD is None else state_LBD
+        hidden_BPD, state_LBD = self.gru(x_BPI, state_LBD)
+        return self.out(hidden_BPD), state_LBD
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_of_ones_own_is_prepared_or_else_left_alone(strict):
+    model = make_model(CONFIGS["gru"])
+    torch.manual_seed(0)
+    model.network = Plain(model.network.config)
+    model.network.strict = strict
+    stepper = TorchStepper(model)
+    expected_PV = steps(stepper, trial(200))
+    stepper.start()
+    prepared_PV = prepared_steps(stepper, trial(200), np.random.default_rng(0))
+    assert prepared_PV.tobytes() == expected_PV.tobytes()
+    np.testing.assert_allclose(expected_PV, model.logits(trial(200), "latest", smooth=False), atol=1e-5)
+
+
+def test_a_model_without_a_gru_is_not_run_for_nothing():
+    class Counting(Plain):
+        def forward(self, x_BTC, day_B, state=None, *, n_patches_B=None):
+            self.n_runs += 1
+            return self.out(x_BTC[:, :1, :1].expand(1, 1, 16)), torch.zeros(1)
+
+    model = make_model(CONFIGS["gru"])
+    model.network = Counting(model.network.config)
+    del model.network.gru
+    stepper = TorchStepper(model)
+    before = stepper._network.n_runs
+    stepper.prepare(trial()[:10])
+    assert stepper._network.n_runs == before
+
+
+@pytest.mark.slow
+def test_a_step_that_was_prepared_takes_much_less_time():
+    torch.manual_seed(0)
+    config = GRUConfig(n_units=256, n_layers=2)
+    network = build_model(config, n_features=512, n_days=1, n_classes=len(RELEASE))
+    model = AcousticModel(network, sessions=SESSIONS[:1], n_features=512, inventory=RELEASE, smoothing=Smoothing())
+    stepper, seconds = TorchStepper(model), {False: [], True: []}
+    x_SC = np.random.default_rng(0).normal(size=(14, 512)).astype(np.float32)
+    for turn in range(200):
+        is_prepared = bool(turn % 2)
+        x_SC[0] += 1
+        if is_prepared:
+            stepper.prepare(x_SC[:13])
+        began_s = time.perf_counter()
+        stepper.step(x_SC)
+        seconds[is_prepared].append(time.perf_counter() - began_s)
+    assert np.median(seconds[True]) < 0.6 * np.median(seconds[False])
+
+
 def test_the_latest_session_is_the_models_last_and_unknown_ones_are_refused():
     model = make_model(CONFIGS["gru"])
     assert TorchStepper(model, "latest").session == SESSIONS[-1]
@@ -175,6 +287,7 @@ def test_a_patch_of_another_shape_is_refused_and_changes_nothing():
     expected_PV = steps(stepper, trial())
     stepper.start()
     for shape in ((13, N_FEATURES), (14, N_FEATURES + 1), (14 * N_FEATURES,)):
+        stepper.prepare(trial(seed=1)[:13])
         with pytest.raises(DataError, match="patch of shape"):
             stepper.step(np.zeros(shape, np.float32))
     np.testing.assert_array_equal(steps(stepper, trial()), expected_PV)

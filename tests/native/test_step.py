@@ -79,6 +79,36 @@ def test_what_is_not_a_number_does_not_become_one():
     assert np.isnan(native_step(layers, x, state_LD, "fp32")).all()
 
 
+@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.parametrize("shape", [*SHAPES, (300, 33, 2)])
+def test_a_step_has_the_same_bits_whatever_of_it_was_known_before(shape, precision):
+    layers, x, state_LD = draw(*shape)
+    rng, gru = np.random.default_rng(1), _native.StepGRU(layers, precision)
+    expected_LD = native_step(layers, x, state_LD, precision)
+    next_state_LD = np.empty_like(state_LD)
+    for n_known in rng.integers(0, len(x), size=20):
+        gru.step(np.where(np.arange(len(x)) < n_known, x, np.float32(np.nan)), state_LD, next_state_LD)
+        assert np.isnan(next_state_LD).all()
+        if rng.random() < 0.5:
+            gru.step(x, state_LD, next_state_LD)
+            assert next_state_LD.tobytes() == expected_LD.tobytes()
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_what_was_known_of_other_numbers_is_not_used(precision):
+    layers, x, state_LD = draw(300, 33, 2)
+    gru, next_state_LD = _native.StepGRU(layers, precision), np.empty_like(state_LD)
+    for changed in (0, 63, 64, 199):  # of 200 numbers that are known at first
+        for row in (0, 1):
+            other_x, other_LD = x.copy(), state_LD.copy()
+            other_x[changed] += 1
+            other_LD[row, changed % 33] += 1
+            other_x[200:] = np.nan
+            gru.step(other_x, other_LD, next_state_LD)
+            gru.step(x, state_LD, next_state_LD)
+            assert next_state_LD.tobytes() == native_step(layers, x, state_LD, precision).tobytes()
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (41, 96), (64, 33), (130, 7)])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
@@ -90,6 +120,13 @@ def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
         _native.StepLinear(weight, bias, precision).apply(x, y)
         expected = rounded(weight).astype(float) @ x + (0 if bias is None else bias)
         np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_a_linear_map_of_what_is_not_a_number_is_none():
+    y = np.zeros(2, np.float32)
+    weight = np.array([[0, 0, 0], [1, -2, 0]], np.float32)
+    _native.StepLinear(weight, None, "fp32").apply(np.array([1, 2, np.nan], np.float32), y)
+    assert np.isnan(y).all()
 
 
 def test_a_row_of_zeros_stays_so_in_int8():

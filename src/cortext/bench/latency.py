@@ -1,5 +1,8 @@
 """How long live decoding takes per 80 ms step and at the end of an utterance, on one core, for each way to run a model.
 
+The time of a step is what a participant waits: from the bin that completes a frame to its words. What is done ahead,
+with the bins before it, is told beside it, and processor time covers both.
+
 A model with random weights hears nothing. So the word search gets pseudo-posteriors made from real phoneme errors
 (`posteriors.py`), while the model computes as it would, on noise; its own logits are thrown away. A trained run with
 recordings needs no such thing. All ways take turns, one utterance each, so that other work on the machine hits all.
@@ -77,7 +80,7 @@ class Spoken:
 
 @dataclass
 class _Taken:
-    """What one mode took. cpu_ms: processor time of each step"""
+    """What one mode took. cpu_ms: processor time of each step, with what was done ahead"""
 
     times: StageTimes
     n_steps: int = 0
@@ -133,6 +136,10 @@ class Played:
         """See `Stepper`."""
         self._stepper.start()
 
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper`."""
+        self._stepper.prepare(bins_KC)
+
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         own_V = self._stepper.step(bins_SC)
@@ -145,6 +152,9 @@ class _Eager(TorchStepper):
     def __init__(self, model: AcousticModel) -> None:
         super().__init__(model)
         self._network = model.network
+
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper`: torch's own GRU computes nothing ahead."""
 
 
 def steppers(model: AcousticModel, modes: Sequence[str]) -> tuple[dict[str, Stepper], dict[str, str]]:
@@ -316,7 +326,10 @@ def _ratio(modes: dict[str, Any], name: str) -> float | None:
 
 
 def _met(modes: dict[str, Any]) -> dict[str, Any]:
-    """Which targets are met; None where that was not measured. `fastest` is the fastest mode that costs no errors."""
+    """Which targets of the wait are met; None where that was not measured.
+
+    `fastest` is the fastest mode that costs no errors.
+    """
     allowed = [
         name
         for name, values in modes.items()

@@ -91,6 +91,7 @@ def print_latency(result: dict[str, Any]) -> None:
         for name, values in modes.items()
     ]
     print_table(title, ["model", "steps", *stages], rows)
+    typer.echo("total: from the bin that completes a frame to its words; ahead: what was done with the bins before it")
     rows = [
         (
             name,
@@ -102,7 +103,7 @@ def print_latency(result: dict[str, Any]) -> None:
         )
         for name, values in modes.items()
     ]
-    columns = ["model", "processor time of a step", "end of an utterance", "WER", "PER on the demo", "to torch eager"]
+    columns = ["model", "processor time of both", "end of an utterance", "WER", "PER on the demo", "to torch eager"]
     print_table("", columns, rows)
     for name, why in result["missing"].items():
         typer.echo(f"{name} left out: {why}")

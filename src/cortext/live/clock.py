@@ -7,30 +7,41 @@ import time
 import numpy as np
 
 STAGES = ("normalise", "smooth", "model", "search")
+"""Of a step: from the arrival of the bin that completes a frame to its words."""
 TOTAL = "total"
 """What a step takes in all: the stages and what lies between them."""
+AHEAD = "ahead"
+"""What has been done for the step with the bins that came before: nobody waits for that."""
+TIMES = (*STAGES, TOTAL, AHEAD)
 
 
 class Stopwatch:
     """Adds up what stages take until the times are taken away, in milliseconds."""
 
     def __init__(self) -> None:
-        self._spent_ns = dict.fromkeys((*STAGES, TOTAL), 0)
+        self._spent_ns, self._laps_ns = dict.fromkeys(TIMES, 0), dict.fromkeys(STAGES, 0)
         self._began_ns = self._last_ns = 0
 
     def start(self) -> None:
         """Work begins; what lay before counts for nothing."""
+        self._laps_ns = dict.fromkeys(STAGES, 0)
         self._began_ns = self._last_ns = time.perf_counter_ns()
 
     def lap(self, stage: str) -> None:
         """The stage has ended; it took the time since the last call."""
         now_ns = time.perf_counter_ns()
-        self._spent_ns[stage] += now_ns - self._last_ns
+        self._laps_ns[stage] += now_ns - self._last_ns
         self._last_ns = now_ns
 
-    def stop(self) -> None:
-        """Work pauses."""
-        self._spent_ns[TOTAL] += time.perf_counter_ns() - self._began_ns
+    def stop(self, completes: bool) -> None:
+        """Work pauses; it was the step itself where it `completes` a frame, and otherwise done ahead."""
+        whole_ns = time.perf_counter_ns() - self._began_ns
+        if not completes:
+            self._spent_ns[AHEAD] += whole_ns
+            return
+        self._spent_ns[TOTAL] += whole_ns
+        for stage, lap_ns in self._laps_ns.items():
+            self._spent_ns[stage] += lap_ns
 
     def take(self) -> dict[str, float]:
         """Milliseconds by stage since the last call."""

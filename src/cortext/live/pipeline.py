@@ -16,7 +16,7 @@ from cortext.decoding import Decoder, Hypothesis, NBest, Partial, Session
 from cortext.decoding.normalise import log_softmax
 from cortext.errors import ConfigError, DataError
 from cortext.features.stream import RollingZScore, StreamSmoother
-from cortext.live.clock import STAGES, TOTAL, Stopwatch
+from cortext.live.clock import TIMES, Stopwatch
 from cortext.live.endpoint import Endpoint, EndpointOptions, Reason
 from cortext.models import AcousticModel
 from cortext.models.stepping import Stepper, TorchStepper
@@ -45,6 +45,9 @@ class PipelineOptions:
 
 class AcousticStream:
     """Features to logits: rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
+
+    Bins that complete no frame are not left lying: they are normalised and smoothed, and the model computes with them
+    what it can, so that the one that completes it has little left to do.
 
     model:   a loaded model, or a stepper, which has a session already
     session: a day that the model knows; `latest` is its last one. Raises RunError for another.
@@ -105,14 +108,12 @@ class AcousticStream:
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         self._watch.start()
         logits_PV = self.advance(frames_TC)
-        self._watch.stop()
+        self._watch.stop(completes=len(logits_PV) > 0)
         return logits_PV
 
     def end_utterance(self) -> None:
         """The next bin is the first of another utterance; this one's count for the rolling statistics."""
         if self._normaliser:
-            for bins_TC in self._arrived:
-                self._normaliser.push(bins_TC)
             self._normaliser.end_utterance()
         self._begin()
 
@@ -127,20 +128,15 @@ class AcousticStream:
             self._smoother.reset()
         self.stepper.start()
         self._n_bins = self._n_frames = 0
-        self._arrived: list[np.ndarray] = []
         self._gap_bins = 0  # between what has come and the next patch, where patches do not touch
         self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
 
-    def advance(self, x_TC: np.ndarray) -> np.ndarray:
-        """`push` of bins that have been checked, without a look at the clock of its own."""
-        # Bins wait until they complete a frame: together they take little longer than one of them.
+    def advance(self, x_TC: np.ndarray, prepare: bool = True) -> np.ndarray:
+        """`push` of bins that have been checked, without a look at the clock of its own.
+
+        prepare: whether there is time, where they complete no frame, to prepare the next step
+        """
         self._n_bins += len(x_TC)
-        if self.bins_to_frame > 0:
-            self._arrived.append(x_TC.copy())
-            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
-        if self._arrived:
-            x_TC = np.concatenate((*self._arrived, x_TC))
-            self._arrived = []
         if self._normaliser:
             x_TC = self._normaliser.push(x_TC)
         self._watch.lap("normalise")
@@ -148,6 +144,10 @@ class AcousticStream:
             x_TC = self._smoother.push(x_TC)
         self._watch.lap("smooth")
         patches = self._patches(x_TC)
+        if not patches:
+            if prepare:
+                self.stepper.prepare(self._waiting_TC[self._gap_bins :])
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         self._n_frames += len(patches)  # also where a step fails: the utterance goes on without the frame
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._watch.lap("model")
@@ -173,7 +173,7 @@ class Update:
     logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory
     ended:     whether the utterance has ended by itself, and so is to be finished; reason: why
     held_bins: bins that came after its end: `finish` keeps them for the next utterance
-    stage_ms:  milliseconds of the stages and in all (`total`), a number for each new frame
+    stage_ms:  milliseconds by `clock.TIMES`, a number for each new frame
     """
 
     partial: Partial
@@ -310,13 +310,15 @@ class Pipeline:
         if len(self._held_TC):
             frames_TC = np.concatenate((self._held_TC, frames_TC))
         reason = had_ended = self._endpoint.reason if self._endpoint else None
-        stage_ms: dict[str, list[float]] = {stage: [] for stage in (*STAGES, TOTAL)}
-        logits, first = [], 0
+        stage_ms: dict[str, list[float]] = {stage: [] for stage in TIMES}
+        logits: list[np.ndarray] = []
+        first = 0
         try:
             while first < len(frames_TC):
                 bins_TC = frames_TC[first : first + self._stream.bins_to_frame]
                 first += len(bins_TC)
-                logits_PV, reason = self._step(bins_TC)
+                # What is left over has no time before the next push: somebody waits for the words of this one.
+                logits_PV, reason = self._step(bins_TC, prepare=not logits)
                 if len(logits_PV):
                     logits.append(logits_PV)
                     for stage, ms in self._watch.take().items():
@@ -362,11 +364,11 @@ class Pipeline:
         new = [word for word in hotwords if word not in self._decoder]
         return self._decoder.session(self._inventory, words=new, hotwords=hotwords)
 
-    def _step(self, bins_TC: np.ndarray) -> tuple[np.ndarray, Reason | None]:
+    def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
         """Take in bins that complete at most one frame."""
         self._watch.start()
         self.n_bins += len(bins_TC)
-        logits_PV = self._stream.advance(bins_TC)
+        logits_PV = self._stream.advance(bins_TC, prepare)
         reason = self._endpoint.reason if self._endpoint else None
         if len(logits_PV):
             if self._search is None:
@@ -377,7 +379,7 @@ class Pipeline:
             self._watch.lap("search")
             if self._endpoint:
                 reason = self._endpoint.push(log_probs_PV)
-        self._watch.stop()
+        self._watch.stop(completes=len(logits_PV) > 0)
         return logits_PV, reason
 
 

@@ -297,6 +297,9 @@ class OnnxStepper:
         """See `Stepper`."""
         self._runner.state = {}
 
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper`; a graph is run as a whole."""
+
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)

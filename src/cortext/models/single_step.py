@@ -5,21 +5,28 @@ weights of GRUs and linear maps are laid out anew, in the order in which they ar
 in bfloat16 they are half as many bytes, in int8 a quarter (each row of a matrix has a scale of its own): products and
 sums are float32 then, too, and only the weights are rounded.
 
-B trials, P patches, L layers, D hidden units, I inputs.
+Most of a step can be computed before its last bins are known: the products of the recurrent state, and of the first
+columns of a patch. A network that is given NaN for what is not known yet gives NaN, but its GRUs keep what they could
+compute, as the day layer keeps bins; the step goes on from there. What they keep belongs to the numbers that it was
+computed from: other numbers, of another day, utterance or patch, find nothing.
+
+B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from cortext import _native
 from cortext.errors import RunError
+from cortext.models.inputs import DayLayers
 
 Precision = Literal["fp32", "bf16", "int8"]
 """How weights are kept."""
@@ -30,7 +37,18 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
 
     It shares the parameters of `network`, but the new layout holds those of today: make another one after training.
     """
-    return with_forwards(network, lambda gru: _gru_step(gru, precision), lambda linear: _linear_step(linear, precision))
+    network = with_forwards(
+        network, lambda gru: _gru_step(gru, precision), lambda linear: _linear_step(linear, precision)
+    )
+    for module in network.modules():
+        if _has_day_layers(module) and _is_plain(module):
+            vars(module)["inputs"] = _InputsStep(module)
+    return network
+
+
+def computes_ahead(network: nn.Module) -> bool:
+    """Whether this is a network of `for_single_steps` that can compute something before a patch is whole."""
+    return any(type(module) is nn.GRU and "forward" in vars(module) for module in network.modules())
 
 
 def with_forwards(
@@ -58,6 +76,10 @@ def with_forwards(
         elif of_linear is not None and type(module) is nn.Linear and _is_plain(module):
             vars(module)["forward"] = of_linear(module)
     return network
+
+
+def _has_day_layers(module: nn.Module) -> TypeGuard[DayLayers]:
+    return isinstance(module, DayLayers) and module.has_days and type(module).inputs is DayLayers.inputs
 
 
 def _is_forward(module: nn.GRU) -> bool:
@@ -100,6 +122,36 @@ def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch
         return y
 
     return forward
+
+
+class _InputsStep:
+    """`DayLayers.inputs` of one patch, bin by bin: those that were in the patch before are not computed again."""
+
+    def __init__(self, module: DayLayers) -> None:
+        self._module, self._whole, self._n_bins = module, module.inputs, max(module.config.patch_size, 1)
+        self._day: int | None = None
+        self._layer: Any = None
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def __call__(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
+        if day_B is None or x_BTC.shape[:2] != (1, self._n_bins) or torch.is_grad_enabled():
+            return self._whole(x_BTC, day_B)
+        self._use(int(day_B[0]))
+        bins = [(x_C.tobytes(), x_C) for x_C in x_BTC[0].float().contiguous().numpy()]
+        self._known = {bits: self._known[bits] if bits in self._known else self._computed(x_C) for bits, x_C in bins}
+        return torch.from_numpy(np.concatenate([self._known[bits] for bits, _ in bins]))[None, None]
+
+    def _use(self, day: int) -> None:
+        if day != self._day:
+            weight_CC, bias_C = (p[day].detach() for p in (self._module.day_weight, self._module.day_bias))
+            self._layer = _native.StepLinear(weight_CC.T.contiguous().numpy(), bias_C.contiguous().numpy(), "fp32")
+            self._day, self._known = day, {}
+
+    def _computed(self, x_C: np.ndarray) -> np.ndarray:
+        y_C = np.empty_like(x_C)
+        self._layer.apply(x_C, y_C)
+        y_C /= 1 + np.abs(y_C)
+        return y_C
 
 
 def _vector(x: torch.Tensor) -> object:

@@ -1,6 +1,6 @@
 """A model that is fed one patch at a time, as live decoding does: the smoothed bins of a patch in, its logits out.
 
-S bins in a patch, C features, V tokens.
+S bins in a patch, K of them, C features, V tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from cortext.errors import DataError, RunError
 from cortext.models.acoustic import AcousticModel, Smoothing, day_of, load_model
 from cortext.models.precision import autocast, full_float32
-from cortext.models.single_step import Precision, for_single_steps
+from cortext.models.single_step import Precision, computes_ahead, for_single_steps
 from cortext.text.phonemes import Inventory
 
 Backend = Literal["torch", "onnx"]
@@ -42,6 +42,13 @@ class Stepper(Protocol):
 
     def start(self) -> None:
         """Begin an utterance: the next step goes on from the learnt first state."""
+        ...
+
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """Compute of the next step what its first K bins allow, float32 [K, C], while the others are awaited.
+
+        It changes no result, and neither has to be called nor has the step to be of these bins.
+        """
         ...
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
@@ -93,6 +100,11 @@ class TorchStepper:
         # What cannot step is found out now, and not with the first word that somebody says.
         self.step(np.zeros((self.patch_size, self.n_features), dtype=np.float32))
         self.start()
+        self._computes_ahead = computes_ahead(self._network)
+        try:
+            self.prepare(np.empty((0, self.n_features), dtype=np.float32))
+        except Exception:  # a network of a user's own may refuse what is not a number
+            self._computes_ahead = False
 
     def use(self, session: str) -> None:
         """See `Stepper`."""
@@ -103,19 +115,32 @@ class TorchStepper:
         """See `Stepper`."""
         self._state = None
 
-    @torch.inference_mode()
+    def prepare(self, bins_KC: np.ndarray) -> None:
+        """See `Stepper` and `single_step.py`; it does nothing on a GPU, and for a network without a GRU."""
+        if not self._computes_ahead:
+            return
+        bins_SC = np.full((self.patch_size, self.n_features), np.nan, dtype=np.float32)
+        bins_SC[: len(bins_KC)] = bins_KC
+        self._run(bins_SC)
+
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        x_BTC = torch.from_numpy(np.array(bins_SC, dtype=np.float32)).to(self._device)[None]  # theirs may be read-only
-        if self._columns is not None:
-            x_BTC = x_BTC[..., self._columns]
-        with full_float32(), autocast(self._device, self._autocast):
-            logits_BPV, self._state = self._network(x_BTC, self._day_B, self._state)
+        logits_BPV, self._state = self._run(np.array(bins_SC, dtype=np.float32))  # theirs may be read-only
         if self._state is None:
             raise RunError("this model keeps no state between patches; it cannot decode live", fix="use another model")
         logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
         return logits_V
+
+    @torch.inference_mode()
+    def _run(self, bins_SC: np.ndarray) -> tuple[torch.Tensor, Any]:
+        """Logits [1, 1, V] and the next state."""
+        x_BTC = torch.from_numpy(bins_SC).to(self._device)[None]
+        if self._columns is not None:
+            x_BTC = x_BTC[..., self._columns]
+        with full_float32(), autocast(self._device, self._autocast):
+            logits_BPV, state = self._network(x_BTC, self._day_B, self._state)
+        return logits_BPV, state
 
 
 def patch_shape(size: int, stride: int) -> tuple[int, int]:
