@@ -25,6 +25,7 @@ from cortext.models.precision import autocast
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
 from cortext.training.engine import TorchEngine
+from cortext.training.flops import flops_per_bin, flops_per_patch
 from cortext.training.release.layout import split_days
 
 PARTS = ("load", "augment", "forward", "backward", "step")
@@ -177,20 +178,11 @@ class Ours:
         self.waiting = self.engine.data = _Waiting.of(self.engine.data)
         self.device = self.engine.host
         network = self.trainer.model.network
-        n_features = packed.n_features
-        matrices = [
-            parameter.numel()
-            for module in network.modules()
-            if isinstance(module, torch.nn.GRU | torch.nn.Linear)
-            for name, parameter in module.named_parameters(recurse=False)
-            if "weight" in name
-        ]
         self.facts = {
             "n_parameters": sum(parameter.numel() for parameter in network.parameters()),
             "precision": "bf16" if self.engine.bf16 else "fp32",
-            # A product takes 2 operations a weight forwards and 4 backwards; the features need no gradient.
-            "flops_per_patch": 6 * sum(matrices),
-            "flops_per_bin": 4 * n_features**2,
+            "flops_per_patch": flops_per_patch(network),
+            "flops_per_bin": flops_per_bin(network),
         }
 
     def steps(self, n: int) -> dict[str, Any]:

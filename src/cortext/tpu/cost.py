@@ -1,0 +1,228 @@
+"""What a program that XLA has optimised costs when it runs once: operations, memory traffic, exchanges, loops.
+
+Everything in a loop counts as often as the loop runs. Operations are those of matrix products (a multiplication and an
+addition are two); memory traffic is that of the device's main memory (HBM), and what stays on the chip is none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cortext.tpu.hlo import Array, Computation, Instruction, Program, trip_count
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_NO_TRAFFIC = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
+    "partition-id", "replica-id", "iota", "opt-barrier", "add-dependency",
+}  # fmt: skip
+_SLICES = ("dynamic-slice", "slice", "gather")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclass
+class Loop:
+    """A loop of the program. trips: each time it is entered; entered: how often that is; the rest is of all its trips.
+
+    `trips` is None where the text does not tell; it is then counted as one.
+    """
+
+    name: str
+    source: str
+    trips: int | None
+    entered: int
+    flops: float = 0
+    hbm_bytes: float = 0
+    cycles: float = 0
+
+
+@dataclass
+class Cost:
+    """What one run costs.
+
+    flops:       operations of matrix products, by the width of their operands (`bf16`, `f32`, ...)
+    hbm_bytes:   read from and written to the device's main memory
+    collectives: bytes that each device gives into exchanges, by kind; n_collectives: how many there are
+    cycles:      of the schedule, by the compiler's own estimate; 0 where it makes none
+    loops:       outer ones before those in them
+    """
+
+    flops: Counter[str] = field(default_factory=Counter)
+    hbm_bytes: float = 0
+    collectives: Counter[str] = field(default_factory=Counter)
+    n_collectives: Counter[str] = field(default_factory=Counter)
+    cycles: float = 0
+    loops: list[Loop] = field(default_factory=list)
+
+    @property
+    def iterations(self) -> int:
+        """Runs of loop bodies, one after the other."""
+        return sum((loop.trips or 1) * loop.entered for loop in self.loops)
+
+
+def count(program: Program) -> Cost:
+    """The cost of one run of a program. Of a conditional every branch is counted."""
+    cost = Cost()
+    _add(program, program.entry, 1, cost)
+    return cost
+
+
+def _add(program: Program, computation: Computation, times: int, cost: Cost) -> None:
+    for instruction in computation.instructions.values():
+        if instruction.opcode == "while":
+            _add_loop(program, computation, instruction, times, cost)
+            continue
+        if instruction.opcode in ("call", "conditional"):
+            names = re.findall(r"[\w.\-]+", instruction.attribute("branch_computations"))
+            for name in names or [instruction.attribute("to_apply")]:
+                _add(program, program.computations[name], times, cost)
+            continue
+        for inner, within in _products(program, computation, instruction):
+            cost.flops[precision(inner, within)] += times * product_flops(inner, within)
+        cost.hbm_bytes += times * traffic(program, computation, instruction)
+        cycles = _CYCLES.search(instruction.attributes)
+        cost.cycles += times * int(cycles[1]) if cycles else 0
+        kind = instruction.opcode.removesuffix("-start")
+        if kind in COLLECTIVES:
+            arrays = [array for name in instruction.operands for array in computation.instructions[name].arrays]
+            cost.collectives[kind] += times * sum(array.n_bytes for array in arrays)
+            cost.n_collectives[kind] += times
+
+
+def _add_loop(program: Program, parent: Computation, instruction: Instruction, times: int, cost: Cost) -> None:
+    trips = trip_count(program, parent, instruction)
+    source = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    loop = Loop(instruction.name, source[1] if source else "", trips, times)
+    cost.loops.append(loop)
+    before = cost.flops.total(), cost.hbm_bytes, cost.cycles
+    runs = times * (1 if trips is None else trips)
+    _add(program, program.called(instruction, "body"), runs, cost)
+    _add(program, program.called(instruction, "condition"), runs, cost)
+    loop.flops = cost.flops.total() - before[0]
+    loop.hbm_bytes, loop.cycles = cost.hbm_bytes - before[1], cost.cycles - before[2]
+
+
+def _products(
+    program: Program, computation: Computation, instruction: Instruction
+) -> list[tuple[Instruction, Computation]]:
+    """The matrix products of an instruction: itself, or those in its fusion, with the computation that they are in."""
+    if instruction.opcode in ("dot", "convolution"):
+        return [(instruction, computation)]
+    if instruction.opcode != "fusion":
+        return []
+    inner = program.called(instruction)
+    return [found for each in inner.instructions.values() for found in _products(program, inner, each)]
+
+
+def precision(instruction: Instruction, computation: Computation) -> str:
+    """The wider of a product's operands, and `highest` where it is not to be rounded to bfloat16."""
+    operands = [computation.operand(instruction, number).arrays[0] for number in (0, 1)]
+    widest = max(operands, key=lambda array: array.n_bytes / max(array.size, 1))
+    return f"{widest.dtype} highest" if "highest" in instruction.attribute("operand_precision") else widest.dtype
+
+
+def product_flops(instruction: Instruction, computation: Computation) -> int:
+    """Operations of a `dot` or `convolution`: two for each multiplication that it needs."""
+    left, right = (computation.operand(instruction, number).arrays[0] for number in (0, 1))
+    if instruction.opcode == "dot":
+        summed = math.prod(left.dims[d] for d in instruction.numbers("lhs_contracting_dims"))
+        return 2 * instruction.arrays[0].size * summed
+    return _convolution_flops(instruction, left, right)
+
+
+def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """Products of a convolution, without those with padding or holes: the TPU's compiler makes batched ones so.
+
+    Its labels say which dimension is what: `b` and `f` are batch and features, `i` and `o` the kernel's, digits space.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    assert labels is not None, instruction.attributes
+    inputs, kernel, outputs = labels.groups()
+    out = instruction.arrays[0]
+    taps = 1
+    for axis in (label for label in outputs if label.isdigit()):
+        n_in, n_out = left.dims[inputs.index(axis)], out.dims[outputs.index(axis)]
+        taps *= _taps(n_in, n_out, right.dims[kernel.index(axis)], _window(instruction, int(axis)))
+    return 2 * taps * right.dims[kernel.index("i")] * out.dims[outputs.index("b")] * out.dims[outputs.index("f")]
+
+
+def _window(instruction: Instruction, axis: int) -> dict[str, int]:
+    """The numbers of a convolution's window along one axis."""
+    found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
+    for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
+        if name in found:
+            found[name] = int(values.split("x")[axis].split("_")[0])  # of padding the low side decides
+    return found
+
+
+def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
+    """Pairs of an output and a kernel position that meet an input: not padding, nor a hole between inputs."""
+    at = window["stride"] * np.arange(n_out)[:, None] + window["rhs_dilate"] * np.arange(n_kernel) - window["pad"]
+    inside = (at >= 0) & (at <= (n_in - 1) * window["lhs_dilate"]) & (at % window["lhs_dilate"] == 0)
+    return int(inside.sum())
+
+
+def traffic(program: Program, computation: Computation, instruction: Instruction) -> int:
+    """Bytes that an instruction moves from and to the device's main memory.
+
+    Of what it takes a slice of, the slice counts; of what it writes into, the piece that it writes.
+    """
+    opcode, arrays = instruction.opcode, instruction.arrays
+    if opcode in _NO_TRAFFIC or opcode.endswith("-done"):
+        return 0
+    if opcode == "copy-start":  # its arrays are the target, the source, and a token
+        return sum(array.n_bytes for array in arrays[:2] if array.space == 0)
+    if opcode == "slice-start":  # the source, the target, and a token
+        return sum(arrays[1].n_bytes for array in arrays[:2] if array.space == 0)
+    moved = sum(_written(program, computation, instruction, number) for number in range(len(arrays)))
+    for operand in dict.fromkeys(instruction.operands):
+        source = computation.instructions[operand]
+        if len(source.arrays) == 1 and source.arrays[0].space == 0:
+            moved += _read(program, computation, [instruction], source)
+    return moved
+
+
+def _read(program: Program, computation: Computation, users: list[Instruction], source: Instruction) -> int:
+    """Bytes of `source` that its users read, which may be parts of a fusion."""
+    whole, parts = source.arrays[0].n_bytes, 0
+    for user in users:
+        first = user.operands[0] == source.name
+        if user.opcode in _SLICES and first:
+            parts += user.arrays[0].n_bytes
+        elif user.opcode == "dynamic-update-slice" and first:
+            continue  # what it does not write over stays where it is
+        elif user.opcode == "bitcast" and user.name != computation.root:
+            parts += _read(program, computation, computation.users[user.name], user)
+        elif user.opcode == "fusion":
+            inner = program.called(user)
+            for number in (n for n, name in enumerate(user.operands) if name == source.name):
+                parameter = inner.instructions[inner.parameters[number]]
+                parts += _read(program, inner, inner.users[parameter.name], parameter)
+        else:
+            return whole
+    return min(whole, parts)
+
+
+def _written(program: Program, computation: Computation, instruction: Instruction, number: int) -> int:
+    """Bytes of its array `number` that an instruction writes to main memory."""
+    if instruction.arrays[number].space != 0:
+        return 0
+    at, inside = instruction, computation
+    while True:
+        if at.opcode == "fusion":
+            inside = program.called(at)
+            at = inside.instructions[inside.root]
+        elif at.opcode == "tuple":
+            at, number = inside.operand(at, number), 0
+        elif at.opcode == "bitcast" and at is not instruction:
+            at = inside.operand(at, 0)
+        elif at.opcode == "get-tuple-element":
+            number, at = int(at.attribute("index")), inside.operand(at, 0)
+        elif at.opcode == "dynamic-update-slice":
+            return inside.operand(at, 1).arrays[0].n_bytes
+        else:
+            return at.arrays[min(number, len(at.arrays) - 1)].n_bytes
