@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ from cortext.tpu.probe import ENGINES, MODELS
 Ask = Callable[[dict[str, Any], Mapping[str, str], float], "Answer"]
 DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
 """The simulated recordings of a step: the published number of features, and few trials."""
+
+
+TRIALS = 8
+"""Trials in its batch, at least."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +171,9 @@ def take_steps(
     from cortext.data.simulate import simulate
 
     plan = [
-        (engine.name, kind)
+        (engine.name, kind, count)
         for engine in report.engines
-        for kind in dict.fromkeys(found["kind"] for found in engine.devices)
+        for kind, count in Counter(found["kind"] for found in engine.devices).items()
         if device in (None, kind)
     ]
     steps: list[Step] = []
@@ -179,10 +184,11 @@ def take_steps(
         packed = Path(folder) / "packed"
         simulate(Path(folder) / "data", "tiny", seed=1, overrides=[f"{key}={value}" for key, value in DATA.items()])
         pack(Path(folder) / "data", packed)
-        for engine, kind in plan:
+        for engine, kind, count in plan:
             stage(f"a step of each model with {engine} on {kind}")
             out = str(Path(folder) / f"{engine}-{kind}")
             request = {"do": "steps", "engine": engine, "kind": kind, "tpu": tpu, "data": str(packed), "out": out}
+            request["batch_size"] = count * -(-TRIALS // count)  # cores share it evenly
             steps += _steps(engine, kind, ask(request, ENGINES[engine].env(kind), limit_s))
     return steps
 

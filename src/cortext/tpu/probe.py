@@ -28,7 +28,7 @@ MODELS = {
     ],
 }
 """The published recipes at a size that any machine trains a step of in seconds."""
-STEP = ["num_training_batches=1", "batches_per_train_log=1", "dataset.batch_size=8", "dataset.days_per_batch=2"]
+STEP = ["num_training_batches=1", "batches_per_train_log=1", "dataset.days_per_batch=2"]
 STEP += ["tpu.length_shapes=1", "tpu.compilation_cache=null", "lr_warmup_steps=0", "lr_warmup_steps_day=0"]
 
 
@@ -127,7 +127,9 @@ ENGINES = {
 """Every engine that trains; `training.engine.ENGINES` says where they are."""
 
 
-def take_step(engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path) -> dict[str, Any]:
+def take_step(
+    engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path, batch_size: int
+) -> dict[str, Any]:
     """One training step of a recipe on made-up data: the cores that took it, the loss, seconds with compiling."""
     from dataclasses import replace
 
@@ -141,7 +143,7 @@ def take_step(engine: str, model: str, kind: str, tpu: str | None, data: Path, o
 
     loss, started = Loss(), time.perf_counter()
     place = replace(ENGINES[engine].place(kind), tpu=tpu)
-    overrides = [*STEP, *MODELS[model]]
+    overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
     with Trainer(model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False) as trainer:
         trainer.run()
         name, cores = trainer.engine.name, getattr(trainer.engine, "cores", 1)
@@ -180,6 +182,7 @@ def main() -> None:
                 request["tpu"],
                 Path(request["data"]),
                 Path(request["out"]) / model,
+                request["batch_size"],
             )
         except Exception as error:  # the other models are tried all the same
             answer = {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
