@@ -1,0 +1,220 @@
+"""Layers of the Keras models: what `cortext.models.layers` and `recurrence` are for torch, and equal to them.
+
+B trials, T bins, C features, P patches or steps, D units, G the three gates side by side (3 D): in Keras's order,
+update, reset, new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+register = keras.saving.register_keras_serializable("cortext")
+
+
+@register
+class DayAffine(keras.layers.Layer):  # type: ignore[misc]
+    """Each trial times the matrix of its recording day, plus the day's bias: [days, C, C] and [days, C].
+
+    The days begin as the identity.
+    """
+
+    def __init__(self, n_days: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.n_days = n_days
+
+    def build(self, features_shape: Any, day_shape: Any = None) -> None:
+        """Make the weights for [B, T, C]."""
+        n_features = features_shape[-1]
+
+        def identities(shape: Any, dtype: Any = None) -> Any:
+            return ops.broadcast_to(ops.eye(n_features, dtype=dtype), shape)
+
+        self.day_weight = self.add_weight((self.n_days, n_features, n_features), identities, name="day_weight")
+        self.day_bias = self.add_weight((self.n_days, n_features), "zeros", name="day_bias")
+
+    def call(self, features: Any, day: Any) -> Any:
+        """[B, T, C] of features [B, T, C] and days int [B]."""
+        weight_BCC = ops.take(ops.convert_to_tensor(self.day_weight), day, axis=0)
+        bias_BC = ops.take(ops.convert_to_tensor(self.day_bias), day, axis=0)
+        return ops.matmul(features, weight_BCC) + ops.expand_dims(bias_BC, 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {**super().get_config(), "n_days": self.n_days}
+
+
+@register
+class Patches(keras.layers.Layer):  # type: ignore[misc]
+    """[B, P, size * C] of [B, T, C]: `size` bins side by side, every `stride` bins; in a patch time runs slowest.
+
+    What is left after the last whole patch is passed over. A size of 0 leaves single bins.
+    """
+
+    def __init__(self, size: int, stride: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.size, self.stride = size, stride
+
+    def call(self, features: Any) -> Any:
+        """[B, P, size * C] of [B, T, C]."""
+        if self.size == 0:
+            return features
+        n_trials, n_bins, n_features = ops.shape(features)
+        n_patches = (n_bins - self.size) // self.stride + 1
+        # A patch is `per_patch` blocks of `stride` bins, the last perhaps not whole: few and wide pieces.
+        per_patch = -(-self.size // self.stride)
+        needed = (n_patches + per_patch - 1) * self.stride
+        features = ops.pad(features[:, :needed], ((0, 0), (0, max(0, needed - n_bins)), (0, 0)))
+        blocks = ops.reshape(features, (n_trials, needed // self.stride, self.stride * n_features))
+        wide = ops.concatenate([blocks[:, j : j + n_patches] for j in range(per_patch)], axis=-1)
+        return wide[..., : self.size * n_features]
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {**super().get_config(), "size": self.size, "stride": self.stride}
+
+
+@register
+class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
+    """Its input, bit for bit; the gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016)."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        # Without autocast, which would round the strength to bfloat16.
+        super().__init__(**{**kwargs, "autocast": False})
+
+    def call(self, x: Any, strength: Any) -> Any:
+        """`x` of any shape; strength: a number or a scalar tensor."""
+        x32 = ops.cast(x, "float32")
+        fixed = ops.stop_gradient(x32)
+        return ops.cast(fixed - ops.cast(strength, "float32") * (x32 - fixed), x.dtype)
+
+
+@register
+class GRULayer(keras.layers.GRU):  # type: ignore[misc]
+    """A GRU layer whose loop holds one matrix product a step and nothing else that could be done at once.
+
+    Weights and results are those of `keras.layers.GRU`, which multiplies the inputs step by step and adds up the
+    recurrent weights' gradient step by step. On a GPU it is `keras.layers.GRU`: that is cuDNN. Gives out the state
+    after every step, and the last one.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        # The release's initial weights, and torch's biases: see `cortext.models.layers.initialise`.
+        bound = units**-0.5
+        initial = {"bias_initializer": keras.initializers.RandomUniform(-bound, bound)}
+        super().__init__(units, **{**initial, **kwargs, "return_sequences": True, "return_state": True})
+
+    def inner_loop(self, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+        """Last state, the states after every step [B, P, D], and the last state in a list."""
+        if mask is not None or _has_gpu():
+            return super().inner_loop(sequences, initial_state, mask, training)
+        input_bias_G, recurrent_bias_G = ops.unstack(ops.convert_to_tensor(self.cell.bias), 2)
+        input_BPG = ops.matmul(sequences, self.cell.kernel) + input_bias_G
+        h0_BD = ops.cast(initial_state[0], "float32")
+        weight_DG = ops.copy(self.cell.recurrent_kernel)  # a value, no variable
+        h_BPD = recurrence(ops.cast(input_BPG, "float32"), h0_BD, weight_DG, ops.cast(recurrent_bias_G, "float32"))
+        return h_BPD[:, -1], h_BPD, [h_BPD[:, -1]]
+
+
+def _has_gpu() -> bool:
+    return any(device.startswith("gpu") for device in keras.distribution.list_devices("gpu"))
+
+
+@ops.custom_gradient  # type: ignore[untyped-decorator]
+def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
+    """The state after every step, float32 [B, P, D]; see `cortext.models.recurrence`.
+
+    input_BPG: float32, what a step gets from its input, with the bias
+    weight_DG: products with it are taken in its type, everything else is in float32
+    """
+
+    def step(h_BD: Any, input_BG: Any) -> tuple[Any, Any]:
+        recurrent = _product(h_BD, weight_DG) + bias_G
+        z, _, n, _ = _gates(input_BG, recurrent)
+        h_BD = z * h_BD + (1 - z) * n
+        return h_BD, h_BD
+
+    input_PBG = ops.transpose(input_BPG, (1, 0, 2))
+    h_PBD = ops.scan(step, h0_BD, input_PBG)[1]
+
+    def gradient(*args: Any, upstream: Any = None) -> Any:
+        (d_BPD,) = args if upstream is None else (upstream,)
+        before_PBD = ops.concatenate([ops.expand_dims(h0_BD, 0), h_PBD[:-1]])
+        recurrent = _product(before_PBD, weight_DG) + bias_G
+        z, r, n, recurrent_n = _gates(input_PBG, recurrent)
+        d_n = (1 - z) * (1 - n * n)
+        d_recurrent = ops.concatenate(
+            [(before_PBD - n) * z * (1 - z), d_n * recurrent_n * r * (1 - r), d_n * r], axis=-1
+        )
+        weight_GD = ops.transpose(weight_DG)
+
+        def back(d_BD: Any, at: Any) -> tuple[Any, Any]:
+            """From the gradient that comes to a state out of the future to the one of the state before."""
+            d_own, z, scale = at
+            d_state, d_BD = d_BD
+            d_state = d_BD + d_own  # the whole gradient of this state
+            return (d_state, d_state * z + _product(ops.tile(d_state, (1, 3)) * scale, weight_GD)), (d_state, d_BD)
+
+        zeros = ops.zeros_like(h0_BD)
+        (_, d_h0), (d_PBD, _) = ops.scan(
+            back, (zeros, zeros), (ops.transpose(d_BPD, (1, 0, 2)), z, d_recurrent), reverse=True
+        )
+        d_recurrent = d_recurrent * ops.tile(d_PBD, (1, 1, 3))
+        n_units = h0_BD.shape[-1]
+        d_input = ops.concatenate([d_recurrent[..., : 2 * n_units], d_PBD * d_n], axis=-1)
+        rows = [ops.reshape(ops.cast(a, weight_DG.dtype), (-1, a.shape[-1])) for a in (before_PBD, d_recurrent)]
+        d_weight = ops.matmul(ops.transpose(rows[0]), rows[1])
+        return ops.transpose(d_input, (1, 0, 2)), d_h0, d_weight, ops.sum(d_recurrent, axis=(0, 1))
+
+    return ops.transpose(h_PBD, (1, 0, 2)), gradient
+
+
+def _product(x: Any, weight: Any) -> Any:
+    return ops.cast(ops.matmul(ops.cast(x, weight.dtype), weight), "float32")
+
+
+def _gates(inputs: Any, recurrent: Any) -> tuple[Any, Any, Any, Any]:
+    """Update gate, reset gate, candidate, and the recurrent part of the candidate."""
+    (z, r, n), (recurrent_z, recurrent_r, recurrent_n) = ops.split(inputs, 3, -1), ops.split(recurrent, 3, -1)
+    z, r = ops.sigmoid(z + recurrent_z), ops.sigmoid(r + recurrent_r)
+    return z, r, ops.tanh(n + r * recurrent_n), recurrent_n
+
+
+class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
+    """Seeds of dropout: in `of(key)` a function of the key alone, otherwise as any `SeedGenerator` gives them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.seed = seed
+        self._key: Any = None
+        self._drawn = 0
+
+    @contextmanager
+    def of(self, key: Any) -> Iterator[None]:
+        """A context in which seeds are drawn from `key`, an integer or a scalar integer tensor."""
+        self._key, self._drawn = key, 0
+        try:
+            yield
+        finally:
+            self._key = None
+
+    def next(self, ordered: bool = True) -> Any:
+        """The next seed, int [2]."""
+        if self._key is None:
+            return super().next(ordered)
+        self._drawn += 1
+        first = ops.convert_to_tensor(np.int64((self.seed << 8) + self._drawn), dtype=self.state.dtype)
+        return ops.stack([first, ops.cast(self._key, self.state.dtype)])
+
+
+def dropout(x: Any, rate: float, seeds: StepSeeds, training: bool) -> Any:
+    """Dropout with probability `rate` while `training`, drawn in float32 whatever the type of `x`."""
+    if not training or rate == 0:
+        return x
+    keep = keras.random.uniform(ops.shape(x), dtype="float32", seed=seeds) >= rate
+    return ops.where(keep, x / (1 - rate), ops.zeros_like(x))

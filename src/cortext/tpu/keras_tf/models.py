@@ -1,0 +1,268 @@
+"""The models in Keras: `cortext.models.gru` and `cortext.models.triple_gru`, with their settings and their weights.
+
+A batch is a mapping of tensors, of which the models read `features` [B, T, C] (smoothed) and `day` int [B].
+
+B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L layers, V tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from cortext.config import from_mapping, to_mapping
+from cortext.errors import ConfigError
+from cortext.models import GRUConfig, TripleGRUConfig
+from cortext.tpu.keras_tf.layers import DayAffine, GradientReversal, GRULayer, Patches, dropout, register
+from cortext.tpu.keras_tf.loss import keras_loss
+from cortext.tpu.keras_tf.optimizer import DayAdamW
+from cortext.tpu.keras_tf.steps import Steps
+from cortext.training.config import TrainConfig
+
+
+class DayLayers(Steps):
+    """The base of a network that reads bins: an affine map for each day, softsign, dropout, patches.
+
+    config: the settings, a dataclass
+    n_days: None makes no day layers: the network then reads patches that another has made
+    """
+
+    def __init__(self, config: Any, *, n_days: int | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config: Any = config
+        self.n_days = n_days
+        if n_days is not None:
+            own = {"dtype": self.dtype_policy}
+            self.days = DayAffine(n_days, trainable=self.config.input_network.input_trainable, **own)
+            self.patches = Patches(self.config.patch_size, self.config.patch_stride, **own)
+
+    def n_patches(self, n_bins: Any) -> Any:
+        """Frames of logits for `n_bins` bins (an int, array or tensor): none for fewer than one patch."""
+        if self.config.patch_size == 0:
+            return n_bins
+        return ops.maximum((n_bins - self.config.patch_size) // self.config.patch_stride + 1, 0)
+
+    def patch_width(self, inputs_shape: Any) -> int:
+        """Values in a patch, from the shapes of what `call` gets."""
+        if self.n_days is None:
+            return int(inputs_shape[-1])
+        n_features: int = inputs_shape["features"][-1]
+        return n_features * max(int(self.config.patch_size), 1)
+
+    def build_inputs(self, inputs_shape: Any) -> None:
+        """Make the weights of the day layers, where there are any."""
+        if self.n_days is not None:
+            self.days.build(inputs_shape["features"])
+            self.patches.build(inputs_shape["features"])
+
+    def inputs_of(self, inputs: Any, training: bool) -> Any:
+        """Patches [B, P, I] of a batch; without day layers, what it was given."""
+        if self.n_days is None:
+            return inputs
+        x_BTC = ops.softsign(self.days(inputs["features"], inputs["day"]))
+        return self.patches(dropout(x_BTC, self.config.input_network.input_layer_dropout, self.seeds, training))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        own = {"config": to_mapping(self.config), "n_days": self.n_days, "accumulation": self.accumulation}
+        policy = keras.saving.serialize_keras_object(self.dtype_policy)
+        return {"name": self.name, "trainable": self.trainable, "dtype": policy, "seed": self.seeds.seed, **own}
+
+
+class Recurrent(DayLayers):
+    """A GRU from a learnt first state, and a linear map to `n_out` values; None gives out the hidden units."""
+
+    def __init__(
+        self, config: Any, *, n_units: int, n_layers: int, n_days: int | None, n_out: int | None, **kwargs: Any
+    ) -> None:
+        super().__init__(config, n_days=n_days, **kwargs)
+        own = {"dtype": self.dtype_policy}
+        self.n_units, self.n_out = n_units, n_out
+        learns = getattr(self.config, "rnn_trainable", True)
+        self.gru = [GRULayer(n_units, name=f"gru_{layer}", trainable=learns, **own) for layer in range(n_layers)]
+        bound = n_units**-0.5
+        biases = keras.initializers.RandomUniform(-bound, bound)
+        self.out = None if n_out is None else keras.layers.Dense(n_out, bias_initializer=biases, name="out", **own)
+
+    def build(self, inputs_shape: Any) -> None:
+        """Make the weights for a batch, or for patches [B, P, I]."""
+        width = self.patch_width(inputs_shape)
+        self.build_inputs(inputs_shape)
+        for layer in self.gru:
+            layer.build((None, None, width))
+            width = self.n_units
+        if self.out is not None:
+            self.out.build((None, None, width))
+        bound = (3 / self.n_units) ** 0.5  # Xavier's, as the release has it
+        self.h0 = self.add_weight((1, 1, self.n_units), keras.initializers.RandomUniform(-bound, bound), name="h0")
+        self.built = True
+
+    def call(self, inputs: Any, state: Any = None, training: bool = False) -> tuple[Any, Any]:
+        """Output [B, P, .] and the states [L, B, D] after the last patch.
+
+        inputs: a batch; without day layers, patches [B, P, I]
+        state:  the states to go on from; None starts from the learnt one
+        """
+        x_BPI = self.inputs_of(inputs, training)
+        n_trials = ops.shape(x_BPI)[0]
+        first_BD = ops.broadcast_to(ops.convert_to_tensor(self.h0)[0], (n_trials, self.n_units))
+        last = []
+        for number, layer in enumerate(self.gru):
+            if number:
+                x_BPI = dropout(x_BPI, self.config.rnn_dropout, self.seeds, training)
+            x_BPI, state_BD = layer(x_BPI, initial_state=first_BD if state is None else state[number])
+            last.append(state_BD)
+        return x_BPI if self.out is None else self.out(x_BPI), ops.stack(last)
+
+
+class _Classifier(Recurrent):
+    """A recurrent network that gives out logits."""
+
+    def __init__(self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any) -> None:
+        super().__init__(config, n_days=n_days, n_out=n_classes, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {**super().get_config(), "n_classes": self.n_out}
+
+
+def _settings(cls: type, config: Any) -> Any:
+    """A settings dataclass, from a mapping (as `get_config` gives) or unchanged."""
+    return config if dataclasses.is_dataclass(config) else from_mapping(cls, config)
+
+
+@register
+class GRU(_Classifier):
+    """The baseline: day layer, patches, GRU, output."""
+
+    def __init__(self, config: Any, *, n_days: int, n_classes: int, **kwargs: Any) -> None:
+        config = _settings(GRUConfig, config)
+        shape = {"n_units": config.n_units, "n_layers": config.n_layers}
+        super().__init__(config, n_days=n_days, n_classes=n_classes, **shape, **kwargs)
+
+
+@register
+class CleanSpeechModel(_Classifier):
+    """Logits [B, P, V] of patches without noise. `n_days` gives it day layers of its own, for use alone."""
+
+    def __init__(self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any) -> None:
+        config = _settings(TripleGRUConfig, config)
+        shape = {"n_units": config.clean_units, "n_layers": config.clean_layers}
+        super().__init__(config, n_days=n_days, n_classes=n_classes, **shape, **kwargs)
+
+
+@register
+class NoisySpeechModel(_Classifier):
+    """Logits [B, P, V] of the noise in patches. It has no day layers: the noise has been through them."""
+
+    def __init__(self, config: Any, *, n_classes: int, n_days: None = None, **kwargs: Any) -> None:
+        assert n_days is None, "the noise has been through the day layers"
+        config = _settings(TripleGRUConfig, config)
+        shape = {"n_units": config.noisy_units, "n_layers": config.noisy_layers}
+        super().__init__(config, n_classes=n_classes, **shape, **kwargs)
+
+
+@register
+class NoiseModel(Recurrent):
+    """Estimates the noise [B, P, I] in patches. `n_days` gives it day layers of its own, for use alone.
+
+    Where the hidden units are as many as a patch has values they are the estimate; `build` finds out.
+    """
+
+    def __init__(self, config: Any, *, n_days: int | None = None, **kwargs: Any) -> None:
+        config = _settings(TripleGRUConfig, config)
+        shape = {"n_units": config.noise_units, "n_layers": config.noise_layers}
+        super().__init__(config, n_days=n_days, n_out=None, **shape, **kwargs)
+
+    def build(self, inputs_shape: Any) -> None:
+        """Make the weights for a batch, or for patches [B, P, I]."""
+        width = self.patch_width(inputs_shape)
+        if width != self.n_units:
+            bound = self.n_units**-0.5
+            biases = keras.initializers.RandomUniform(-bound, bound)
+            self.out = keras.layers.Dense(width, bias_initializer=biases, name="out", dtype=self.dtype_policy)
+        super().build(inputs_shape)
+
+
+@register
+class TripleGRU(DayLayers):
+    """Day layers, patches, and the three networks of the adversarial model."""
+
+    def __init__(self, config: Any, *, n_days: int, n_classes: int, **kwargs: Any) -> None:
+        super().__init__(_settings(TripleGRUConfig, config), n_days=n_days, **kwargs)
+        self.n_classes = n_classes
+        own: dict[str, Any] = {"dtype": self.dtype_policy}
+        self.noise_model = NoiseModel(self.config, **own)
+        self.clean_speech_model = CleanSpeechModel(self.config, n_classes=n_classes, **own)
+        self.noisy_speech_model = NoisySpeechModel(self.config, n_classes=n_classes, **own)
+        self.reversal = GradientReversal(**own)
+        for network in (self.noise_model, self.clean_speech_model, self.noisy_speech_model):
+            network.seeds = self.seeds  # one sequence of seeds, so that no two networks drop the same
+
+    def build(self, inputs_shape: Any) -> None:
+        """Make the weights for a batch."""
+        self.build_inputs(inputs_shape)
+        patches_shape = (None, None, self.patch_width(inputs_shape))
+        self.reversal.build(patches_shape)
+        for network in (self.noise_model, self.clean_speech_model, self.noisy_speech_model):
+            network.build(patches_shape)
+        self.built = True
+
+    def call(
+        self,
+        inputs: Mapping[str, Any],
+        state: Any = None,
+        mode: str = "inference",
+        reversal: Any = 0.0,
+        training: bool = False,
+    ) -> Any:
+        """Logits of a batch, not normalised.
+
+        state:    of both networks, to go on from; None starts from the learnt ones
+        mode:     `inference` leaves the adversary out; `full` is for training
+        reversal: how much of the adversary's gradient the noise model gets, with the sign reversed: a float32 scalar
+        Of `inference`: [B, P, V] and the states after the last patch. Of `full`: the same logits, those of the
+        adversary [B, P, V], and the noise [B, P, I].
+        """
+        x_BPI = self.inputs_of(inputs, training)
+        noise_state, clean_state = state or (None, None)
+        noise_BPI, noise_state = self.noise_model(x_BPI, state=noise_state, training=training)
+        clean_BPV, clean_state = self.clean_speech_model(x_BPI - noise_BPI, state=clean_state, training=training)
+        if mode == "inference":
+            return clean_BPV, (noise_state, clean_state)
+        noisy_BPV, _ = self.noisy_speech_model(self.reversal(noise_BPI, reversal), training=training)
+        return clean_BPV, noisy_BPV, noise_BPI
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {**super().get_config(), "n_classes": self.n_classes}
+
+
+MODELS: dict[str, type[DayLayers]] = {"gru": GRU, "triple_gru": TripleGRU}
+"""The models by their `kind`, as in `cortext.models.MODELS`."""
+
+
+def keras_model(config: TrainConfig, *, n_features: int, n_days: int, n_classes: int, bf16: bool = False) -> Any:
+    """The model of a run, with its weights made, compiled with the run's optimiser and loss.
+
+    Raises ConfigError for a model or a loss that has no Keras form.
+    """
+    if config.model.kind not in MODELS:
+        what = f"model {config.model.kind!r} has no Keras form"
+        raise ConfigError(what, fix=f"use --backend torch, or the model {' or '.join(MODELS)}")
+    loss = keras_loss(config)
+    model = MODELS[config.model.kind](
+        config.model,
+        n_days=n_days,
+        n_classes=n_classes,
+        seed=config.seed,
+        accumulation=config.gradient_accumulation_steps,
+        dtype="mixed_bfloat16" if bf16 else "float32",
+    )
+    model.build({"features": (None, None, n_features), "day": (None,)})
+    model.compile(optimizer=DayAdamW.of(config), loss=loss)
+    return model

@@ -1,0 +1,129 @@
+"""What `fit`, `evaluate` and `predict` do with a batch, for every model: TensorFlow's side of it.
+
+A batch is a mapping of tensors, see `loss`. Everything random in training step `k` is a function of (seed, k, replica).
+
+B trials of a replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cortext.errors import ConfigError
+from cortext.tpu.keras_tf.layers import StepSeeds
+from cortext.tpu.keras_tf.loss import Adversarial, batch_ctc
+
+
+class Steps(keras.Model):  # type: ignore[misc]
+    """The base of the models. Compile them with an optimiser (`DayAdamW`) and a loss of `loss`.
+
+    seed:         decides dropout
+    accumulation: pieces in which a batch goes through the model: the same gradient with less memory
+    """
+
+    def __init__(self, *, seed: int = 0, accumulation: int = 1, **kwargs: Any) -> None:
+        # Without autocast: the layers cast what they get, and nothing rounds the reversal strength.
+        super().__init__(**{**kwargs, "autocast": False})
+        self.accumulation = accumulation
+        self.seeds = StepSeeds(seed)
+        self.means = {name: keras.metrics.Mean(name=name) for name in ("loss", *Adversarial.parts, "grad_norm")}
+
+    def compile(self, optimizer: Any, loss: Any, **kwargs: Any) -> None:
+        """As of every Keras model; `loss` is one of `cortext.tpu.keras_tf.loss`."""
+        super().compile(optimizer=optimizer, **kwargs)
+        self.loss = loss  # not handed on: it is no function of a prediction and a truth
+        self.compiled_with = {"optimizer": optimizer, "loss": loss, **kwargs}
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """What `compile_from_config` takes."""
+        return {key: keras.saving.serialize_keras_object(value) for key, value in self.compiled_with.items()}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compile as `get_compile_config` describes it; called when a `.keras` file is read."""
+        self.compile(**{key: keras.saving.deserialize_keras_object(value) for key, value in config.items()})
+        self.optimizer.build(self.trainable_variables)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The running means: they start afresh with every epoch."""
+        parts = self.loss.parts if self.compiled else ()
+        return [self.means[name] for name in ("loss", *parts, "grad_norm")]
+
+    def update(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """One optimiser step, in a replica: the losses of its trials, float32 [B] by name, and the gradient's norm.
+
+        What is minimised is the mean over the trials of all replicas. Where the norm is not finite nothing moves.
+        Raises ConfigError for a batch that cannot be taken apart into `accumulation` equal pieces.
+        """
+        replica = tf.distribute.get_replica_context()
+        replicas = replica.num_replicas_in_sync
+        n_trials, n_pieces = batch["features"].shape[0], self.accumulation
+        if n_trials % n_pieces:
+            what = f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal pieces"
+            raise ConfigError(what, fix="change gradient_accumulation_steps or dataset.batch_size")
+        step, variables = self.optimizer.iterations.value, self.trainable_variables
+
+        def piece(number: Any) -> tuple[dict[str, Any], list[Any]]:
+            """Losses and gradients of every `n_pieces`-th trial."""
+            part = {name: _part(x, number, n_pieces) for name, x in batch.items()} if n_pieces > 1 else batch
+            key = (tf.cast(step, tf.int64) * n_pieces + tf.cast(number, tf.int64)) * replicas
+            with self.seeds.of(key + tf.cast(replica.replica_id_in_sync_group, tf.int64)), tf.GradientTape() as tape:
+                losses = self.loss(self, part, step)
+                objective = tf.reduce_sum(losses["loss"]) / (n_trials * replicas)
+            unconnected = tf.UnconnectedGradients.ZERO
+            found = tape.gradient(objective, [v.value for v in variables], unconnected_gradients=unconnected)
+            return losses, [tf.convert_to_tensor(gradient) for gradient in found]
+
+        losses, gradients = piece(0) if n_pieces == 1 else _added(piece, n_pieces, n_trials)
+        norm = self.optimizer.move(gradients, variables, batch["day"])
+        return losses, norm
+
+    def train_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """One optimiser step; the means so far of the losses and of the gradient's norm."""
+        losses, norm = self.update(data)
+        for name, loss_B in losses.items():
+            self.means[name].update_state(loss_B)
+        self.means["grad_norm"].update_state(norm)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def test_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean CTC loss so far of the logits that the model gives out."""
+        loss_B = batch_ctc(self(data, training=False)[0], data)
+        self.means["loss"].update_state(loss_B, sample_weight=tf.cast(data["n_patches"] > 0, tf.float32))
+        return {"loss": self.means["loss"].result()}
+
+    def predict_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """`logits`, float32 [B, P, V], and `n_patches` [B] of each trial: what follows in `logits` is padding."""
+        return {"logits": tf.cast(self(data, training=False)[0], tf.float32), "n_patches": data["n_patches"]}
+
+
+def _part(x: Any, number: Any, n_pieces: int) -> Any:
+    """Every `n_pieces`-th trial from `number` on."""
+    return tf.reshape(x, (-1, n_pieces, *x.shape[1:]))[:, number]
+
+
+def _added(piece: Any, n_pieces: int, n_trials: int) -> tuple[dict[str, Any], list[Any]]:
+    """The losses of all pieces in the order of the trials, and the sum of their gradients: one piece at a time."""
+    losses, gradients = piece(0)
+    names = list(losses)
+    rows = [tf.TensorArray(tf.float32, n_pieces, element_shape=losses[name].shape) for name in names]
+    rows = [row.write(0, losses[name]) for row, name in zip(rows, names, strict=True)]
+
+    def body(number: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
+        losses, gradients = piece(number)
+        rows = [row.write(number, losses[name]) for row, name in zip(rows, names, strict=True)]
+        return number + 1, rows, [a + b for a, b in zip(sums, gradients, strict=True)]
+
+    _, rows, gradients = tf.while_loop(
+        lambda number, *_: number < n_pieces,
+        body,
+        (1, rows, gradients),
+        parallel_iterations=1,
+        maximum_iterations=n_pieces - 1,
+    )
+    stacked = [tf.reshape(tf.transpose(row.stack()), (n_trials,)) for row in rows]
+    return dict(zip(names, stacked, strict=True)), gradients
