@@ -84,6 +84,10 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     On a CPU four numbers share a 64-bit draw: drawing is serial, and with one draw per number it takes longer than the
     matrix product that it feeds.
     """
+    if on_xla(x):
+        from cortext.models import xla
+
+        return xla.dropout(x, p, training)
     if x.device.type != "cpu" or not training or p == 0:
         return F.dropout(x, p, training)
     below = round(p * 65536)

@@ -17,8 +17,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
-import torch.nn.functional as F
+import torchax
 from torch import nn
 from torchax.interop import call_jax
 
@@ -54,7 +55,7 @@ def gru(
     run, last, x = partial(_layer, dtype=_operand_dtype()), [], x_BPI.transpose(0, 1)
     for layer in range(module.num_layers):
         if layer:
-            x = F.dropout(x, module.dropout, module.training)
+            x = dropout(x, module.dropout, module.training)
         names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         x = _on_jax(run, x, state_LBD[layer], *(getattr(module, name) for name in names))
         last.append(x[-1] if n_patches_B is None else _on_jax(_at_end, x, n_patches_B))
@@ -69,6 +70,30 @@ def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, b
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
     """See `cortext.models.layers.patches`: blocks of `stride` bins side by side, which needs slices only."""
     return _on_jax(partial(_patches, size=size, stride=stride), x_BTC)
+
+
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """See `cortext.models.layers.dropout`; the draw is a function of torchax's key, wherever the trials lie."""
+    if not training or p == 0:
+        return x
+    key = torchax.default_env().get_and_rotate_prng_key()
+    return _on_jax(lambda x: jnp.where(_bits(key, x.shape) >= int(p * 2**32), x / (1 - p), 0.0), x)
+
+
+def _bits(key: Array, shape: tuple[int, ...]) -> Array:
+    """32 random bits for each element, uint32: a hash of its number (Wellons' `lowbias32`, with each half of the key).
+
+    JAX's own generator takes a hundred operations for each, and most of the time that a step takes to compile.
+    """
+    number = jnp.zeros(shape, jnp.uint32)
+    for axis, size in enumerate(shape):
+        number = number * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+    for half in jax.random.key_data(key):
+        number = number ^ half
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            number = (number ^ (number >> shift)) * np.uint32(factor)
+        number = number ^ (number >> 16)
+    return number
 
 
 def _on_jax(function: Callable[..., Array], *tensors: torch.Tensor) -> torch.Tensor:
@@ -132,27 +157,29 @@ def _at_end(x_PBD: Array, n_patches_B: Array) -> Array:
 
 
 def _layer(x_PBI: Array, h0_BD: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, dtype: Any) -> Array:
-    input_PBG = product("pbi,gi->pbg", x_PBI, w_ih, dtype) + b_ih
-    return _recurrence(dtype, input_PBG, h0_BD.astype(jnp.float32), w_hh, b_hh)
+    input_PBG = product("pbi,gi->pbg", x_PBI, w_ih, dtype)
+    return _recurrence(dtype, input_PBG, h0_BD.astype(jnp.float32), w_hh, b_ih, b_hh)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recurrence(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_hh: Array) -> Array:
-    """The state after every step, float32 [P, B, D], of what each step gets from its input.
+def _recurrence(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
+    """The state after every step, float32 [P, B, D], of what each step gets from its input, without its bias.
 
     r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where recurrent
     is the product of h_before with the recurrent weights.
     """
-    return _recurrence_forward(dtype, input_PBG, h0_BD, w_hh, b_hh)[0]
+    return _recurrence_forward(dtype, input_PBG, h0_BD, w_hh, b_ih, b_hh)[0]
 
 
-def _recurrence_forward(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_hh: Array) -> tuple[Array, Any]:
+def _recurrence_forward(
+    dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array, b_ih: Array, b_hh: Array
+) -> tuple[Array, Any]:
     weight = w_hh.astype(dtype)
     transposed = weight.T  # once; a TPU would do it in every step
 
     def step(h: Array, input_BG: Array) -> tuple[Array, tuple[Array, ...]]:
         recurrent = _einsum("bd,dg->bg", h.astype(dtype), transposed) + b_hh
-        input_r, input_z, input_n = jnp.split(input_BG, 3, axis=-1)
+        input_r, input_z, input_n = jnp.split(input_BG + b_ih, 3, axis=-1)
         recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent, 3, axis=-1)
         r, z = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
         n = jnp.tanh(input_n + r * recurrent_n)
@@ -163,7 +190,7 @@ def _recurrence_forward(dtype: Any, input_PBG: Array, h0_BD: Array, w_hh: Array,
     return h_PBD, (h_PBD, gates, h0_BD, weight)
 
 
-def _recurrence_backward(dtype: Any, kept: Any, d_h_PBD: Array) -> tuple[Array, Array, Array, Array]:
+def _recurrence_backward(dtype: Any, kept: Any, d_h_PBD: Array) -> tuple[Array, ...]:
     # The gradient of the recurrent weights is one product over all steps, where a differentiated scan has one in each.
     h_PBD, (r, z, n, recurrent_n), h0_BD, weight = kept
     before = jnp.concatenate([h0_BD[None], h_PBD[:-1]])
@@ -179,10 +206,13 @@ def _recurrence_backward(dtype: Any, kept: Any, d_h_PBD: Array) -> tuple[Array, 
         return d_before, jnp.concatenate([d_r, d_z, d_n], axis=-1)
 
     d_h0, d_input = jax.lax.scan(step, jnp.zeros_like(h0_BD), (d_h_PBD, before, r, z, n, recurrent_n), reverse=True)
-    n_units = h0_BD.shape[1]
-    d_recurrent = d_input.at[..., 2 * n_units :].multiply(r)
+    d_rz, d_n = jnp.split(d_input, [2 * h0_BD.shape[1]], axis=-1)
+    d_recurrent_n = d_n * r
+    d_recurrent = jnp.concatenate([d_rz, d_recurrent_n], axis=-1)
     d_weight = _einsum("pbg,pbd->gd", d_recurrent.astype(dtype), before.astype(dtype))
-    return d_input, d_h0, d_weight, d_recurrent.sum((0, 1))
+    d_b_ih = d_input.sum((0, 1))
+    d_b_hh = jnp.concatenate([d_b_ih[: d_rz.shape[-1]], d_recurrent_n.sum((0, 1))])
+    return d_input, d_h0, d_weight, d_b_ih, d_b_hh
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
