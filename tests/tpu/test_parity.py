@@ -104,7 +104,7 @@ def test_logits_are_those_of_torch_in_every_frame_of_a_trial(side):
     network = make_network(side.config).double().eval()
     batch = side.torch_batch(network)
     expected = network(batch.x_BTC, batch.day_B)[0].detach().numpy()
-    program = side.programs.lower_forward(N_BINS).compile()
+    program = side.programs.lower_forward(N_BINS, len(batch), side.programs.mesh).compile()
     features = batch.x_BTC.float().numpy()
     n_patches_B = batch.n_patches_B.numpy().astype(np.int32)
     found = np.asarray(program(side.weights, {}, features, side.batch["day"], n_patches_B))

@@ -1,12 +1,26 @@
-"""How a batch lies on the cores of all hosts: trials are shared out over one axis, weights are everywhere the same."""
+"""How a batch lies on the cores of all hosts: trials are shared out over one axis, weights are everywhere the same.
+
+Several hosts of a slice are several processes, one on each, which start the same command.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cortext.errors import RunError
+from cortext.tpu.find import Found, find_tpu
+from cortext.training.distributed import ALONE, Processes
+from cortext.training.engine import Place
 
 DATA = "data"
 """The axis along which the trials of a batch are shared out."""
@@ -25,3 +39,69 @@ def by_trial(mesh: Mesh) -> NamedSharding:
 def everywhere(mesh: Mesh) -> NamedSharding:
     """The layout of an array that every core has whole."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def put(layout: NamedSharding, tree: Any) -> Any:
+    """Arrays of the host on the cores. Laid out by trial, they are this host's rows of what all hosts have."""
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(layout, np.asarray(x)), tree)
+
+
+def own_rows(array: jax.Array) -> np.ndarray:
+    """What this host's cores have of an array that is laid out by trial, in order."""
+    shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards])
+
+
+def own_copy(array: jax.Array) -> np.ndarray:
+    """An array that every core has, on this host."""
+    return np.asarray(array.addressable_data(0))
+
+
+def find_own_tpu(place: Place) -> Found:
+    """The TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices. Raises RunError without one.
+
+    `JAX_PLATFORMS=cpu` is for trying things out: the same programs on a CPU.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if place.tpu is None and platforms and "tpu" not in platforms.split(","):
+        return Found(looked=(("JAX_PLATFORMS", platforms),))
+    return find_tpu(place.tpu).required(attached=True)
+
+
+@dataclass(frozen=True)
+class Hosts(Processes):
+    """The processes of a slice, which talk over JAX."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """See `Processes`."""
+        content = np.frombuffer(pickle.dumps(value), np.uint8)
+        lengths = multihost_utils.process_allgather(np.array(len(content))).tolist()
+        room = 1 << max(lengths).bit_length()  # few sizes, because each is a program
+        contents = multihost_utils.process_allgather(np.pad(content, (0, room - len(content))))
+        return [pickle.loads(row[:length].tobytes()) for row, length in zip(contents, lengths, strict=True)]
+
+
+@contextmanager
+def hosts(place: Place) -> Iterator[Processes]:
+    """A context in which the hosts of a slice train together; one host alone needs nothing for it.
+
+    Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    say who is who. Raises RunError where the others do not come.
+    """
+    found = find_own_tpu(place)
+    several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
+    if not several or jax.distributed.is_initialized():
+        yield Hosts(jax.process_index(), jax.process_count()) if jax.distributed.is_initialized() else ALONE
+        return
+    number, count = os.environ.get("JAX_PROCESS_ID"), os.environ.get("JAX_NUM_PROCESSES")
+    try:
+        jax.distributed.initialize(
+            num_processes=None if count is None else int(count), process_id=None if number is None else int(number)
+        )
+    except (RuntimeError, ValueError) as error:
+        what = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
+        raise RunError(what, fix="start the same command on every host (`--worker=all`)") from None
+    try:
+        yield Hosts(jax.process_index(), jax.process_count())
+    finally:
+        jax.distributed.shutdown()

@@ -82,13 +82,15 @@ class Programs:
         state = jax.eval_shape(first_state, weights)
         return self._lower(program, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0))
 
-    def lower_forward(self, n_bins: int) -> Any:
-        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day, n_patches)."""
-        whole, shared = everywhere(self.mesh), by_trial(self.mesh)
+    def lower_forward(self, n_bins: int, n_trials: int, mesh: Mesh) -> Any:
+        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day, n_patches).
+
+        mesh: the cores that share the trials, perhaps fewer than train
+        """
+        whole, shared = everywhere(mesh), by_trial(mesh)
         program = jax.jit(self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared)
-        size = self.config.dataset.batch_size
-        of_trials = jax.ShapeDtypeStruct((size,), jnp.int32)
-        features = jax.ShapeDtypeStruct((size, n_bins, self.n_features), jnp.float32)
+        of_trials = jax.ShapeDtypeStruct((n_trials,), jnp.int32)
+        features = jax.ShapeDtypeStruct((n_trials, n_bins, self.n_features), jnp.float32)
         return self._lower(program, *structures(self.network), features, of_trials, of_trials)
 
     def batch(self, n_bins: int) -> Batch:

@@ -1,0 +1,256 @@
+"""The engine that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
+
+A thread reads and lays out the next batch while the cores work on one; nothing waits for them until somebody asks what
+was found. There is a program for each length in `Shapes`, compiled when it is first needed.
+
+B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from cortext.features import augment, build_augmentations
+from cortext.tpu.cores import check_cores, cores_line
+from cortext.tpu.explain import explain
+from cortext.tpu.mesh import by_trial, data_mesh, everywhere, find_own_tpu, hosts, own_copy, own_rows, put
+from cortext.tpu.optimizer import State, is_day
+from cortext.tpu.profile import traced_jax
+from cortext.tpu.shapes import Shapes
+from cortext.tpu.step import Programs, numbers
+from cortext.training.batches import AUGMENTATION, TrainBatch, derived_seed
+from cortext.training.engine import Found, Job, Update
+from cortext.training.optim import day_learning_rate, learning_rate
+from cortext.training.progress import say
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch on the cores, with the numbers of its step; see `step.Batch` and `step.Numbers`.
+
+    n_bins:  T, to which its trials are padded
+    indices: int64, the trials of this host
+    """
+
+    n_bins: int
+    indices: np.ndarray
+    batch: Any
+    numbers: Any
+
+
+class TorchaxEngine:
+    """See `cortext.training.engine.Engine`."""
+
+    synchronous = False
+    host = torch.device("cpu")
+    processes = staticmethod(hosts)
+    profiled = staticmethod(traced_jax)
+
+    def __init__(self, job: Job) -> None:
+        config, found = job.config, find_own_tpu(job.place)
+        self.job, self.shown = job, job.shown and job.processes.first
+        for line in found.describe():
+            say(line, self.shown)
+        with self._explained():
+            devices = jax.devices()
+        self.mesh, self.cores = data_mesh(devices), len(devices)
+        kind = devices[0].platform
+        self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
+        check_cores(self.cores, job.place.require_cores, found)
+        say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
+        keep_programs(config.tpu.compilation_cache)
+        model = job.model.network.config
+        self.shapes = Shapes(job.split, config.tpu.length_shapes, model.patch_size, model.patch_stride)
+        self.extra = build_augmentations(config.dataset.augmentations)
+        self.programs = Programs(
+            job.model.network,
+            job.loss,
+            config,
+            self.mesh,
+            n_features=job.split.n_features,
+            n_labels=self.shapes.labels,
+            on_host=bool(self.extra),
+        )
+        self._compiled: dict[tuple[str, int, int], Any] = {}
+        self.weights: Any
+        self.fixed: Any
+        self.moments: Any
+        self.load({})
+
+    def running(self) -> Any:
+        """See `Engine`."""
+        return nullcontext()
+
+    def batches(self, first: int, end: int) -> Generator[Prepared]:
+        """See `Engine`."""
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(self._prepare, first) if first < end else None
+            for step in range(first, end):
+                assert ahead is not None
+                prepared = ahead.result()
+                ahead = thread.submit(self._prepare, step + 1) if step + 1 < end else None
+                yield prepared
+
+    def update(self, step: int, batch: Prepared) -> Update:
+        """See `Engine`."""
+        program = self._program("update", batch.n_bins, self.job.config.dataset.batch_size)
+        with self._explained():
+            self.weights, self.moments, losses, norm = program(
+                self.weights, self.fixed, self.moments, batch.batch, batch.numbers
+            )
+        return Update(step, batch.indices, losses, norm)
+
+    def read(self, updates: list[Update]) -> list[Found]:
+        """See `Engine`."""
+        with self._explained():
+            return [
+                Found(
+                    update.step,
+                    update.indices,
+                    {name: own_rows(loss_B) for name, loss_B in update.losses.items()},
+                    float(own_copy(update.norm)),
+                )
+                for update in updates
+            ]
+
+    def forward(self, batch: TrainBatch) -> torch.Tensor:
+        """See `Engine`: on this host's own cores, because hosts share out the trials of a validation."""
+        mesh = data_mesh(jax.local_devices())
+        n_trials, n_bins, _ = batch.x_BTC.shape
+        padded, per_core = self.shapes.padded(n_bins), -(-self.job.config.dataset.batch_size // mesh.devices.size)
+        size = per_core * mesh.devices.size
+        features = np.zeros((size, padded, batch.x_BTC.shape[2]), np.float32)
+        features[:n_trials, :n_bins] = batch.x_BTC.numpy()
+        numbers_B = np.ones((2, size), np.int32)
+        numbers_B[:, :n_trials] = batch.day_B.numpy(), batch.n_patches_B.numpy()
+        numbers_B[0, n_trials:] = 0
+        program = self._program("forward", padded, size)
+        weights, fixed = (_local(tree, mesh) for tree in (self.weights, self.fixed))
+        with self._explained():
+            logits_BPV = own_rows(program(weights, fixed, *put(by_trial(mesh), (features, *numbers_B))))
+        n_patches = int(self.job.model.network.n_patches(n_bins))
+        return torch.from_numpy(logits_BPV[:n_trials, :n_patches])
+
+    @torch.no_grad()
+    def gather_weights(self) -> None:
+        """See `Engine`."""
+        parameters = dict(self.job.model.network.named_parameters())
+        with self._explained():
+            for name, tensor in self.weights.items():
+                parameters[name].copy_(torch.from_numpy(np.array(own_copy(tensor))))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """See `Engine`."""
+        moments: State = jax.tree.map(lambda x: torch.from_numpy(np.array(own_copy(x))), self.moments)
+        state: dict[str, torch.Tensor] = {"day_steps": moments.day_steps.long()}
+        for part in ("mean", "square", "steps"):
+            state |= {f"{part}.{name}": tensor for name, tensor in getattr(moments, part).items()}
+        return state
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Engine`; a weight of which the state has nothing starts afresh."""
+        network, whole = self.job.model.network, everywhere(self.mesh)
+        named = dict(network.named_parameters())
+        weights = {name: _array(parameter) for name, parameter in named.items() if parameter.requires_grad}
+        fixed = {name: _array(x) for name, x in [*named.items(), *network.named_buffers()] if name not in weights}
+        days = [len(weight) for name, weight in weights.items() if is_day(name)]
+
+        def of(name: str, shape: tuple[int, ...]) -> np.ndarray:
+            return _array(state[name]) if name in state else np.zeros(shape, np.float32)
+
+        mean, square = (
+            {name: of(f"{part}.{name}", w.shape) for name, w in weights.items()} for part in State._fields[:2]
+        )
+        steps = {name: of(f"steps.{name}", ()) for name in weights if not is_day(name)}
+        day_steps = of("day_steps", (max(days, default=0),)).astype(np.int32)
+        with self._explained():
+            self.weights, self.fixed = put(whole, weights), put(whole, fixed)
+            self.moments = put(whole, State(mean, square, steps, day_steps))
+
+    def _prepare(self, step: int) -> Prepared:
+        """The batch of a step, this host's rows of it, on the way to the cores."""
+        config, split, processes = self.job.config, self.job.split, self.job.processes
+        indices = self.job.sampler.indices(step)
+        n_bins, share = self.shapes.bins(indices), len(indices) // processes.world
+        rows = slice(processes.rank * share, (processes.rank + 1) * share)
+        own = indices[rows]
+        labels_BU, n_labels_B = split.labels_batch(own)
+        labels_BU = np.pad(labels_BU, ((0, 0), (0, self.shapes.labels - labels_BU.shape[1])))
+        batch = {"day": self.job.layer_of_day[split.day_N[own]], "n_bins": split.n_bins_N[own]}
+        batch |= {"labels": labels_BU, "n_labels": n_labels_B}
+        if self.extra:
+            features_BTC, batch["n_bins"] = self._augmented(step, indices, rows, n_bins)
+        else:
+            features_BTC = split.batch(own, n_bins).features_BTC
+        batch = {name: values.astype(np.int32) for name, values in batch.items()} | {"features": features_BTC}
+        values = numbers(config, step, learning_rate(config, step), day_learning_rate(config, step))
+        return Prepared(n_bins, own, put(by_trial(self.mesh), batch), put(everywhere(self.mesh), values))
+
+    def _augmented(self, step: int, indices: np.ndarray, rows: slice, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features float16 [B, T, C] and bins of the rows, with everything drawn here as torch's engine draws it."""
+        generator = torch.Generator().manual_seed(derived_seed(self.job.config.seed, AUGMENTATION, step))
+        x_BTC = torch.from_numpy(self.job.split.batch(indices).features_BTC)
+        n_bins_B = torch.from_numpy(self.job.split.n_bins_N[indices])
+        x_BTC, n_bins_B = augment(x_BTC, n_bins_B, self.job.config.dataset.data_transforms, generator)
+        for augmentation in self.extra:
+            x_BTC = augmentation(x_BTC, n_bins_B, generator)
+        x_BTC = torch.nn.functional.pad(x_BTC[rows], (0, 0, 0, n_bins - x_BTC.shape[1]))
+        return x_BTC.half().numpy(), n_bins_B[rows].numpy()
+
+    def _program(self, kind: str, n_bins: int, n_trials: int) -> Any:
+        """The compiled program for trials of so many bins."""
+        key = (kind, n_bins, n_trials)
+        if key not in self._compiled:
+            started = time.perf_counter()
+            with self._explained():
+                if kind == "update":
+                    lowered = self.programs.lower_update(n_bins)
+                else:
+                    lowered = self.programs.lower_forward(n_bins, n_trials, data_mesh(jax.local_devices()))
+                self._compiled[key] = lowered.compile()
+            what = "training step" if kind == "update" else "validation"
+            seconds = time.perf_counter() - started
+            say(f"compiled the {what} for trials of {n_bins} bins in {seconds:.1f} s", self.shown)
+        return self._compiled[key]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A context that says in one line what XLA says in pages."""
+        try:
+            yield
+        except Exception as error:
+            told = explain(error, self.job.config.dataset.batch_size, getattr(self, "cores", 1))
+            if told is None or told is error:
+                raise
+            raise told from error
+
+
+def keep_programs(folder: str | None) -> None:
+    """Keep compiled programs in a folder for later runs: `auto` is ~/.cache/cortext/xla, None keeps none."""
+    if folder is not None:
+        path = Path.home() / ".cache" / "cortext" / "xla" if folder == "auto" else Path(folder)
+        jax.config.update("jax_compilation_cache_dir", str(path))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return np.array(tensor.detach().cpu())
+
+
+def _local(tree: Any, mesh: Any) -> Any:
+    """Arrays that every core of all hosts has, as arrays that every core of this host has."""
+    layout = everywhere(mesh)
+
+    def local(x: jax.Array) -> jax.Array:
+        return jax.make_array_from_single_device_arrays(x.shape, layout, [shard.data for shard in x.addressable_shards])
+
+    return jax.tree.map(local, tree)
