@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cortext.cloud import launch
     from cortext.data.hdf5 import open_dataset
     from cortext.data.simulate import simulate
     from cortext.decoding import Decoder
@@ -24,6 +25,7 @@ __all__ = [
     "LanguageModel",
     "Pipeline",
     "evaluate",
+    "launch",
     "load_model",
     "open_dataset",
     "simulate",
@@ -36,6 +38,7 @@ _HOMES = {
     "LanguageModel": "cortext.decoding.ngram",
     "Pipeline": "cortext.live.pipeline",
     "evaluate": "cortext.evaluation",
+    "launch": "cortext.cloud",
     "load_model": "cortext.models",
     "open_dataset": "cortext.data.hdf5",
     "simulate": "cortext.data.simulate",

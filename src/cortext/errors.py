@@ -58,6 +58,10 @@ class LiveError(CortextError):
     """Something outside that live decoding needs: a server, a port, a stream, a library, a disk."""
 
 
+class CloudError(CortextError):
+    """Something that a run on a rented machine needs: an accelerator, a bucket, what to install, the engine."""
+
+
 class MissingLibrary(CortextError):
     """A library that is in none of what was installed."""
 

@@ -1,0 +1,78 @@
+"""The accelerators of one machine that a run may be launched on, by SkyPilot's names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cortext.errors import CloudError, nearest
+
+RUNTIMES = {
+    "v5litepod": "v2-alpha-tpuv5-lite",
+    "v6e": "v2-alpha-tpuv6e",
+    "v5p": "v2-alpha-tpuv5",
+    "v4": "tpu-ubuntu2204-base",
+}
+"""Google's system images for JAX, by generation (cloud.google.com/tpu/docs/runtimes)."""
+TPU_CORES = {
+    "tpu-v5litepod-1": 1,
+    "tpu-v5litepod-4": 4,
+    "tpu-v5litepod-8": 8,
+    "tpu-v6e-1": 1,
+    "tpu-v6e-4": 4,
+    "tpu-v6e-8": 8,
+    "tpu-v5p-8": 4,
+    "tpu-v4-8": 4,
+}
+"""Devices that JAX sees: a chip of v4 and v5p has two cores in its name, and is one device."""
+GPUS = ("T4", "L4", "A10G", "L40S", "A100", "A100-80GB", "RTXPRO6000", "H100", "H200", "B200")
+MOST_GPUS = 8
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What a machine is rented for.
+
+    name:    SkyPilot's
+    count:   GPUs; 1 for a TPU, whose name says how large it is
+    cores:   devices that training must find
+    runtime: a TPU's system image; None for GPUs
+    """
+
+    name: str
+    count: int
+    cores: int
+    runtime: str | None = None
+
+    @property
+    def is_tpu(self) -> bool:
+        """Whether it is a TPU."""
+        return self.runtime is not None
+
+
+def accelerator(text: str) -> Accelerator:
+    """The accelerator that `tpu-v5litepod-8`, `v5e-8`, `H100` or `H100:8` names.
+
+    Raises CloudError for one that is not known, with the nearest, and for TPU slices of several machines.
+    """
+    name, _, number = text.strip().partition(":")
+    name = _spelled(name)
+    if name not in TPU_CORES and name not in GPUS:
+        generation = name.split("-")[1] if re.fullmatch(r"tpu-\w+-\d+", name) else None
+        if generation in RUNTIMES:
+            fix = f"use {', '.join(tpu for tpu in TPU_CORES if generation in tpu)}"
+            raise CloudError(f"{text!r} is not a TPU of one machine", fix=fix)
+        raise CloudError(f"unknown accelerator {text!r}; {nearest(name, (*TPU_CORES, *GPUS))}")
+    most = 1 if name in TPU_CORES else MOST_GPUS
+    if number and not (number.isdecimal() and 1 <= int(number) <= most):
+        raise CloudError(f"{text!r}: {number} of {name}; one machine has {most}", fix=f"write {name}")
+    if name in TPU_CORES:
+        return Accelerator(name, 1, TPU_CORES[name], RUNTIMES[name.split("-")[1]])
+    count = int(number or 1)
+    return Accelerator(name, count, count)
+
+
+def _spelled(name: str) -> str:
+    """SkyPilot's spelling: `tpu-` and small letters for TPUs (`v5litepod` for v5e), capitals for GPUs."""
+    tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
+    return f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()

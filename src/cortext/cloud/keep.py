@@ -1,0 +1,171 @@
+"""A run on a machine that may be taken away at any moment, kept in a bucket from which the next machine goes on.
+
+    python -m cortext.cloud.keep RUN KEPT -- cortext train ... --out RUN
+
+RUN lies on the machine's disk, because training appends to files, locks and renames, which buckets do badly. KEPT is a
+folder of a mounted bucket. What changes is copied there every minute and at the end, one whole file at a time: first
+what a state rests on, then the states, then what is newer than they are. Whatever part of it the machine has done when
+it is taken away, `cortext train --resume` can go on with what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EVERY_S = 60.0
+RETRIES_S = (5, 15, 30, 60)
+"""Pauses between attempts to copy what a finished run leaves."""
+ORDER = ("config.yaml", "train_state/state.previous.safetensors", "train_state/state.safetensors")
+FINISHED = "summary.json"
+"""Written and copied last: where it is, all of the run is."""
+LEFT_OUT = ("packed",)
+"""Packed again from the data on the next machine."""
+
+
+def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S) -> int:
+    """Run `command` until it ends, with `--resume` where the run has been begun; returns its exit status.
+
+    A SIGTERM or Ctrl-C is passed on to it, and what it then saves is copied, too. Raises OSError where `kept` cannot be
+    written, before anything is started.
+    """
+    _check_writable(kept)
+    if (kept / FINISHED).is_file():
+        _say(f"the run in {kept} is finished")
+        return 0
+    if not _has_state(run) and _has_state(kept):
+        _bring_back(kept, run)
+    resume = ["--resume"] if _has_state(run) else []
+    copied: dict[Path, tuple[int, int]] = {}
+    child = subprocess.Popen([*command, *resume], start_new_session=True)  # a Ctrl-C must reach it once, from here
+    with _signals_to(child):
+        while (status := _wait(child, every_s)) is None:
+            try:
+                copy_changed(run, kept, copied)
+            except OSError as error:
+                _say(f"cannot copy the run to {kept}: {error}; it is tried again")
+        if not _copy_last(run, kept, copied):
+            return status or 1
+    return status if status >= 0 else 128 - status
+
+
+def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]) -> None:
+    """Copy the files of a run directory that are not in `copied` (path to time and size) as they are now.
+
+    Readers of `target` see each file whole or not at all. Raises OSError.
+    """
+    for path in _files(source):
+        try:
+            stat = (source / path).stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            if copied.get(path) == stamp:
+                continue
+            _copy(source / path, target / path)
+        except FileNotFoundError:
+            if (source / path).exists():
+                raise
+            continue  # it was removed since it was listed
+        copied[path] = stamp
+
+
+def _files(run: Path) -> list[Path]:
+    """The files of a run in the order in which they are copied, without those that are being written."""
+    found = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
+    wanted = [
+        path for path in found if path.parts[0] not in LEFT_OUT and not any(p.startswith(".") for p in path.parts)
+    ]
+    ranks = {Path(name): rank for rank, name in enumerate(ORDER)} | {Path(FINISHED): len(ORDER) + 1}
+    return sorted(wanted, key=lambda path: (ranks.get(path, len(ORDER)), path))
+
+
+def _copy(source: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.tmp")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, temporary)
+    temporary.replace(target)
+
+
+def _copy_last(run: Path, kept: Path, copied: dict[Path, tuple[int, int]]) -> bool:
+    for pause_s in (*RETRIES_S, None):
+        try:
+            copy_changed(run, kept, copied)
+            return True
+        except OSError as error:
+            _say(f"cannot copy the run to {kept}: {error}")
+        if pause_s is not None:
+            time.sleep(pause_s)
+    _say(f"what is newest of the run is only in {run} on this machine")
+    return False
+
+
+def _bring_back(kept: Path, run: Path) -> None:
+    """The run as it was kept: all of it or, where this is cut short, nothing."""
+    temporary = run.with_name(f".{run.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    copy_changed(kept, temporary, {})
+    shutil.rmtree(run, ignore_errors=True)
+    temporary.rename(run)
+
+
+def _has_state(run: Path) -> bool:
+    return any((run / name).is_file() for name in ORDER[1:])
+
+
+def _check_writable(kept: Path) -> None:
+    kept.mkdir(parents=True, exist_ok=True)
+    probe = kept / ".writable"
+    probe.write_text("")
+    probe.unlink()
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    try:
+        return child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+@contextmanager
+def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A context in which SIGTERM and Ctrl-C are for the child alone, as a SIGTERM: training then saves its state."""
+
+    def pass_on(number: int, frame: Any) -> None:
+        child.terminate()
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(line: str) -> None:
+    print(f"cortext: {line}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cortext.cloud.keep", description="Keep a run in a bucket.")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("kept", type=Path)
+    parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS")
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args(arguments)
+    try:
+        return keep(given.command, given.run, given.kept, given.every)
+    except OSError as error:
+        _say(f"{error.filename or given.kept}: {error.strerror}; the bucket must be writable, and `cortext` installed")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
