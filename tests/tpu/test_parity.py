@@ -8,8 +8,10 @@ pytestmark = pytest.mark.tpu
 pytest.importorskip("torchax", reason="run `make test-tpu`")
 
 import jax
+import jax.numpy as jnp
 from small_training import (
     N_BINS,
+    N_DAYS,
     N_FEATURES,
     N_LABELS,
     as_torch,
@@ -21,10 +23,14 @@ from small_training import (
 
 from cortext.features import prepare
 from cortext.models.xla import operands
-from cortext.tpu.mesh import data_mesh
+from cortext.tpu.mesh import data_mesh, everywhere, put
+from cortext.tpu.optimizer import AdamW, first_state
 from cortext.tpu.step import Programs, numbers
-from cortext.training.loss import build_loss
+from cortext.training.loss import build_loss, ctc_loss
+from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
 
+SIZES = {"n_features": N_FEATURES, "n_labels": N_LABELS}
+ONE_CORE = data_mesh(jax.devices()[:1])
 FRACTION_STEP = 60  # of 100: the reversal is 0.42 there
 
 
@@ -41,9 +47,7 @@ class Side:
         self.config = make_config(kind)
         self.network = make_network(self.config)
         self.loss = build_loss(self.config.loss, kind)
-        mesh = data_mesh(jax.devices()[:1])
-        sizes = {"n_features": N_FEATURES, "n_labels": N_LABELS}
-        self.programs = Programs(self.network, self.loss, self.config, mesh, **sizes)
+        self.programs = Programs(self.network, self.loss, self.config, ONE_CORE, **SIZES)
         self.batch = make_batch()
         self.weights = weights_of(self.network)
 
@@ -111,3 +115,119 @@ def test_logits_are_those_of_torch_in_every_frame_of_a_trial(side):
     inside_BP = np.arange(found.shape[1]) < n_patches_B[:, None]
     assert not inside_BP.all()
     np.testing.assert_allclose(found[inside_BP], expected[inside_BP], atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["triple_gru"], indirect=True)
+def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_it_is_to_be(side, found):
+    """The gradient with the adversary less the one without it is -0.42 times what the adversary itself would want."""
+    network = make_network(side.config).double()
+    batch = side.torch_batch(network)
+    x_BPI = network.inputs(batch.x_BTC, batch.day_B)
+    noise_BPI = network.noise_model(x_BPI)[0]
+    noisy_BPV = network.noisy_speech_model(noise_BPI)[0]  # no reversal: what helps the adversary
+    losses_B = ctc_loss(noisy_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
+    (0.2 * losses_B.mean()).backward()
+
+    quiet = make_network(side.config).double()
+    side.loss(quiet, side.torch_batch(quiet), 0.0)["loss"].mean().backward()  # the reversal is 0 there
+    for name, parameter in network.noise_model.named_parameters():
+        without = quiet.get_parameter(f"noise_model.{name}").grad
+        difference = found[0][f"noise_model.{name}"] - without.numpy()
+        assert close(difference, -0.42 * parameter.grad.numpy(), 2e-3), name
+
+
+class Both:
+    """The same training in torch and on XLA, batch after batch."""
+
+    def __init__(self, config):
+        self.config = config
+        self.network = make_network(config)
+        self.loss = build_loss(config.loss, config.model.kind)
+        self.optimizer = Optimizer(self.network, config)
+        programs = Programs(make_network(config), self.loss, config, ONE_CORE, **SIZES)
+        self.program = programs.lower_update(N_BINS).compile()
+        self.weights = put(everywhere(ONE_CORE), weights_of(self.network))
+        self.state = put(everywhere(ONE_CORE), jax.device_get(first_state(self.weights)))
+
+    def steps(self, n_steps):
+        for step in range(n_steps):
+            batch = make_batch(days=[(3, 1, 3, 0), (1, 1, 0, 0)][step % 2], seed=step)
+            self.step(step, batch)
+
+    def step(self, step, batch):
+        """One step of both; the norms of the gradients."""
+        transforms = self.config.dataset.data_transforms
+        x_BTC, _ = prepare(torch.from_numpy(batch["features"]), torch.from_numpy(batch["n_bins"]), transforms)
+        trials = as_torch(batch, self.network, x_BTC)
+        self.loss(self.network.train(), trials, step / self.config.num_training_batches)["loss"].mean().backward()
+        expected = self.optimizer.step(step, trials.days)
+        rates = learning_rate(self.config, step), day_learning_rate(self.config, step)
+        values = numbers(self.config, step, *rates)
+        self.weights, self.state, _, norm = self.program(self.weights, {}, self.state, batch, values)
+        return float(norm), float(expected)
+
+
+@pytest.fixture(scope="module", params=["gru", "triple_gru"])
+def trained(request):
+    """Ten steps, clipped at a norm that some gradients exceed."""
+    both = Both(make_config(request.param, grad_norm_clip_value=5.0, epsilon=0.1))
+    both.steps(10)
+    return both
+
+
+def test_ten_steps_stay_within_a_thousandth(trained):
+    start = weights_of(make_network(trained.config))
+    for name, parameter in trained.network.named_parameters():
+        expected, found = parameter.detach().numpy(), np.asarray(trained.weights[name])
+        moved = np.abs(expected - start[name]).max()
+        assert moved > 0, name
+        assert np.abs(found - expected).max() <= 1e-3 * moved, name
+
+
+def test_days_that_no_batch_had_stay_where_they_were_and_each_day_counts_its_own_steps(trained):
+    start = weights_of(make_network(trained.config))
+    for name in ("day_weight", "day_bias"):
+        found = np.asarray(trained.weights[name])
+        np.testing.assert_array_equal(found[[2, 4]], start[name][[2, 4]])
+        assert all((found[day] != start[name][day]).any() for day in (0, 1, 3))
+    assert trained.state.day_steps.tolist() == [10, 10, 0, 5, 0]
+    assert trained.optimizer.day_adam.steps.tolist() == [10, 10, 0, 5, 0]
+
+
+def test_moments_are_those_of_torch(trained):
+    expected = trained.optimizer.state()
+    for part in ("mean", "square", "steps"):
+        for name, tensor in getattr(trained.state, part).items():
+            assert close(tensor, expected[f"{part}.{name}"].numpy(), 1e-3), (part, name)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing(trained):
+    before = jax.device_get((trained.weights, trained.state))
+    batch = make_batch(seed=3)
+    batch["features"][1, 5, 2] = np.inf
+    norm, expected = trained.step(10, batch)
+    assert not np.isfinite(norm)
+    assert not np.isfinite(expected)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get((trained.weights, trained.state)), before)
+
+
+def test_the_optimiser_is_torchs_to_a_millionth():
+    """The same made-up gradients, among them one that is clipped and days that are absent."""
+    config = make_config(grad_norm_clip_value=3.0, weight_decay_day=0.05, lr_warmup_steps=0, lr_warmup_steps_day=0)
+    network = make_network(config)
+    optimizer = Optimizer(network, config)
+    weights = {name: jnp.asarray(array) for name, array in weights_of(network).items()}
+    state, move = first_state(weights), jax.jit(AdamW(config).move)
+    rng = np.random.default_rng(0)
+    for step, (days, scale) in enumerate([((0, 2), 0.01), ((2, 2, 1), 1.0), ((4, 0), 0.001)]):
+        gradients = {name: rng.normal(size=w.shape).astype(np.float32) * scale for name, w in weights.items()}
+        for name in ("day_weight", "day_bias"):
+            gradients[name][np.setdiff1d(np.arange(N_DAYS), days)] = 0
+        for name, parameter in network.named_parameters():
+            parameter.grad = torch.from_numpy(gradients[name].copy())
+        norm = optimizer.step(step, torch.tensor(sorted(set(days))))
+        rates = learning_rate(config, step), day_learning_rate(config, step)
+        weights, state, found = move(weights, gradients, state, jnp.array(days), *rates)
+        assert float(found) == pytest.approx(float(norm), rel=1e-5)
+    for name, parameter in network.named_parameters():
+        np.testing.assert_allclose(weights[name], parameter.detach().numpy(), atol=1e-6)

@@ -77,18 +77,20 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     if not training or p == 0:
         return x
     key = torchax.default_env().get_and_rotate_prng_key()
-    return _on_jax(lambda x: jnp.where(_bits(key, x.shape) >= int(p * 2**32), x / (1 - p), 0.0), x)
+    return _on_jax(lambda x: jnp.where(random_bits(key, x.shape) >= int(p * 2**32), x / (1 - p), 0.0), x)
 
 
-def _bits(key: Array, shape: tuple[int, ...]) -> Array:
+def random_bits(key: Array, shape: tuple[int, ...], stream: int = 0) -> Array:
     """32 random bits for each element, uint32: a hash of its number (Wellons' `lowbias32`, with each half of the key).
 
-    JAX's own generator takes a hundred operations for each, and most of the time that a step takes to compile.
+    key: of JAX, or its data, uint32 [2]; streams are independent draws with one key
+    JAX's own generator takes a hundred operations for each element, and most of the time that a step takes to compile.
     """
+    halves = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     number = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         number = number * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    for half in jax.random.key_data(key):
+    for half in (halves[0] + np.uint32(stream * 0x9E3779B9 % 2**32), halves[1]):
         number = number ^ half
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
             number = (number ^ (number >> shift)) * np.uint32(factor)

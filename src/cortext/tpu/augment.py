@@ -8,12 +8,14 @@ B trials, T bins of 20 ms, C features.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from cortext.features import Augmentation, gaussian_kernel
+from cortext.models.xla import random_bits
 
 Array = Any
 """A `jax.Array`."""
@@ -22,6 +24,7 @@ Array = Any
 def prepare(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None) -> tuple[Array, Array]:
     """A batch as the model takes it: with a key augmented, smoothed in any case; see `cortext.features.prepare`.
 
+    key: uint32 [2]
     Returns float32 [B, T, C]: what `random_cut` takes from the start is given back as zeros at the end, because shapes
     are static here; n_bins_B says what is left.
     """
@@ -36,22 +39,27 @@ def prepare(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | 
 def augment(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array) -> tuple[Array, Array]:
     """Gain, noise, offset, walk and cut of float32 [B, T, C], in the release's order, as `cortext.features.augment`."""
     n_trials, n_bins, n_features = x_BTC.shape
-    gain, noise, offset, walk, cut = jax.random.split(key, 5)
     if settings.static_gain_std > 0:
-        mixing_BCC = jax.random.normal(gain, (n_trials, n_features, n_features)) * settings.static_gain_std
+        mixing_BCC = normal(key, (n_trials, n_features, n_features), 0) * settings.static_gain_std
         x_BTC += jnp.einsum("btc,bcd->btd", x_BTC, mixing_BCC)
     if settings.white_noise_std > 0:
-        x_BTC += jax.random.normal(noise, x_BTC.shape) * settings.white_noise_std
+        x_BTC += normal(key, x_BTC.shape, 1) * settings.white_noise_std
     if settings.constant_offset_std > 0:
-        x_BTC += jax.random.normal(offset, (n_trials, 1, n_features)) * settings.constant_offset_std
+        x_BTC += normal(key, (n_trials, 1, n_features), 2) * settings.constant_offset_std
     if settings.random_walk_std > 0:
-        steps_BTC = jax.random.normal(walk, x_BTC.shape) * settings.random_walk_std
+        steps_BTC = normal(key, x_BTC.shape, 3) * settings.random_walk_std
         x_BTC += jnp.cumsum(steps_BTC, axis=settings.random_walk_axis)
     if settings.random_cut > 0:
-        n_cut = jax.random.randint(cut, (), 0, settings.random_cut)
+        n_cut = (random_bits(key, (), 4) % settings.random_cut).astype(jnp.int32)
         padded = jnp.pad(x_BTC, ((0, 0), (0, settings.random_cut - 1), (0, 0)))
         x_BTC, n_bins_B = jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1), n_bins_B - n_cut
     return x_BTC, n_bins_B
+
+
+def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
+    """Normal numbers, float32, of 23 bits each: none is beyond 5.3 standard deviations."""
+    uniform = ((random_bits(key, shape, stream) >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1.0  # exact
+    return jax.lax.erf_inv(uniform) * math.sqrt(2)
 
 
 def smooth(x_BTC: Array, std_bins: float, size: int) -> Array:

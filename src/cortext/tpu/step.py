@@ -108,10 +108,9 @@ class Programs:
     def _update(
         self, weights: Tensors, fixed: Tensors, state: State, batch: Batch, numbers: Numbers
     ) -> tuple[Tensors, State, Tensors, Array]:
-        key = jax.random.wrap_key_data(numbers["augmentation"])
-        features, n_bins_B = prepare(
-            batch["features"], batch["n_bins"], self.config.dataset.data_transforms, None if self.on_host else key
-        )
+        key = None if self.on_host else numbers["augmentation"]
+        transforms = self.config.dataset.data_transforms
+        features, n_bins_B = prepare(batch["features"], batch["n_bins"], transforms, key)
         ready = {**batch, "features": features, "n_bins": n_bins_B}
         gradients, losses = self.gradients(weights, fixed, ready, numbers)
         moved, state, norm = self.optimizer.move(
