@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cortext.data import open_packed
 from cortext.tpu import doctor, versions
 from cortext.tpu.doctor import Answer, ask, examine, take_steps
 from cortext.tpu.find import Found
-from cortext.tpu.probe import ENGINES
+from cortext.tpu.probe import ENGINES, MODELS
 from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 from cortext.training.engine import ENGINES as TRAINING_ENGINES
@@ -150,6 +151,14 @@ def test_what_was_finished_before_a_crash_counts(machine):
     ]
 
 
+def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
+    """Real steps with torch and another engine on what it really sees, by engine and model."""
+    (devices,) = ask({"do": "devices", "engine": engine, "tpu": None}, {}, 100).values
+    engines = [doctor.Engine("torch", {}, [CPU]), doctor.Engine(engine, {}, devices)]
+    report = doctor.Report([], "no TPU", {}, engines, hugepages(None), [], [])
+    return {(step.engine, step.model): step for step in take_steps(report, "cpu", limit_s=200)}
+
+
 @pytest.mark.slow
 def test_torch_takes_a_step_of_each_model(capsys):
     assert cortext(["doctor", "--run", "--device", "cpu", "--json"]) == 0
@@ -159,6 +168,28 @@ def test_torch_takes_a_step_of_each_model(capsys):
         ("triple_gru", "torch", 1),
     ]
     assert all(step["loss"] > 0 for step in steps)
+
+
+@pytest.mark.tpu
+def test_torchax_takes_a_step_of_each_model_on_all_cores(monkeypatch):
+    pytest.importorskip("torchax", reason="run `make test-tpu`")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    steps = steps_here("torchax")
+    for model in MODELS:
+        told = steps["torchax", model]
+        assert (told.cores, told.problem) == (8, None)
+        assert told.loss == pytest.approx(steps["torch", model].loss, rel=0.05)  # other noise, the same model and batch
+
+
+@pytest.mark.tf
+def test_tensorflow_takes_a_step_of_each_model():
+    pytest.importorskip("tensorflow", reason="run `make test-tf`")
+    steps = steps_here("tensorflow")
+    for model in MODELS:
+        told = steps["tensorflow", model]
+        assert (told.cores, told.problem) == (1, None)
+        assert told.loss == pytest.approx(steps["torch", model].loss, rel=0.05)
 
 
 # --- versions --------------------------------------------------------------------------------------------------------

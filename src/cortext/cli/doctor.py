@@ -22,7 +22,9 @@ def doctor(
     run: Annotated[bool, typer.Option("--run", help="Take a training step of each model on what is found.")] = False,
     device: Annotated[str | None, typer.Option(help="With --run: only on cpu, cuda or tpu.")] = None,
     tpu: Annotated[str | None, typer.Option(metavar="NAME", help="TPU: a name, grpc://HOST:8470, or local.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Seconds that an engine may take to answer, or for a step.")] = 60,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Seconds that an engine may take to answer, or for its steps.")
+    ] = 120,
     as_json: bool = JSON,
 ) -> int:
     """Look for a TPU, ask every installed engine for its devices, and say what is wrong and what to do.
