@@ -70,7 +70,7 @@ class TorchaxEngine:
         say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
         keep_programs(config.tpu.compilation_cache)
         model = job.model.network.config
-        self.shapes = Shapes(job.split, config.tpu.length_shapes, model.patch_size, model.patch_stride)
+        self.shapes = Shapes(job.split, config.tpu.length_shapes, model.patch_size, model.patch_stride, job.sampler)
         self.extra = build_augmentations(config.dataset.augmentations)
         self.programs = Programs(
             job.model.network,

@@ -5,19 +5,34 @@ from __future__ import annotations
 import numpy as np
 
 from cortext.data.packed import PackedSplit
+from cortext.data.sampler import DayBalancedSampler
+
+BATCHES = 1000
+"""Batches of the sampler whose lengths are looked at."""
 
 
 class Shapes:
-    """Lengths to one of which every batch of a split is padded.
+    """Lengths to one of which every batch of a split is padded: those that pad the sampler's batches least.
 
-    count:                    at most so many lengths, which as many trials each are no longer than
+    count:                    at most so many lengths
     patch_size, patch_stride: bins; a length ends with a whole patch
+    sampler:                  draws the batches; without one every trial is a batch of its own
     """
 
-    def __init__(self, split: PackedSplit, count: int, patch_size: int, patch_stride: int) -> None:
+    def __init__(
+        self,
+        split: PackedSplit,
+        count: int,
+        patch_size: int,
+        patch_stride: int,
+        sampler: DayBalancedSampler | None = None,
+    ) -> None:
         self._n_bins_N, self._size, self._stride = split.n_bins_N, max(patch_size, 1), patch_stride
-        longest = np.quantile(split.n_bins_N, np.arange(1, count + 1) / count, method="higher")
-        self.all = tuple(sorted({self._whole(int(n_bins)) for n_bins in longest}))
+        lengths = split.n_bins_N
+        if sampler is not None:
+            batches = [int(split.n_bins_N[sampler.indices(step)].max()) for step in range(BATCHES)]
+            lengths = np.array([*batches, int(split.n_bins_N.max())])
+        self.all = tuple(least_padding(self._whole(lengths), count))
         """The lengths in bins, shortest first."""
         self.labels = max(1, int(split.n_labels_N.max(initial=0)))
         """Tokens to which every label is padded."""
@@ -31,7 +46,33 @@ class Shapes:
         fitting = [length for length in self.all if length >= n_bins]
         return fitting[0] if fitting else self.all[-1] * -(-n_bins // self.all[-1])
 
-    def _whole(self, n_bins: int) -> int:
-        """`n_bins` and what is missing to the end of a patch."""
-        beyond = max(0, n_bins - self._size)
-        return self._size + -(-beyond // self._stride) * self._stride
+    def _whole(self, n_bins_N: np.ndarray) -> np.ndarray:
+        """Bins and what is missing to the end of a patch."""
+        beyond_N = np.maximum(0, n_bins_N - self._size)
+        whole_N: np.ndarray = self._size + -(-beyond_N // self._stride) * self._stride
+        return whole_N
+
+
+def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
+    """At most `count` of the lengths, the longest among them, such that to pad each to the next of them costs least.
+
+    By dynamic programming over the different lengths: the cheapest way to cover the first j of them with k.
+    """
+    lengths, trials = np.unique(lengths_N, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(trials)])
+    # padded[i, j]: to pad lengths i to j to the j-th
+    padded = np.where(np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf)
+    cost, begins = padded[0], []
+    for _ in range(min(count, len(lengths)) - 1):
+        through = np.concatenate([[0.0], cost[:-1]])[:, None] + padded  # the last length covers i to j
+        begins.append(through.argmin(0))
+        cost = through.min(0)
+    chosen, last = [], len(lengths) - 1
+    for begin in reversed(begins):
+        chosen.append(last)
+        last = int(begin[last]) - 1
+        if last < 0:
+            break
+    else:
+        chosen.append(last)
+    return [int(lengths[i]) for i in reversed(chosen)]
