@@ -1,15 +1,19 @@
 """`cortext launch`: a dry run is all there is until --yes, which asks SkyPilot once; errors are one line."""
 
 import json
+import re
+import shlex
 import socket
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import yaml
 
 import cortext
 from cortext.cli import run
+from cortext.cloud.accelerators import GPUS, TPU_CORES
 from cortext.errors import CloudError, Interrupted, MissingLibrary
 
 
@@ -131,7 +135,7 @@ def test_without_skypilot_yes_names_the_extra(offline, launch):
 def test_what_skypilot_refuses_is_one_line(launch, monkeypatch):
     error = RuntimeError("\n\x1b[31mFailed to provision\x1b[0m all resources.\n  more\n")
     monkeypatch.setitem(sys.modules, "sky", Engine(error))
-    with pytest.raises(CloudError, match=r"SkyPilot: Failed to provision all resources\.; `sky check`"):
+    with pytest.raises(CloudError, match=r"SkyPilot: Failed to provision all resources; `sky check`"):
         launch(dry_run=False)
 
 
@@ -214,3 +218,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(launch, tmp_path, source, r
     (tmp_path / "closed").touch()
     with pytest.raises(cortext.CortextError, match=r"closed.*(Not a directory|File exists)"):
         launch(file=tmp_path / "closed" / "task.yaml", source=request.getfixturevalue(source))
+
+
+def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsys):
+    """Its recipe is another guide's, and the checkout that is tested may not be committed."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "cloud.md").read_text().replace("gru_tpu", "gru")
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^```bash\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
+    assert run([*shlex.split(command)[1:], "--source", str(wheel)]) == 0
+    assert "written: launch/cortext-gru/task.yaml" in capsys.readouterr().out
+    (code,) = re.findall(r"^```python\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    exec(code.replace('runs/gru")', f'runs/gru", source={str(wheel)!r})'), {})
+    assert capsys.readouterr().out == (tmp_path / "launch/cortext-gru/task.yaml").read_text() + "\n"
+    assert all(f"`{name}`" in text for name in (*TPU_CORES, *GPUS))
+    for said in ("sky launch --dryrun launch/cortext-gru/task.yaml", "sky down NAME", "sky jobs cancel -n NAME"):
+        assert said in text

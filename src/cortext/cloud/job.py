@@ -69,7 +69,7 @@ class Launch:
             raise Interrupted("interrupted; what was asked for may go on and cost money", fix=fix) from None
         except Exception as error:  # of any kind: SkyPilot's own, its server's, a cloud's
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-            said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+            said = next((line.strip(" .") for line in text.splitlines() if line.strip()), type(error).__name__)
             fix = f"`sky check` says which clouds it may use; `{self.stop}` frees what was rented"
             raise CloudError(f"SkyPilot: {said}", where=self.file, fix=fix) from None
 
