@@ -78,8 +78,9 @@ $(VENV)-%/.made: constraints-%.txt $(VENV)/.dev
 	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check --pre --requirement constraints-$*.txt
 	touch $@
 
-test-tpu: $(VENV)/.built $(VENV)-tpu/.made  ## tests of training on a TPU, on a CPU, in an environment of their own
-	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests
+test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of training on a TPU, on a CPU, and of renting one, in environments of their own
+	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/cloud
+	OMP_NUM_THREADS=1 $(VENV)-cloud/bin/python -m pytest -m tpu tests/cloud
 
 test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, in an environment of their own
 	OMP_NUM_THREADS=1 $(VENV)-tf/bin/python -m pytest -m tf tests
