@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
+from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
-from cortext.tpu.profile import _window
+from cortext.tpu.profile import _window, traced_jax, traced_tensorflow
 from cortext.tpu.xla_dump import dump_xla
+from cortext.training import train
+from cortext.training.engine import TorchEngine, engine_class
 
 
 def test_flags_that_were_set_stay(tmp_path):
@@ -44,6 +48,22 @@ def test_only_the_batches_of_the_window_are_traced(first, end, batches, traced):
             stepped()
     assert seen == traced
     assert state == {"on": False, "starts": min(1, len(traced))}
+
+
+def test_training_lets_its_engine_trace(tmp_path, monkeypatch):
+    simulate(tmp_path / "data", "tiny", seed=1, overrides=["n_days=2", "train_per_day=8", "val_per_day=2"])
+    seen = []
+
+    @contextmanager
+    def profiled(folder, first, end):
+        seen.append((folder, first, end))
+        yield lambda: seen.append("a batch")
+
+    monkeypatch.setattr(TorchEngine, "profiled", staticmethod(profiled), raising=False)
+    overrides = ["num_training_batches=4", "val_wer_trials=0"]
+    train("tiny", tmp_path / "data", tmp_path / "run", overrides=overrides, progress=False, profile=tmp_path / "trace",
+          profile_steps=(1, 3))  # fmt: skip
+    assert seen == [(tmp_path / "trace", 1, 3), *["a batch"] * 4]
 
 
 JAX = """
@@ -89,7 +109,8 @@ def files_of(program: str, folder) -> list[str]:
 
 @pytest.mark.tpu
 def test_jax_writes_a_trace_and_its_programs(tmp_path):
-    pytest.importorskip("jax", reason="run `make test-tpu`")
+    pytest.importorskip("torchax", reason="run `make test-tpu`")
+    assert engine_class("torchax").profiled is traced_jax
     files = files_of(JAX, tmp_path)
     assert any(name.endswith(".xplane.pb") for name in files)
     assert any("jit__lambda" in name and name.endswith("after_optimizations.txt") for name in files)
@@ -98,6 +119,7 @@ def test_jax_writes_a_trace_and_its_programs(tmp_path):
 @pytest.mark.tf
 def test_tensorflow_writes_a_trace_and_its_programs(tmp_path):
     pytest.importorskip("tensorflow", reason="run `make test-tf`")
+    assert engine_class("tensorflow").profiled is traced_tensorflow
     files = files_of(TENSORFLOW, tmp_path)
     assert any(name.endswith(".xplane.pb") for name in files)
     assert any(name.endswith("after_optimizations.txt") for name in files)

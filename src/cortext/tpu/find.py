@@ -93,7 +93,7 @@ class Found:
             raise RunError(what, fix="run on the TPU VM itself with --tpu local, or with --backend tensorflow")
         if attached and self.libtpu is None:
             what = f"{self.summary}, but libtpu is not installed"
-            raise RunError(what, fix="pip install 'cortext[tpu]' 'jax[tpu]'")
+            raise RunError(what, fix="pip install 'jax[tpu]'")
         return self
 
 
