@@ -42,6 +42,9 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
         "docs/latency.md",
         "docs/redis.md",
         "docs/adapt.md",
+        "docs/tpu.md",
+        "docs/troubleshooting.md",
+        "docs/torch-xla.md",
     ],
 )
 def test_commands_and_their_options_exist(document, capsys):

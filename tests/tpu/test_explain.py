@@ -20,6 +20,16 @@ HBM = (
 )
 
 
+COMPILED = (  # as jax 0.10.2 with libtpu 0.0.42.1 words it when it compiles for a v5e
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (80.47G) exceeds "
+    "available HBM (15.75G)."
+)
+
+
+def test_sizes_are_read_from_what_the_compiler_says():
+    assert "64, 8 trials a core (it needs 80.47G of 15.75G a core); " in str(explain(XlaRuntimeError(COMPILED), 64, 8))
+
+
 def test_too_large_a_batch_is_named_with_what_to_lower():
     line = str(explain(XlaRuntimeError(HBM), batch_size=256, cores=8))
     assert line.startswith(

@@ -8,7 +8,11 @@ from cortext.errors import CortextError, RunError
 
 SHAPE = re.compile(r"\b(?P<type>bf16|f16|f32|f64|bfloat16|float16|float32|float64)\[(?P<sizes>[\d,]*)\]")
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
-SIZES = re.compile(r"Used (?P<used>[\d.]+[KMGT]?) of (?P<there>[\d.]+[KMGT]?) hbm")
+SIZES = (
+    re.compile(r"Used (?P<used>[\d.]+[KMGT]?) of (?P<there>[\d.]+[KMGT]?) hbm"),
+    re.compile(r"memory required.{0,60}\((?P<used>[\d.]+[KMGT])\) exceeds available HBM \((?P<there>[\d.]+[KMGT])\)"),
+)
+"""How libtpu says how much memory a program needs, and how much there is."""
 HELD = re.compile(r"TPU is already in use by (?:process with pid|another process.*?pid) (?P<pid>\d+)", re.IGNORECASE)
 
 
@@ -29,7 +33,7 @@ def explain(error: BaseException, batch_size: int | None = None, cores: int = 1)
 def _out_of_memory(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if not re.search(r"RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory|Ran out of memory", text):
         return None
-    sizes = SIZES.search(text)
+    sizes = next((found for pattern in SIZES if (found := pattern.search(text))), None)
     needs = f" (it needs {sizes['used']} of {sizes['there']} a core)" if sizes else ""
     batch = f" with a batch of {batch_size}" if batch_size else ""
     share = f", {-(-batch_size // cores)} trials a core" if batch_size and cores > 1 else ""
