@@ -23,10 +23,11 @@ LATENCIES_US = (1.0, 3.0, 10.0)
 class Chip:
     """One chip by its maker's figures; rates a second.
 
-    ici: bytes that a chip sends to both neighbours of a ring together; clock_hz: derived, see V5E
+    kind: what libtpu calls it; ici: what a chip sends to both neighbours of a ring together; clock: derived, see V5E
     """
 
     name: str
+    kind: str
     flops: float
     hbm_bytes: float
     hbm_bytes_per_s: float
@@ -36,6 +37,7 @@ class Chip:
 
 V5E = Chip(
     "TPU v5e",
+    kind="TPU v5 lite",
     flops=197e12,
     hbm_bytes=16 * 2**30,
     hbm_bytes_per_s=819e9,

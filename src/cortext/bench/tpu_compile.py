@@ -1,0 +1,72 @@
+"""`cortext bench tpu-compile`: training steps at the published shape, compiled for a TPU that is not there.
+
+Nothing is run, so that nothing is measured but the compiler's time: what a step costs is counted in the compiled
+program, and how long it would take is an estimate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cortext.bench.process import ONE_THREAD, Child
+from cortext.bench.searcher import Missing
+from cortext.errors import CortextError
+from cortext.extras import need
+from cortext.provenance import provenance
+from cortext.tpu.compile import ENVIRONMENT, Target
+from cortext.tpu.roofline import BATCHES, V5E
+
+Stage = Callable[[str], None]
+CLAIM = "adversarial model on a TPU v5e-8 4-6 h, claimed"
+"""What is said of 120,000 batches elsewhere."""
+
+SHAPES: dict[str, Target] = {
+    "baseline": Target("gru_tpu"),
+    "adversarial, noise 768": Target("triple_gru_tpu", ("model.noise_units=768",)),
+    "adversarial, noise 7168": Target("triple_gru_tpu", ("model.noise_units=7168",)),
+}
+"""The published shape of both models; the noise model of the second in its two widths."""
+
+
+def bench_tpu_compile(targets: Mapping[str, Target], stage: Stage = lambda name: None) -> dict[str, Any]:
+    """Compile the targets one after the other; returns what `--json` prints. Raises CortextError where none compiles.
+
+    A target that does not compile is named in `missing`, with the reason.
+    """
+    for module in ("jax", "torchax", "libtpu"):
+        need(module, "tpu")
+    found: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for name, target in targets.items():
+        stage(f"{name}: compiling for {target.topology}")
+        try:
+            found[name] = _compile(name, target)
+        except Missing as error:
+            missing[name] = str(error)
+    if not found:
+        raise CortextError(next(iter(missing.values())))
+    origin = provenance()
+    origin["versions"] |= {name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu", "torchax")}
+    return {
+        "shapes": found,
+        "missing": missing,
+        "chip": asdict(V5E),
+        "batches": BATCHES,
+        "claims": [CLAIM],
+        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "provenance": origin,
+    }
+
+
+def _compile(name: str, target: Target) -> dict[str, Any]:
+    with TemporaryDirectory(prefix="cortext-compile-") as folder:
+        plan, log = json.dumps(asdict(target)), Path(folder, "log")
+        with Child(name, "tpu_compile_worker", [plan], log, ONE_THREAD | ENVIRONMENT) as child:
+            return child.loaded

@@ -1,0 +1,144 @@
+"""Compiles a whole training step for a TPU that is not there, and says what the step costs.
+
+libtpu holds the TPU's compiler and the description of every topology, and needs no device for it. What is compiled is
+the step that `cortext train --device tpu` runs, from shapes alone: weights are never made.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from cortext.errors import CortextError
+from cortext.extras import need
+from cortext.models import build_model
+from cortext.text.phonemes import RELEASE
+from cortext.tpu.cost import Cost, count
+from cortext.tpu.hlo import parse
+from cortext.tpu.roofline import V5E, roofline
+from cortext.training.config import TrainConfig, read_train_config
+from cortext.training.flops import flops_per_bin, flops_per_patch
+
+ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so that whoever has the TPU keeps it
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, for whose answer it waits where there is none
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+"""Of a process that only compiles; set before it starts."""
+
+
+_FIX = "name a topology of TPU v5e, such as v5e:2x4"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is compiled for what. Defaults: the published shape; see docs/tpu-compile.md for why so many bins."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    n_bins: int = 900
+    n_features: int = 512
+    n_days: int = 45
+    n_labels: int = 110
+    topology: str = "v5e:2x4"
+
+
+def compile_step(target: Target) -> dict[str, Any]:
+    """What compiling found, as JSON takes it; see docs/tpu-compile.md for the fields.
+
+    Everything is of one chip and one step. Raises CortextError where libtpu does not know the topology, or cannot
+    compile the step for it, for want of memory for example.
+    """
+    need("torchax", "tpu")
+    from cortext.tpu.mesh import data_mesh
+    from cortext.tpu.step import lower_step
+
+    config = read_train_config(target.recipe, target.overrides)
+    mesh = data_mesh(devices(target.topology))
+    sizes = {"n_features": target.n_features, "n_days": target.n_days}
+    started = time.perf_counter()
+    lowered = lower_step(config, mesh, n_bins=target.n_bins, n_labels=target.n_labels, **sizes)
+    lowered_at = time.perf_counter()
+    compiled = _compiled(lowered, target)
+    seconds = {"lower_s": lowered_at - started, "compile_s": time.perf_counter() - lowered_at}
+    cost = count(parse(compiled.as_text()))
+    once = compiled.cost_analysis()
+    n_chips = mesh.devices.size
+    expected, facts = _expected(config, target, n_chips)
+    memory = _memory(compiled.memory_analysis())
+    flops = float(cost.flops.total())
+    return {
+        "target": asdict(target) | facts | {"chips": n_chips},
+        **seconds,
+        "memory": memory,
+        "flops": flops,
+        "flops_by_precision": dict(cost.flops),
+        "flops_by_formula": expected,
+        "flops_counted_once": once["flops"],
+        "hbm_bytes": cost.hbm_bytes,
+        "bytes_counted_once": once["bytes accessed"],
+        "exchanges": {kind: {"bytes": n, "number": cost.n_collectives[kind]} for kind, n in cost.collectives.items()},
+        "loops": [asdict(loop) for loop in cost.loops],
+        "checks": _checks(cost, expected, memory),
+        "estimate": roofline(cost, V5E, n_chips),
+    }
+
+
+def devices(topology: str) -> list[Any]:
+    """The chips of a topology that need not be there. Raises CortextError where libtpu does not know it."""
+    need("libtpu", "tpu")
+    topologies = need("jax.experimental.topologies", "tpu")
+    try:
+        found = list(topologies.get_topology_desc(topology, platform="tpu").devices)
+    except Exception as error:  # libtpu's errors have no common type
+        reason = str(error).partition("\n")[0]
+        raise CortextError(f"libtpu cannot describe the topology: {reason}", where=topology, fix=_FIX) from error
+    if found[0].device_kind != V5E.kind:
+        raise CortextError(f"no figures are known for {found[0].device_kind}", where=topology, fix=_FIX)
+    return found
+
+
+def _compiled(lowered: Any, target: Target) -> Any:
+    jax = need("jax", "tpu")
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        line = str(error).partition("\n")[0]
+        fix = "lower dataset.batch_size or raise gradient_accumulation_steps" if "RESOURCE_EXHAUSTED" in line else None
+        raise CortextError(f"the step does not compile: {line}", where=target.topology, fix=fix) from error
+
+
+def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float, dict[str, Any]]:
+    """Operations of one chip's share of a batch by formula, and what the shape comes to."""
+    with torch.device("meta"):
+        network = build_model(config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE))
+    trials, n_patches = config.dataset.batch_size // n_chips, int(network.n_patches(target.n_bins))
+    flops = trials * (n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network))
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return flops, {"parameters": parameters, "patches": n_patches, "batch": config.dataset.batch_size, "trials": trials}
+
+
+def _memory(stats: Any) -> dict[str, int]:
+    """Bytes of a chip's main memory; what the outputs take over from the arguments counts once in the total."""
+    found = {
+        "arguments": stats.argument_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "output": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "program": stats.generated_code_size_in_bytes,
+    }
+    return found | {"total": sum(found.values()) - 2 * found["aliased"]}
+
+
+def _checks(cost: Cost, expected: float, memory: dict[str, int]) -> dict[str, bool]:
+    return {
+        "gradients are exchanged": cost.n_collectives["all-reduce"] > 0,
+        "memory fits": memory["total"] <= V5E.hbm_bytes,
+        "operations within 5 % of the formula": abs(cost.flops.total() / expected - 1) <= 0.05,
+        "every loop's length is known": all(loop.trips is not None for loop in cost.loops),
+    }
