@@ -94,6 +94,12 @@ def test_chips_that_no_engine_sees_are_broken(machine):
     assert report.broken == ["there are 8 TPU chips, and no installed engine sees them"]
 
 
+def test_one_host_of_several_is_told_that_they_start_together(machine):
+    machine({"torch": "2.13.0"}, Found("gke", "local", True, 8, "v5e", ("a", "b"), 1, "/lib/libtpu.so"))
+    advice = examine(ask=answers({"torch": [CHIP]})).advice
+    assert "this is one of 2 hosts, which start together: run the doctor on all at once" in advice
+
+
 def test_a_wrong_name_is_a_line_of_the_report(monkeypatch):
     monkeypatch.setattr(versions, "installed", lambda: {"torch": "2.13.0"})
     report = examine(env={"TPU_NAME": "v5e-8"}, ask=answers({"torch": [CPU]}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -131,7 +132,10 @@ def examine(
     advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
     build = versions.tensorflow_without_tpu(have, found.chips)
     advice += [line for line in (build, pages.advice) if line]
-    return Report(list(found.looked), found.summary, have, engines, pages, advice, broken)
+    if len(found.hosts) > 1:
+        advice.append(f"this is one of {len(found.hosts)} hosts, which start together: run the doctor on all at once")
+    told = {"python": platform.python_version(), "system": platform.platform()} | have
+    return Report(list(found.looked), found.summary, told, engines, pages, advice, broken)
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,26 +45,35 @@ def torch_devices(tpu: str | None) -> list[Device]:
 
 
 def torchax_devices(tpu: str | None) -> list[Device]:
-    """JAX's devices; torchax runs torch's models on them."""
+    """JAX's devices, of all hosts of a slice; torchax runs torch's models on them."""
     import jax
     import torchax  # noqa: F401 # that it imports is part of the answer
 
-    return [
-        {
-            "kind": {"gpu": "cuda"}.get(device.platform, device.platform),
-            "name": device.device_kind if device.platform != "cpu" else _processor(),
-            "memory_gib": _gib((device.memory_stats() or {}).get("bytes_limit")),
-        }
-        for device in jax.devices()
-    ]
+    from cortext.tpu.find import find_tpu
+    from cortext.tpu.mesh import hosts
+
+    with hosts(_place("tpu", tpu=tpu)) if len(find_tpu(tpu).hosts) > 1 else nullcontext():
+        return [
+            {
+                "kind": {"gpu": "cuda"}.get(device.platform, device.platform),
+                "name": device.device_kind if device.platform != "cpu" else _processor(),
+                "memory_gib": _own_memory_gib(device),
+            }
+            for device in jax.devices()
+        ]
 
 
 def tensorflow_devices(tpu: str | None) -> list[Device]:
-    """The cores of the TPU at that address, else GPUs, else the processor."""
+    """The cores of the TPU at that address, else the processor and GPUs: its usual build has no TPUs."""
     import tensorflow as tf
 
-    if tpu is not None:
-        tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=tpu)
+    try:
+        if tpu is not None:
+            tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=tpu)
+    except (tf.errors.OpError, ValueError, RuntimeError):
+        if tpu != "local":  # the chips of this machine may be another engine's
+            raise
+    if tf.config.list_logical_devices("TPU"):
         return [
             {"kind": "tpu", "name": core.name, "memory_gib": None} for core in tf.config.list_logical_devices("TPU")
         ]
@@ -148,6 +158,14 @@ def take_step(
         trainer.run(1)  # not to the end, where it would compile the validation, too
         name, cores = trainer.engine.name, getattr(trainer.engine, "cores", 1)
     return {"device": name, "cores": cores, "loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def _own_memory_gib(device: Any) -> float | None:
+    """Of a device of JAX, where it is this host's and says so."""
+    import jax
+
+    own = device.process_index == jax.process_index()
+    return _gib((device.memory_stats() or {}).get("bytes_limit")) if own else None
 
 
 def _gib(n_bytes: int | None) -> float | None:
