@@ -97,7 +97,9 @@ def test_gpus_share_the_batches_and_nothing_needs_an_administrator(launch, tmp_p
 
 
 def test_the_environment_is_pinned_and_a_tpu_gets_torch_without_cuda(launch, tmp_path, wheel):
-    home = tmp_path / "home"
+    home = tmp_path / "a home"
+    home.mkdir()
+    (home / "jaxt==0.10.2").touch()  # what jax[tpu]==0.10.2 is to a shell
     venv, install, version = run_with_stubs(read(launch("tiny"))["setup"], home)
     assert venv[1:] == ["venv", "--quiet", "--allow-existing", "--python", "3.11", f"{home}/cortext/env"]
     assert install[install.index("--torch-backend") + 1] == "cpu"
@@ -155,7 +157,7 @@ def test_names_that_a_shell_would_read_stay_words(launch, tmp_path, monkeypatch)
     here = "~/cortext/config/cortext-first-run"
     assert task["file_mounts"][f"{here}/config.yaml"] == str(config)
     assert task["file_mounts"][f"{here}/plugin_0.py"] == str(plugin)
-    home = tmp_path / "home"
+    home = tmp_path / "a home"
     train = run_with_stubs(task["run"], home)[-1]
     there = str(home / here.removeprefix("~/"))
     given = train[train.index("train") + 1 : train.index("--data")]
