@@ -151,6 +151,10 @@ def test_a_number_that_no_worker_has_is_refused(v5e, number):
         v5e.find(env=GKE | {"TPU_WORKER_ID": number})
 
 
+def test_what_says_nothing_of_this_machine_is_not_checked(bare):
+    assert bare.find(env={"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "7"}).kind == "none"
+
+
 # --- by name ---------------------------------------------------------------------------------------------------------
 
 

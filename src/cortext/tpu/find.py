@@ -227,6 +227,8 @@ class _Search:
             number = number or self.metadata("instance/attributes/agent-worker-number") or ""
             self._note("metadata server", f"worker {number or 0} of {names}" if names else "says nothing of a slice")
         hosts = tuple(host.partition(":")[0] for host in (addresses or names).split(",") if host)
+        if not attached:
+            return (), 0
         alone = hosts in ((), ("local",), ("localhost",))
         if not (number or "0").isdecimal() or (not alone and int(number or 0) >= len(hosts)):
             what = f"TPU_WORKER_ID is {number!r}, and there are {len(hosts) or 1} hosts ({', '.join(hosts)})"
