@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from cortext.data.hdf5 import write_session
+from cortext.data.trial import Trial
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, TripleGRUConfig, build_model
 from cortext.models.inputs import InputNetworkConfig
@@ -63,3 +65,21 @@ def as_torch(batch, network, x_BTC):
 def weights_of(network):
     """Copies of the parameters, as the programs take them."""
     return {name: parameter.detach().numpy().copy() for name, parameter in network.named_parameters()}
+
+
+def write_recordings(root):
+    """Session files of three days with trials of many lengths, in which a frame tells its phoneme."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(41, 8)) * 2
+    for session in ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18"):
+        (root / session).mkdir(parents=True)
+        for block, (split, n_trials) in enumerate({"train": 20, "val": 4}.items()):
+            trials = []
+            for number in range(n_trials):
+                labels_U = rng.integers(1, 6, size=rng.integers(3, 8))
+                labels_U[-1] = 40
+                clean = np.repeat(patterns[labels_U], 14, axis=0)
+                features_TC = (clean + rng.normal(size=clean.shape)).astype(np.float32)
+                trials.append(Trial(features_TC, session, block, number, "a cat sat", labels_U.astype(np.int64)))
+            write_session(root / session / f"data_{split}.hdf5", trials)
+    return root

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import torch
 
+from cortext.errors import ConfigError
 from cortext.features import augment, build_augmentations
 from cortext.tpu.cores import check_cores, cores_line
 from cortext.tpu.explain import explain
@@ -228,6 +229,11 @@ class TorchaxEngine:
         """A context that says in one line what XLA says in pages."""
         try:
             yield
+        except jax.errors.ConcretizationTypeError as error:
+            of = f"loss {self.job.loss.config.kind!r} or model {self.job.config.model.kind!r}"
+            what = f"{of} decides in Python on a number that only the step knows"
+            fix = "compute it with tensors (torch.where, clamp), `fraction` is one; or train on cpu or cuda"
+            raise ConfigError(what, fix=fix) from error
         except Exception as error:
             told = explain(error, self.job.config.dataset.batch_size, getattr(self, "cores", 1))
             if told is None or told is error:
@@ -243,7 +249,7 @@ def keep_programs(folder: str | None) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return np.array(tensor.detach().cpu())
+    return tensor.detach().cpu().numpy().copy()
 
 
 def _local(tree: Any, mesh: Any) -> Any:
