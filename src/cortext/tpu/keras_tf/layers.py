@@ -122,7 +122,7 @@ class GRULayer(keras.layers.GRU):  # type: ignore[misc]
 
 
 def _has_gpu() -> bool:
-    return any(device.startswith("gpu") for device in keras.distribution.list_devices("gpu"))
+    return any(device.startswith("gpu") for device in keras.distribution.list_devices())
 
 
 @ops.custom_gradient  # type: ignore[untyped-decorator]

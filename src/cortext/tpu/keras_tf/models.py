@@ -234,7 +234,7 @@ class TripleGRU(DayLayers):
         clean_BPV, clean_state = self.clean_speech_model(x_BPI - noise_BPI, state=clean_state, training=training)
         if mode == "inference":
             return clean_BPV, (noise_state, clean_state)
-        noisy_BPV, _ = self.noisy_speech_model(self.reversal(noise_BPI, reversal), training=training)
+        noisy_BPV, _ = self.noisy_speech_model(self.reversal(noise_BPI, strength=reversal), training=training)
         return clean_BPV, noisy_BPV, noise_BPI
 
     def get_config(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ B trials of a replica.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -78,7 +78,10 @@ class Steps(keras.Model):  # type: ignore[misc]
             found = tape.gradient(objective, [v.value for v in variables], unconnected_gradients=unconnected)
             return losses, [tf.convert_to_tensor(gradient) for gradient in found]
 
-        losses, gradients = piece(0) if n_pieces == 1 else _added(piece, n_pieces, n_trials)
+        if n_pieces == 1:
+            losses, gradients = piece(0)
+        else:
+            losses, gradients = _added(piece, ("loss", *self.loss.parts), variables, n_pieces)
         norm = self.optimizer.move(gradients, variables, batch["day"])
         return losses, norm
 
@@ -106,12 +109,8 @@ def _part(x: Any, number: Any, n_pieces: int) -> Any:
     return tf.reshape(x, (-1, n_pieces, *x.shape[1:]))[:, number]
 
 
-def _added(piece: Any, n_pieces: int, n_trials: int) -> tuple[dict[str, Any], list[Any]]:
+def _added(piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces: int) -> tuple[Any, Any]:
     """The losses of all pieces in the order of the trials, and the sum of their gradients: one piece at a time."""
-    losses, gradients = piece(0)
-    names = list(losses)
-    rows = [tf.TensorArray(tf.float32, n_pieces, element_shape=losses[name].shape) for name in names]
-    rows = [row.write(0, losses[name]) for row, name in zip(rows, names, strict=True)]
 
     def body(number: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
         losses, gradients = piece(number)
@@ -121,9 +120,8 @@ def _added(piece: Any, n_pieces: int, n_trials: int) -> tuple[dict[str, Any], li
     _, rows, gradients = tf.while_loop(
         lambda number, *_: number < n_pieces,
         body,
-        (1, rows, gradients),
+        (0, [tf.TensorArray(tf.float32, n_pieces) for _ in names], [tf.zeros(v.shape) for v in variables]),
         parallel_iterations=1,
-        maximum_iterations=n_pieces - 1,
+        maximum_iterations=n_pieces,
     )
-    stacked = [tf.reshape(tf.transpose(row.stack()), (n_trials,)) for row in rows]
-    return dict(zip(names, stacked, strict=True)), gradients
+    return {name: tf.reshape(tf.transpose(row.stack()), (-1,)) for name, row in zip(names, rows, strict=True)}, gradients
