@@ -15,7 +15,7 @@ from cortext.errors import DataError
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-from cortext.data import records  # noqa: E402
+from cortext.data import records
 
 SPEC = {
     "features": tf.io.FixedLenFeature([], tf.string),

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import torch
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError
-from cortext.extras import need
 from cortext.features import Augmentation, build_augmentations
 from cortext.features.smooth import gaussian_kernel
 from cortext.tpu.shapes import Shapes
@@ -109,7 +109,6 @@ class Batches:
 
     def _dataset(self, first: int, end: int, batch: Callable[[int], dict[str, np.ndarray]]) -> Any:
         """Dataset of `batch(first)` to `batch(end - 1)`, prepared ahead in threads of tf.data."""
-        tf = need("tensorflow", "tensorflow")
         example = batch(first)
         n_bins = self.shapes.all[0] if len(self.shapes.all) == 1 else None
 
@@ -129,17 +128,16 @@ def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
     What the cut takes from the start is given back as zeros at the end. The same meaning as `cortext.features.prepare`;
     the random numbers are other ones.
     """
-    tf = need("tensorflow", "tensorflow")
     batch = {name: tensor for name, tensor in raw.items() if name not in ("seed", "cut")}
     x_BTC = tf.cast(raw["features"], tf.float32)
     if "seed" in raw:
-        x_BTC = _augment(tf, x_BTC, raw["seed"], raw["cut"][0], transforms)
+        x_BTC = _augment(x_BTC, raw["seed"], raw["cut"][0], transforms)
     if transforms.smooth_data:
-        x_BTC = _smooth(tf, x_BTC, transforms)
+        x_BTC = _smooth(x_BTC, transforms)
     return batch | {"features": x_BTC}
 
 
-def _augment(tf: Any, x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
+def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
     """Gain, noise, offset, walk and cut, in the release's order; each trial has random numbers of its own."""
     n_trials, n_bins, n_features = x_BTC.shape
 
@@ -162,7 +160,7 @@ def _augment(tf: Any, x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation
     return x_BTC
 
 
-def _smooth(tf: Any, x_BTC: Any, settings: Augmentation) -> Any:
+def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
     """Tap by tap, as `cortext.features.smooth` with padding `same`: a convolution would be in bfloat16 on a TPU."""
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
     before, n_bins = (len(kernel_K) - 1) // 2, x_BTC.shape[1]

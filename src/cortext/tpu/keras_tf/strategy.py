@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import tensorflow as tf
+
 from cortext.errors import ConfigError, RunError
-from cortext.extras import need
 from cortext.tpu.cores import check_cores, cores_line
 from cortext.tpu.find import Found, find_tpu
 from cortext.training.engine import Place
@@ -21,31 +23,28 @@ def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
     for is not there or does not start, and where `place.require_cores` is not met; ConfigError for a GPU that is not
     there.
     """
-    tf, place = need("tensorflow", "tensorflow"), place or Place()
+    place = place or Place()
     found = find_tpu(place.tpu)
     for line in found.describe():
         say(line, shown)
     asked = place.device == "tpu" or place.tpu is not None
     if asked:
         found.required()
-    strategy = None if found.address is None else _on_tpu(tf, found, asked, shown)
+    strategy = None if found.address is None else _on_tpu(found, asked, shown)
     what = "TPU core"
     if strategy is None:
-        strategy, what = _on_local_devices(tf, place.device, shown)
+        strategy, what = _on_local_devices(place.device, shown)
     used = strategy.num_replicas_in_sync
     check_cores(used, place.require_cores, found)
     say(cores_line(used, found, what), shown)
     return strategy
 
 
-def _on_tpu(tf: Any, found: Found, asked: bool, shown: bool) -> Any:
+def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
     """TPUStrategy; where the TPU does not start, None or, if it was asked for, RunError."""
     say(f"trying TPUStrategy on {found.address}", shown)
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=found.address)
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
+        return started(found.address)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         what = f"the TPU at {found.address} did not start: {' '.join(str(error).split())[:200]}"
         if asked:
@@ -54,7 +53,22 @@ def _on_tpu(tf: Any, found: Found, asked: bool, shown: bool) -> Any:
         return None
 
 
-def _on_local_devices(tf: Any, device: str, shown: bool) -> tuple[Any, str]:
+@cache
+def started(address: str) -> Any:
+    """TPUStrategy on the TPU there, made once: to start a TPU again takes away what is on it."""
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
+
+
+@cache
+def mirrored(names: tuple[str, ...]) -> Any:
+    """MirroredStrategy on these devices, made once: two in a process mix up what their devices tell each other."""
+    return tf.distribute.MirroredStrategy(names)
+
+
+def _on_local_devices(device: str, shown: bool) -> tuple[Any, str]:
     """A strategy for this machine's GPUs, or for its CPU devices, and what such a device is called."""
     kind, _, number = device.partition(":")
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU")]
@@ -65,6 +79,6 @@ def _on_local_devices(tf: Any, device: str, shown: bool) -> tuple[Any, str]:
     names = names or [cpu.name for cpu in tf.config.list_logical_devices("CPU")]
     if len(names) > 1:
         say(f"trying MirroredStrategy on {len(names)} {what}s", shown)
-        return tf.distribute.MirroredStrategy(names), what
+        return mirrored(tuple(names)), what
     say(f"trying OneDeviceStrategy on {names[0]}", shown)
     return tf.distribute.OneDeviceStrategy(names[0]), what

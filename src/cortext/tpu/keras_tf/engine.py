@@ -1,0 +1,188 @@
+"""Training with Keras models on TensorFlow: over the cores of a TPU, over several GPUs, or on one device.
+
+One program drives all cores. Each takes its share of every batch's trials, one after another; the models sum the
+gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch model, which gets them back whenever
+they are saved, so that the run directory is an ordinary one.
+
+B trials, T bins, P patches, V tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+
+from cortext.errors import ConfigError, RunError
+from cortext.tpu.explain import explain
+from cortext.tpu.keras_tf.convert import from_torch, load_optimizer_state, optimizer_state, to_torch
+from cortext.tpu.keras_tf.models import keras_model
+from cortext.tpu.keras_tf.pipeline import Batches, prepare
+from cortext.tpu.keras_tf.strategy import choose_strategy
+from cortext.tpu.profile import traced_tensorflow
+from cortext.tpu.shapes import Shapes
+from cortext.training.batches import TrainBatch
+from cortext.training.distributed import ALONE, Processes
+from cortext.training.engine import Found, Job, Place, Update
+from cortext.training.progress import say
+
+
+class KerasEngine:
+    """See `cortext.training.engine.Engine`.
+
+    Raises ConfigError for a model, loss or augmentation that has no form in TensorFlow, and for a batch that does not
+    divide by the cores and the pieces of `gradient_accumulation_steps`; RunError where `choose_strategy` does.
+    """
+
+    host = torch.device("cpu")
+    profiled = staticmethod(traced_tensorflow)
+
+    def __init__(self, job: Job) -> None:
+        config, network = job.config, job.model.network
+        self.job, self.strategy = job, choose_strategy(job.place, job.shown)
+        self.cores = self.strategy.num_replicas_in_sync
+        on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        self.synchronous = not (on_tpu or tf.config.list_logical_devices("GPU"))
+        kind = "tpu" if on_tpu else "cpu" if self.synchronous else "cuda"
+        self.name = f"{kind} ({self.cores} core{'s' if self.cores != 1 else ''}, tensorflow)"
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and on_tpu)
+        _check_shares(config.dataset.batch_size, self.cores, config.gradient_accumulation_steps)
+        with self.strategy.scope():
+            counts = {"n_days": len(job.model.sessions), "n_classes": len(job.model.inventory)}
+            self.model = keras_model(config, n_features=job.split.n_features, bf16=self.bf16, **counts)
+            from_torch(self.model, network)
+            self.model.optimizer.build(self.model.trainable_variables)
+        patch = (network.config.patch_size, network.config.patch_stride)
+        self.shapes = Shapes(job.split, config.tpu.length_shapes, *patch, job.sampler)
+        self.data = Batches(job.split, job.layer_of_day, config, self.shapes, network.n_patches)
+        self._steps = tf.function(self._replicas_step, autograph=False)
+        self._logits = tf.function(self._replicas_logits, autograph=False)
+        self._next = -1  # the step that the optimiser counts
+
+    @staticmethod
+    @contextmanager
+    def processes(place: Place) -> Iterator[Processes]:
+        """See `Engine`: one process drives all cores."""
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RunError("torchrun has started several processes", fix="start one: it drives all cores")
+        yield ALONE
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """See `Engine`."""
+        setting = tf.config.experimental
+        before = setting.tensor_float_32_execution_enabled()
+        # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it multiplies to bfloat16.
+        setting.enable_tensor_float_32_execution(before and self.bf16)
+        try:
+            yield
+        finally:
+            setting.enable_tensor_float_32_execution(before)
+
+    def batches(self, first: int, end: int) -> Generator[dict[str, Any]]:
+        """See `Engine`."""
+        yield from self.data.training(self.job.sampler, first, end) if first < end else ()
+
+    def update(self, step: int, batch: Mapping[str, Any]) -> Update:
+        """See `Engine`."""
+        if step != self._next:
+            self.model.optimizer.iterations.assign(step)
+        n_bins, traces = batch["features"].shape[1], self.traces
+        with self._explained():
+            losses, norm = self._steps(self._shared(batch))
+        self._next = step + 1
+        if self.traces > traces:
+            known = f"{self.traces} of at most {len(self.shapes.all)}"
+            say(f"compiled the training step for trials of {n_bins} bins ({known} lengths)", self.job.shown)
+        return Update(step, batch["indices"].numpy(), losses, norm)
+
+    @property
+    def traces(self) -> int:
+        """How often TensorFlow has traced the training step: once for each length that batches are padded to."""
+        return int(self._steps.experimental_get_tracing_count())
+
+    def read(self, updates: list[Update]) -> list[Found]:
+        """See `Engine`."""
+        found = []
+        for update in updates:
+            losses = {name: self._rows(values) for name, values in update.losses.items()}
+            norm = float(self.strategy.experimental_local_results(update.norm)[0])
+            found.append(Found(update.step, update.indices, losses, norm))
+        return found
+
+    def forward(self, batch: TrainBatch) -> torch.Tensor:
+        """See `Engine`."""
+        n_trials, n_bins, n_features = batch.x_BTC.shape
+        n_rows = max(self.job.config.dataset.batch_size, -(-n_trials // self.cores) * self.cores)
+        x_BTC = np.zeros((n_rows, self.shapes.padded(n_bins), n_features), dtype=np.float32)
+        x_BTC[:n_trials, :n_bins] = batch.x_BTC.numpy()
+        numbers = {"day": batch.day_B, "n_patches": batch.n_patches_B}
+        rows = {name: np.zeros(n_rows, dtype=np.int32) for name in numbers}
+        for name, values_B in numbers.items():
+            rows[name][:n_trials] = values_B.numpy()
+        with self._explained():
+            logits = self._logits(self._shared({"features": x_BTC} | rows))
+        logits_BPV = torch.from_numpy(self._rows(logits))
+        return logits_BPV[:n_trials, : self.job.model.network.n_patches(n_bins)]
+
+    def gather_weights(self) -> None:
+        """See `Engine`."""
+        to_torch(self.model, self.job.model.network)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """See `Engine`."""
+        return optimizer_state(self.model)
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Engine`."""
+        from_torch(self.model, self.job.model.network)
+        load_optimizer_state(self.model, state)
+
+    def _replicas_step(self, raw: Any) -> Any:
+        transforms = self.job.config.dataset.data_transforms
+        return self.strategy.run(lambda share: self.model.update(prepare(share, transforms)), (raw,))
+
+    def _replicas_logits(self, batch: Any) -> Any:
+        return self.strategy.run(lambda share: tf.cast(self.model(share, training=False)[0], "float32"), (batch,))
+
+    def _shared(self, batch: Mapping[str, Any]) -> Any:
+        """The batch dealt out to the cores, each of which gets as many rows, in their order."""
+        batch = {name: values for name, values in batch.items() if name != "indices"}
+
+        def share(core: Any) -> dict[str, Any]:
+            return {name: tf.convert_to_tensor(_part(values, core)) for name, values in batch.items()}
+
+        def _part(values: Any, core: Any) -> Any:
+            n_rows = len(values) // self.cores
+            return values[core.replica_id_in_sync_group * n_rows :][:n_rows]
+
+        return self.strategy.experimental_distribute_values_from_function(share)
+
+    def _rows(self, values: Any) -> np.ndarray:
+        """Every core's rows on the host, in the order of the batch."""
+        return np.concatenate([part.numpy() for part in self.strategy.experimental_local_results(values)])
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A context in which what TensorFlow says on pages becomes one line."""
+        try:
+            yield
+        except Exception as error:
+            told = explain(error, self.job.config.dataset.batch_size, self.cores)
+            if told is None:
+                raise
+            raise told from error
+
+
+def _check_shares(size: int, cores: int, pieces: int) -> None:
+    """Raise ConfigError for a batch that cannot be dealt out evenly: shapes are the same on all cores."""
+    if size % (cores * pieces):
+        what = (
+            f"dataset.batch_size is {size}, which {cores} cores and gradient_accumulation_steps={pieces} cannot share"
+        )
+        raise ConfigError(what, fix=f"make it a multiple of {cores * pieces}")
