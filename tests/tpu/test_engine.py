@@ -235,7 +235,7 @@ def test_a_loss_that_decides_in_python_is_told_what_to_do(registered, packed, tm
     config = replace(small(), model=MeansConfig(), loss=FadingConfig(in_python=True))
     with (
         Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer,
-        pytest.raises(ConfigError, match=r"'fading' or model 'means' decides in Python .*torch.where"),
+        pytest.raises(ConfigError, match=r"'fading', or model 'means', decides in Python .*torch.where"),
     ):
         trainer.run()
 

@@ -37,7 +37,7 @@ def add_verbs(app: typer.Typer) -> None:
 
 def train(
     config: Annotated[
-        str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, triple_gru, demo, tiny.")
+        str, typer.Option(help="YAML file, or a recipe: gru, triple_gru, gru_tpu, triple_gru_tpu, demo, tiny.")
     ],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],

@@ -230,9 +230,11 @@ class TorchaxEngine:
         try:
             yield
         except jax.errors.ConcretizationTypeError as error:
-            of = f"loss {self.job.loss.config.kind!r} or model {self.job.config.model.kind!r}"
+            config = self.job.config
+            of = f"loss {config.loss.kind!r}, or " if config.loss is not None else ""
+            of += f"model {config.model.kind!r},"
             what = f"{of} decides in Python on a number that only the step knows"
-            fix = "compute it with tensors (torch.where, clamp), `fraction` is one; or train on cpu or cuda"
+            fix = "compute with tensors (torch.where, clamp), of which `fraction` is one; or train on cpu or cuda"
             raise ConfigError(what, fix=fix) from error
         except Exception as error:
             told = explain(error, self.job.config.dataset.batch_size, getattr(self, "cores", 1))
