@@ -116,7 +116,9 @@ def _compiled(lowered: Any, target: Target) -> Any:
 def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float, dict[str, Any]]:
     """Operations of one chip's share of a batch by formula, and what the shape comes to."""
     with torch.device("meta"):
-        network = build_model(config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE))
+        network: Any = build_model(
+            config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
+        )
     trials, n_patches = config.dataset.batch_size // n_chips, int(network.n_patches(target.n_bins))
     flops = trials * (n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network))
     parameters = sum(parameter.numel() for parameter in network.parameters())
