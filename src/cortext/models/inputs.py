@@ -52,10 +52,7 @@ class DayLayers(nn.Module):
 
     def n_patches(self, n_bins: Any) -> Any:
         """Frames of logits for `n_bins` bins (an int, array or tensor): none for fewer than one patch."""
-        if self.config.patch_size == 0:
-            return n_bins
-        n_patches = (n_bins - self.config.patch_size) // self.config.patch_stride + 1
-        return n_patches * (n_patches > 0)
+        return count_patches(self.config, n_bins)
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Patches [B, P, I] of smoothed features [B, T, C]; without day layers, what it was given."""
@@ -67,6 +64,14 @@ class DayLayers(nn.Module):
         if self.config.patch_size:
             x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
         return x_BTC
+
+
+def count_patches(config: Any, n_bins: Any) -> Any:
+    """Patches in `n_bins` bins (an int, array or tensor) by a model's `patch_size` and `patch_stride`."""
+    if config.patch_size == 0:
+        return n_bins
+    n_patches = (n_bins - config.patch_size) // config.patch_stride + 1
+    return n_patches * (n_patches > 0)
 
 
 def check_settings(config: Any, at_least: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from cortext.data.packed import PackedDataset, PackedSplit
+from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, DataError, RunError, nearest
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.models.acoustic import Smoothing
@@ -46,6 +47,27 @@ def training_splits(
         what = f"there is no validation split, and dataset.test_percentage is {config.test_percentage}"
         raise DataError(what, where=data.path, fix="give more trials, or a share between 0 and 1")
     return whole.take(np.flatnonzero(~held_out)), whole.take(np.flatnonzero(validates))
+
+
+def day_layers(data: PackedDataset, sessions: tuple[str, ...]) -> np.ndarray:
+    """int64: the position among `sessions` of each of the data's recording days, -1 for one that is not there."""
+    return np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
+
+
+def batch_sampler(
+    config: DatasetConfig, split: PackedSplit, layer_of_day: np.ndarray, n_days: int
+) -> DayBalancedSampler:
+    """What says which trials of a split are in which batch of the training; days are day layers, `n_days` in all."""
+    return DayBalancedSampler(
+        layer_of_day[split.day_N],
+        config.batch_size,
+        config.days_per_batch,
+        config.seed,
+        config.must_include_days,
+        split.n_bins_N,
+        config.length_buckets,
+        n_days=n_days,
+    )
 
 
 def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from cortext.data.packed import PackedDataset, open_data
-from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.models import AcousticModel, save_model
 from cortext.training.batches import Batches
@@ -34,7 +33,7 @@ from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.not_finite import check_finite
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import Advance, TensorBoard, interrupts, reading_bar, say, training_bar
-from cortext.training.setup import freeze, new_model, training_sessions, training_splits
+from cortext.training.setup import batch_sampler, day_layers, freeze, new_model, training_sessions, training_splits
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.validate import Validator
 
@@ -143,18 +142,9 @@ class Trainer:
         freeze(network, config.trainable)
         check_labels_fit(self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1))
         check_labels_fit(val_split, network.n_patches)
-        layer_of_day = np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
+        layer_of_day = day_layers(data, sessions)
         self.layer_of_day = layer_of_day
-        sampler = DayBalancedSampler(
-            layer_of_day[self.train_split.day_N],
-            settings.batch_size,
-            settings.days_per_batch,
-            settings.seed,
-            settings.must_include_days,
-            self.train_split.n_bins_N,
-            settings.length_buckets,
-            n_days=len(sessions),
-        )
+        sampler = batch_sampler(settings, self.train_split, layer_of_day, len(sessions))
         loss = build_loss(config.loss, config.model.kind)
         job = Job(
             config, self.model, self.train_split, layer_of_day, sampler, loss, self.processes, self.place, self.shown
