@@ -119,9 +119,16 @@ def test_gates_are_in_float32_where_products_are_in_bfloat16():
     assert types["MatMul" if "MatMul" in types else "BatchMatMulV2"] == tf.bfloat16
 
 
-def test_dropout_zeroes_its_share_and_keeps_the_mean():
-    ones = tf.ones((200, 500))
-    found = dropout(ones, 0.4, StepSeeds(3), training=True).numpy()
+@pytest.mark.parametrize("jit", [False, True])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(jit):
+    ones, seeds = tf.ones((200, 500)), StepSeeds(3)
+
+    @tf.function(jit_compile=jit)
+    def run(key):
+        with seeds.of(key):
+            return dropout(ones, 0.4, seeds, training=True)
+
+    found = run(tf.constant(5)).numpy()
     assert set(np.unique(found)) == {np.float32(0), np.float32(1 / 0.6)}
     assert abs((found == 0).mean() - 0.4) < 5 * (0.4 * 0.6 / found.size) ** 0.5
     assert dropout(ones, 0.4, StepSeeds(3), training=False) is ones

@@ -19,7 +19,7 @@ def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any)
     """Negative log-likelihood (natural) of each trial's label, float32 [B], whatever the logits are.
 
     A label that does not fit into its trial's frames gives inf and moves nothing; a trial of 0 frames gives 0. What
-    lies beyond a trial's frames or label is never looked at. B, P and U are static.
+    lies beyond a trial's frames or label is never looked at. P and U are static.
     """
     counts = [ops.cast(count, "int32") for count in (n_patches_B, labels_BU, n_labels_B)]
 
@@ -47,7 +47,7 @@ class _Trials(NamedTuple):
     jumps_BS:  0 where a state may follow the one two before it, as a label does without a blank; else never
     first_BS, final_BS: 0 for the states in which a trial may begin and end; else never
     frame_PB1: the frames' numbers; last_B1: that of each trial's last one
-    """  # noqa: D205 - a list of what it holds
+    """
 
     states_BS: Any
     emitted_PBS: Any
@@ -59,11 +59,11 @@ class _Trials(NamedTuple):
 
 
 def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any) -> _Trials:
-    n_trials, n_patches, _ = log_probs_BPV.shape
-    states_BS = ops.reshape(ops.stack([ops.zeros_like(labels_BU), labels_BU], axis=-1), (n_trials, -1))
+    (n_trials, n_patches, _), n_states = ops.shape(log_probs_BPV), 2 * labels_BU.shape[1] + 1
+    states_BS = ops.reshape(ops.stack([ops.zeros_like(labels_BU), labels_BU], axis=-1), (n_trials, n_states - 1))
     states_BS = ops.pad(states_BS, ((0, 0), (0, 1)))
-    number_S, last_B1 = ops.arange(states_BS.shape[1], dtype="int32"), ops.expand_dims(2 * n_labels_B, 1)
-    index_BPS = ops.broadcast_to(ops.expand_dims(states_BS, 1), (n_trials, n_patches, states_BS.shape[1]))
+    number_S, last_B1 = ops.arange(n_states, dtype="int32"), ops.expand_dims(2 * n_labels_B, 1)
+    index_BPS = ops.broadcast_to(ops.expand_dims(states_BS, 1), (n_trials, n_patches, n_states))
     emitted_BPS = ops.take_along_axis(log_probs_BPV, index_BPS, axis=2)
     return _Trials(
         states_BS,

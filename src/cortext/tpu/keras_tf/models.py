@@ -159,11 +159,14 @@ class CleanSpeechModel(_Classifier):
 class NoisySpeechModel(_Classifier):
     """Logits [B, P, V] of the noise in patches. It has no day layers: the noise has been through them."""
 
-    def __init__(self, config: Any, *, n_classes: int, n_days: None = None, **kwargs: Any) -> None:
-        assert n_days is None, "the noise has been through the day layers"
+    def __init__(self, config: Any, *, n_classes: int, **kwargs: Any) -> None:
         config = _settings(TripleGRUConfig, config)
         shape = {"n_units": config.noisy_units, "n_layers": config.noisy_layers}
-        super().__init__(config, n_classes=n_classes, **shape, **kwargs)
+        super().__init__(config, n_classes=n_classes, n_days=None, **shape, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {name: value for name, value in super().get_config().items() if name != "n_days"}
 
 
 @register

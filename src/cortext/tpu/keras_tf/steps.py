@@ -61,8 +61,8 @@ class Steps(keras.Model):  # type: ignore[misc]
         """
         replica = tf.distribute.get_replica_context()
         replicas = replica.num_replicas_in_sync
-        n_trials, n_pieces = batch["features"].shape[0], self.accumulation
-        if n_trials % n_pieces:
+        n_trials, n_pieces = keras.ops.shape(batch["features"])[0], self.accumulation
+        if n_pieces > 1 and n_trials % n_pieces:
             what = f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal pieces"
             raise ConfigError(what, fix="change gradient_accumulation_steps or dataset.batch_size")
         step, variables = self.optimizer.iterations.value, self.trainable_variables
@@ -73,7 +73,7 @@ class Steps(keras.Model):  # type: ignore[misc]
             key = (tf.cast(step, tf.int64) * n_pieces + tf.cast(number, tf.int64)) * replicas
             with self.seeds.of(key + tf.cast(replica.replica_id_in_sync_group, tf.int64)), tf.GradientTape() as tape:
                 losses = self.loss(self, part, step)
-                objective = tf.reduce_sum(losses["loss"]) / (n_trials * replicas)
+                objective = tf.reduce_sum(losses["loss"]) / tf.cast(n_trials * replicas, tf.float32)
             unconnected = tf.UnconnectedGradients.ZERO
             found = tape.gradient(objective, [v.value for v in variables], unconnected_gradients=unconnected)
             return losses, [tf.convert_to_tensor(gradient) for gradient in found]
@@ -124,4 +124,6 @@ def _added(piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces:
         parallel_iterations=1,
         maximum_iterations=n_pieces,
     )
-    return {name: tf.reshape(tf.transpose(row.stack()), (-1,)) for name, row in zip(names, rows, strict=True)}, gradients
+    return {
+        name: tf.reshape(tf.transpose(row.stack()), (-1,)) for name, row in zip(names, rows, strict=True)
+    }, gradients
