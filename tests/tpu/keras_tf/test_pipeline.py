@@ -28,7 +28,7 @@ def made(split, settings, n_lengths=3, **dataset):
     """The batches of a split, and its sampler."""
     dataset = DatasetConfig(batch_size=6, days_per_batch=2, data_transforms=settings, **dataset)
     shapes = Shapes(split, n_lengths, 14, 4)
-    batches = pipeline.Batches(split, LAYER_OF_DAY, TrainConfig(dataset=dataset), shapes, n_patches)
+    batches = pipeline.Batches(split, LAYER_OF_DAY, TrainConfig(dataset=dataset), shapes)
     return batches, DayBalancedSampler(split.day_N, 6, 2, seed=4, n_bins_N=split.n_bins_N, length_buckets=3)
 
 

@@ -59,7 +59,7 @@ class KerasEngine:
             self.model.optimizer.build(self.model.trainable_variables)
         patch = (network.config.patch_size, network.config.patch_stride)
         self.shapes = Shapes(job.split, config.tpu.length_shapes, *patch, job.sampler)
-        self.data = Batches(job.split, job.layer_of_day, config, self.shapes, network.n_patches)
+        self.data = Batches(job.split, job.layer_of_day, config, self.shapes)
         self._steps = tf.function(self._replicas_step, autograph=False)
         self._logits = tf.function(self._replicas_logits, autograph=False)
         self._next = -1  # the step that the optimiser counts

@@ -22,14 +22,16 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from cortext.data.packed import PackedSplit
+from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError
 from cortext.features import Augmentation, build_augmentations
 from cortext.features.smooth import gaussian_kernel
+from cortext.models.inputs import count_patches
 from cortext.tpu.shapes import Shapes
 from cortext.training.batches import AUGMENTATION, derived_seed
 from cortext.training.config import TrainConfig
+from cortext.training.setup import batch_sampler, day_layers, training_sessions, training_splits
 
 AHEAD = 2
 """Batches that wait, ready, for the step."""
@@ -41,7 +43,6 @@ class Batches:
 
     layer_of_day: int64, the day layer of each session of the split
     shapes:       lengths that batches are padded to, made for the same split
-    n_patches:    frames of logits for so many bins
     Raises ConfigError for an augmentation that mixes trials.
     """
 
@@ -51,10 +52,9 @@ class Batches:
         layer_of_day: np.ndarray,
         config: TrainConfig,
         shapes: Shapes,
-        n_patches: Callable[[Any], Any],
     ) -> None:
         self.split, self.layer_of_day, self.config, self.shapes = split, layer_of_day, config, shapes
-        self.n_patches, self.extra = n_patches, build_augmentations(config.dataset.augmentations)
+        self.extra = build_augmentations(config.dataset.augmentations)
         transforms = config.dataset.data_transforms
         if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
             what = "data_transforms.random_walk_axis is the axis of trials, which lie on different cores"
@@ -90,7 +90,7 @@ class Batches:
         numbers = {
             "day": self.layer_of_day[read.day_B],
             "n_bins": n_bins_B,
-            "n_patches": self.n_patches(n_bins_B),
+            "n_patches": count_patches(self.config.model, n_bins_B),
             "labels": labels_BU,
             "n_labels": read.n_labels_B,
         }
@@ -120,6 +120,29 @@ class Batches:
             return dict(zip(example, tensors, strict=True))
 
         return tf.data.Dataset.range(first, end).map(load, num_parallel_calls=AHEAD).prefetch(AHEAD)
+
+
+def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
+    """What `fit`, `evaluate` and `predict` of a Keras model take: the whole training, and the validation in order.
+
+    The batches are those of `cortext train` with the same settings, all padded to one length, so that every shape is
+    static. The second ends with a full batch, too: what it lacks are trials of 0 patches. Raises ConfigError and
+    DataError.
+    """
+    settings, sessions = config.dataset, training_sessions(config.dataset, data)
+    layer_of_day, model = day_layers(data, sessions), config.model
+
+    def made(split: PackedSplit) -> Batches:
+        shapes = Shapes(split, 1, model.patch_size, model.patch_stride)
+        return Batches(split, layer_of_day, config, shapes)
+
+    train, val = (made(split) for split in training_splits(settings, data, sessions))
+    sampler = batch_sampler(settings, train.split, layer_of_day, len(sessions))
+
+    def ready(raw: Any) -> Any:
+        return raw.map(lambda batch: prepare(batch, settings.data_transforms), num_parallel_calls=AHEAD).prefetch(AHEAD)
+
+    return ready(train.training(sampler, 0, config.num_training_batches)), ready(val.in_order(settings.batch_size))
 
 
 def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:

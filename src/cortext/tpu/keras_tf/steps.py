@@ -96,7 +96,11 @@ class Steps(keras.Model):  # type: ignore[misc]
     def test_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The mean CTC loss so far of the logits that the model gives out."""
         loss_B = batch_ctc(self(data, training=False)[0], data)
-        self.means["loss"].update_state(loss_B, sample_weight=tf.cast(data["n_patches"] > 0, tf.float32))
+        real_B = tf.cast(data["n_patches"] > 0, tf.float32)
+        # Over all replicas: Keras takes the result of one of them, or the mean of theirs.
+        sums = [tf.reduce_sum(loss_B * real_B), tf.reduce_sum(real_B)]
+        total, count = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        self.means["loss"].update_state(tf.math.divide_no_nan(total, count), sample_weight=count)
         return {"loss": self.means["loss"].result()}
 
     def predict_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
