@@ -8,6 +8,7 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 import keras
 
+from cortext.tpu.keras_tf import layers
 from cortext.tpu.keras_tf.layers import DayAffine, GradientReversal, GRULayer, Patches, StepSeeds, dropout
 
 
@@ -85,7 +86,9 @@ def outputs_and_gradients(layer, x_BPI, h0_BD, weights):
     return [hidden_BPD, last_BD, *tape.gradient(total, [x_BPI, h0_BD, *variables])]
 
 
-def test_a_gru_layer_is_that_of_keras_and_so_is_every_gradient():
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_gru_layer_is_that_of_keras_and_so_is_every_gradient(gpu, monkeypatch):
+    monkeypatch.setattr(layers, "_has_gpu", lambda: gpu)  # where there is one it is Keras's own, too
     x_BPI, h0_BD = tf.constant(normal(3, 9, 5)), tf.constant(normal(3, 4, seed=1))
     weights = normal(3, 9, 4, seed=2), normal(3, 4, seed=3)
     ours = again(GRULayer(4))
