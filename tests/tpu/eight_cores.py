@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from small_training import N_BINS, N_FEATURES, N_LABELS, make_batch, make_config, make_network, weights_of
 
+from cortext.models import xla
 from cortext.tpu.mesh import by_trial, data_mesh, everywhere, put
 from cortext.tpu.optimizer import first_state
 from cortext.tpu.step import Programs, numbers
@@ -56,4 +57,8 @@ if sys.argv[1] == "gru":
     _, whole, _ = steps("gru", devices[:4], 4)  # a trial of each core at a time
     _, pieces, _ = steps("gru", devices[:2], 2)
     found["pieces"] = difference(whole, pieces)
+else:
+    xla.WIDE_BYTES = 0  # two cores share out the units of every layer, 12, 10 and 8
+    _, shared, text = steps("triple_gru", devices[:2], 1)
+    found["wide"] = [difference(one_weights, shared), "all-gather" in text]
 print(json.dumps(found))

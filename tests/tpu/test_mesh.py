@@ -51,6 +51,9 @@ def test_eight_cores_do_with_a_batch_what_one_does(kind):
     assert found["all_reduces"] == [False, True]
     if kind == "gru":
         assert found["pieces"] < 1e-5
+    else:
+        assert found["wide"][0] < 1e-5
+        assert found["wide"][1]
 
 
 def test_a_batch_that_the_cores_cannot_share_is_one_line():

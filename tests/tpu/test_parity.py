@@ -22,7 +22,7 @@ from small_training import (
 )
 
 from cortext.features import prepare
-from cortext.models.xla import operands
+from cortext.models.xla import tracing
 from cortext.tpu.mesh import data_mesh, everywhere, put
 from cortext.tpu.optimizer import AdamW, first_state
 from cortext.tpu.step import Programs, numbers
@@ -76,7 +76,7 @@ def found(side):
         return side.programs.gradients(weights, {}, ready, values)
 
     values = numbers(side.config, FRACTION_STEP, 0.0, 0.0)
-    with operands(bf16=False):
+    with tracing(bf16=False):
         gradients, losses = jax.jit(run)(side.weights, side.batch, values)
     return jax.device_get(gradients), jax.device_get(losses)
 

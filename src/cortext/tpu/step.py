@@ -22,7 +22,7 @@ from torchax.interop import call_torch
 
 from cortext.errors import ConfigError
 from cortext.models import build_model
-from cortext.models.xla import operands
+from cortext.models.xla import tracing
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
 from cortext.tpu.mesh import by_trial, everywhere
@@ -80,7 +80,9 @@ class Programs:
         )
         weights, fixed = structures(self.network)
         state = jax.eval_shape(first_state, weights)
-        return self._lower(program, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0))
+        return self._lower(
+            program, self.mesh, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0)
+        )
 
     def lower_forward(self, n_bins: int, n_trials: int, mesh: Mesh) -> Any:
         """Logits of features float32 [B, T, C], called with (weights, fixed, features, day, n_patches).
@@ -91,7 +93,7 @@ class Programs:
         program = jax.jit(self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared)
         of_trials = jax.ShapeDtypeStruct((n_trials,), jnp.int32)
         features = jax.ShapeDtypeStruct((n_trials, n_bins, self.n_features), jnp.float32)
-        return self._lower(program, *structures(self.network), features, of_trials, of_trials)
+        return self._lower(program, mesh, *structures(self.network), features, of_trials, of_trials)
 
     def batch(self, n_bins: int) -> Batch:
         """The shapes of a batch padded to `n_bins`."""
@@ -101,8 +103,8 @@ class Programs:
         batch["features"] = jax.ShapeDtypeStruct((size, n_bins, self.n_features), jnp.float16)
         return batch
 
-    def _lower(self, program: Any, *arguments: Any) -> Any:
-        with operands(self.bf16):
+    def _lower(self, program: Any, mesh: Mesh, *arguments: Any) -> Any:
+        with tracing(self.bf16, mesh):
             return program.lower(*arguments)
 
     def _update(
