@@ -4,7 +4,7 @@
 
 import pytest
 
-from cortext.tpu.cost import count
+from cortext.tpu.cost import Exchange, count
 from cortext.tpu.hlo import Array, parse, trip_count
 
 NESTED = """HloModule jit_f, is_scheduled=true
@@ -243,9 +243,47 @@ ENTRY %main (a: f32[10,3], b: bf16[7]) -> (f32[10,3], bf16[7]) {
   ROOT %all-reduce-done = (f32[10,3]{1,0}, bf16[7]{0}) all-reduce-done(%all-reduce-start)
 }
 """
-    cost = count(parse(text))
-    assert cost.collectives == {"all-reduce": 4 * 30 + 2 * 7}
-    assert cost.n_collectives == {"all-reduce": 1}
+    (exchange,) = count(parse(text)).exchanges.values()
+    assert exchange == Exchange("all-reduce", overlapped=True, n_bytes=4 * 30 + 2 * 7, number=1)
+
+
+CHAIN = """HloModule jit_f
+%begin (a: bf16[6,64]) -> (bf16[6,64], bf16[6,512], u32[]) {
+  %a = bf16[6,64]{1,0} parameter(0)
+  %all-gather = bf16[6,512]{1,0} all-gather(%a), dimensions={1}, frontend_attributes={chain_id="0"}
+  ROOT %custom-call = (bf16[6,64]{1,0}, bf16[6,512]{1,0}, u32[]{:S(2)}) custom-call(%all-gather), custom_call_target="AsyncCollectiveStart"
+}
+
+%go_on (a.1: bf16[6,64], whole: bf16[6,512], token: u32[], h: bf16[8,64]) -> (f32[8,6], bf16[6,64], bf16[6,512], u32[]) {
+  %a.1 = bf16[6,64]{1,0} parameter(0)
+  %whole = bf16[6,512]{1,0} parameter(1)
+  %token = u32[]{:S(2)} parameter(2)
+  %h = bf16[8,64]{1,0} parameter(3)
+  %v = bf16[6,64]{1,0} parameter(4)
+  %convolution = f32[8,6]{1,0} convolution(%h, %v), dim_labels=bf_oi->bf
+  %all-gather.1 = bf16[6,512]{1,0} all-gather(%a.1), dimensions={1}, frontend_attributes={chain_id="0"}
+  ROOT %t = (f32[8,6]{1,0}, bf16[6,64]{1,0}, bf16[6,512]{1,0}, u32[]{:S(2)}) tuple(%convolution, %a.1, %all-gather.1, %token)
+}
+
+ENTRY %main (x: bf16[6,64], y: bf16[8,64], z: bf16[6,64]) -> (f32[8,6], bf16[6,64], bf16[6,512], u32[]) {
+  %x = bf16[6,64]{1,0} parameter(0)
+  %y = bf16[8,64]{1,0} parameter(1)
+  %z = bf16[6,64]{1,0} parameter(2)
+  %begun = (bf16[6,64]{1,0}, bf16[6,512]{1,0}, u32[]{:S(2)}) fusion(%x), kind=kCustom, output_to_operand_aliasing={{0}: (0, {})}, calls=%begin
+  %part = bf16[6,64]{1,0} get-tuple-element(%begun), index=0
+  %all = bf16[6,512]{1,0} get-tuple-element(%begun), index=1
+  %on = u32[]{:S(2)} get-tuple-element(%begun), index=2
+  ROOT %gone = (f32[8,6]{1,0}, bf16[6,64]{1,0}, bf16[6,512]{1,0}, u32[]{:S(2)}) fusion(%part, %all, %on, %y, %z), kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (2, {})}, calls=%go_on
+}
+"""
+
+
+def test_an_exchange_that_goes_on_beside_products_is_counted_where_it_begins() -> None:
+    cost = count(parse(CHAIN))
+    assert cost.exchanges == {("all-gather", True): Exchange("all-gather", True, n_bytes=2 * 6 * 64, number=1)}
+    exchanged = 2 * 6 * 64 + 2 * 6 * 512
+    product = 2 * 8 * 64 + 2 * 6 * 64 + 4 * 8 * 6
+    assert cost.hbm_bytes == exchanged + product
 
 
 @pytest.mark.parametrize(

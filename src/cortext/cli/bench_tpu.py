@@ -83,7 +83,7 @@ def _print_program(title: str, shapes: dict[str, Any]) -> None:
             f"{found['flops'] / 1e9:,.0f} G",
             f"{found['flops_by_formula'] / 1e9:,.0f} G",
             f"{found['hbm_bytes'] / 1e9:.2f} GB",
-            f"{sum(exchange['bytes'] for exchange in found['exchanges'].values()) / 1e6:,.0f} MB",
+            f"{sum(exchange['n_bytes'] for exchange in found['exchanges']) / 1e6:,.0f} MB",
             f"{found['compile_s']:.0f}",
         )
         for name, found in shapes.items()
@@ -104,16 +104,19 @@ def _print_estimate(shapes: dict[str, Any]) -> None:
     rows = [
         (
             name,
-            *(f"{found[part]:.1f}" for part in ("compute_ms", "memory_ms", "exchange_ms", "roofline_ms")),
-            f"{found['iterations']:,}",
+            *(
+                f"{found[part]:.1f}"
+                for part in ("compute_ms", "memory_ms", "overlapped_ms", "exchange_ms", "roofline_ms")
+            ),
+            f"{found['waits']:,}",
             *(f"{each['ms']:.1f}" for each in found["latencies"]),
             "-" if found["schedule_ms"] is None else f"{found['schedule_ms']:.1f}",
         )
         for name, found in estimates.items()
     ]
     waits = [f"at {latency:g} µs each" for latency in latencies]
-    columns = ["ms a step, estimated", "products", "memory", "exchange", "roofline", "iterations", *waits, "compiler's"]
-    print_table("", columns, rows)
+    parts = ["products", "memory", "overlapped exchange", "exchange", "roofline", "waits"]
+    print_table("", ["ms a step, estimated", *parts, *waits, "compiler's"], rows)
     rows = [
         (
             name,

@@ -82,7 +82,7 @@ def compile_step(target: Target) -> dict[str, Any]:
         "flops_counted_once": once["flops"],
         "hbm_bytes": cost.hbm_bytes,
         "bytes_counted_once": once["bytes accessed"],
-        "exchanges": {kind: {"bytes": n, "number": cost.n_collectives[kind]} for kind, n in cost.collectives.items()},
+        "exchanges": [asdict(exchange) for exchange in cost.exchanges.values()],
         "loops": [asdict(loop) for loop in cost.loops],
         "checks": _checks(cost, expected, memory),
         "estimate": roofline(cost, V5E, n_chips),
@@ -139,7 +139,7 @@ def _memory(stats: Any) -> dict[str, int]:
 
 def _checks(cost: Cost, expected: float, memory: dict[str, int]) -> dict[str, bool]:
     return {
-        "gradients are exchanged": cost.n_collectives["all-reduce"] > 0,
+        "gradients are exchanged": any(kind == "all-reduce" for kind, _ in cost.exchanges),
         "memory fits": memory["total"] <= V5E.hbm_bytes,
         "operations within 5 % of the formula": abs(cost.flops.total() / expected - 1) <= 0.05,
         "every loop's length is known": all(loop.trips is not None for loop in cost.loops),

@@ -21,6 +21,7 @@ _NO_TRAFFIC = {
     "partition-id", "replica-id", "iota", "opt-barrier", "add-dependency",
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "slice", "gather")
+_ALIAS = re.compile(r"\{(\d+)\}: \((\d+), \{\}\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -41,20 +42,29 @@ class Loop:
 
 
 @dataclass
+class Exchange:
+    """Exchanges of one kind. n_bytes: what each device gives into them; number: how many there are."""
+
+    kind: str
+    overlapped: bool
+    n_bytes: int = 0
+    number: int = 0
+
+
+@dataclass
 class Cost:
     """What one run costs.
 
     flops:       operations of matrix products, by the width of their operands (`bf16`, `f32`, ...)
     hbm_bytes:   read from and written to the device's main memory
-    collectives: bytes that each device gives into exchanges, by kind; n_collectives: how many there are
+    exchanges:   between devices, by kind, and by whether it goes on while the device computes
     cycles:      of the schedule, by the compiler's own estimate; 0 where it makes none
     loops:       outer ones before those in them
     """
 
     flops: Counter[str] = field(default_factory=Counter)
     hbm_bytes: float = 0
-    collectives: Counter[str] = field(default_factory=Counter)
-    n_collectives: Counter[str] = field(default_factory=Counter)
+    exchanges: dict[tuple[str, bool], Exchange] = field(default_factory=dict)
     cycles: float = 0
     loops: list[Loop] = field(default_factory=list)
 
@@ -86,11 +96,41 @@ def _add(program: Program, computation: Computation, times: int, cost: Cost) -> 
         cost.hbm_bytes += times * traffic(program, computation, instruction)
         cycles = _CYCLES.search(instruction.attributes)
         cost.cycles += times * int(cycles[1]) if cycles else 0
-        kind = instruction.opcode.removesuffix("-start")
-        if kind in COLLECTIVES:
-            arrays = [array for name in instruction.operands for array in computation.instructions[name].arrays]
-            cost.collectives[kind] += times * sum(array.n_bytes for array in arrays)
-            cost.n_collectives[kind] += times
+        _add_exchange(program, computation, instruction, times, cost)
+
+
+def _add_exchange(program: Program, computation: Computation, instruction: Instruction, times: int, cost: Cost) -> None:
+    kind, overlapped = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
+    given = [array for name in instruction.operands for array in computation.instructions[name].arrays]
+    if (inner := _exchange_in(program, instruction)) is not None:
+        if _goes_on(program, instruction, inner):
+            return
+        kind, overlapped = inner.opcode, _starts(program, instruction)
+        inside = program.called(instruction)
+        given = [array for name in inner.operands for array in inside.instructions[name].arrays]
+    if kind in COLLECTIVES:
+        exchange = cost.exchanges.setdefault((kind, overlapped), Exchange(kind, overlapped))
+        exchange.n_bytes += times * sum(array.n_bytes for array in given)
+        exchange.number += times
+
+
+def _exchange_in(program: Program, instruction: Instruction) -> Instruction | None:
+    """The exchange in a fusion."""
+    if instruction.opcode != "fusion":
+        return None
+    inside = program.called(instruction).instructions.values()
+    return next((each for each in inside if each.opcode in COLLECTIVES), None)
+
+
+def _starts(program: Program, instruction: Instruction) -> bool:
+    """Whether a fusion begins an exchange that later ones carry on with, beside their own work."""
+    inside = program.called(instruction).instructions.values()
+    return any("AsyncCollectiveStart" in each.attributes for each in inside)
+
+
+def _goes_on(program: Program, instruction: Instruction, inner: Instruction) -> bool:
+    """Whether a fusion carries on with, or ends, an exchange that another has begun."""
+    return "chain_id" in inner.attributes and not _starts(program, instruction)
 
 
 def _add_loop(program: Program, parent: Computation, instruction: Instruction, times: int, cost: Cost) -> None:
@@ -178,8 +218,15 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
         return sum(array.n_bytes for array in arrays[:2] if array.space == 0)
     if opcode == "slice-start":  # the source, the target, and a token
         return sum(arrays[1].n_bytes for array in arrays[:2] if array.space == 0)
-    moved = sum(_written(program, computation, instruction, number) for number in range(len(arrays)))
-    for operand in dict.fromkeys(instruction.operands):
+    outputs, operands = list(range(len(arrays))), list(instruction.operands)
+    if (inner := _exchange_in(program, instruction)) is not None:
+        # Arrays that an exchange hands from fusion to fusion; what it moves is counted where it begins.
+        through = {int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)}
+        outputs = [number for number in outputs if number not in through]
+        if _goes_on(program, instruction, inner):
+            operands = [name for number, name in enumerate(operands) if number not in through.values()]
+    moved = sum(_written(program, computation, instruction, number) for number in outputs)
+    for operand in dict.fromkeys(operands):
         source = computation.instructions[operand]
         if len(source.arrays) == 1 and source.arrays[0].space == 0:
             moved += _read(program, computation, [instruction], source)

@@ -1,8 +1,8 @@
 """How fast a TPU can take a training step at best, from what its compiled program costs. Estimates, not measurements.
 
 A step takes at least as long as its products at the chip's full rate, and as its traffic at the full rate of the
-memory; then gradients are exchanged, and the loops over time, whose iterations cannot overlap, each wait for the chip
-to start and end a few small operations. Nothing is said of the host, of reading data, or of validation.
+memory; then there is what chips exchange, and the loops over time, whose iterations cannot overlap and each wait for
+the chip to start and end a few small operations. Nothing is said of the host, of reading data, or of validation.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cortext.tpu.cost import Cost
+from cortext.tpu.cost import Cost, Exchange
 
 BATCHES = 120_000
 """Batches of the published training."""
 LATENCIES_US = (1.0, 3.0, 10.0)
-"""Assumed for one iteration of a loop over time: the start and the end of the few operations in it."""
+"""Assumed for one iteration of a loop over time, the start and the end of the few operations in it, or an exchange."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +49,50 @@ matrix units, 400 GB/s of links in both directions over four ports, of which a r
 is the one at which four units of 128 x 128 multiply-adds make 197 TFLOP/s: 1.5 GHz."""
 
 
-def ring_s(n_bytes: float, n_chips: int, chip: Chip) -> float:
-    """Seconds of an all-reduce: in a ring every chip sends 2 (n - 1) / n of it, half in each direction."""
-    return 2 * (n_chips - 1) / n_chips * n_bytes / chip.ici_bytes_per_s
+def exchange_s(exchange: Exchange, n_chips: int, chip: Chip) -> float:
+    """Seconds of exchanges in a ring of chips, each of which sends in both directions.
+
+    How often a chip sends what it gives, what it passes on for others included: all-reduce 2 (c - 1) / c of it with c
+    chips, reduce-scatter half of that; all-gather c - 1 times; all-to-all c / 4, the mean way of a piece;
+    collective-permute once, to a neighbour by one of the two links.
+    """
+    sent = {
+        "all-reduce": 2 * (n_chips - 1) / n_chips,
+        "reduce-scatter": (n_chips - 1) / n_chips,
+        "all-gather": n_chips - 1,
+        "all-to-all": n_chips / 4,
+        "collective-permute": 2,  # by half of the links
+    }
+    return sent[exchange.kind] * exchange.n_bytes / chip.ici_bytes_per_s
 
 
 def roofline(cost: Cost, chip: Chip, n_chips: int, latencies_us: Sequence[float] = LATENCIES_US) -> dict[str, Any]:
     """Milliseconds of a step at best and hours of 120,000; `cost` is that of one chip.
 
-    roofline_ms:  the longer of products and memory, and the exchange after it
-    latencies:    for each assumed latency of a loop's iteration (µs), what all of them take, and the sum
-    schedule_ms:  the compiler's own estimate of its schedule, and the exchange; None where it makes none
+    exchange_ms:   for what everything waits; overlapped_ms: of exchanges during which the chip computes
+    roofline_ms:   the longest of products, memory and overlapped exchanges, and then the others
+    waits:         iterations of loops, and exchanges
+    latencies:     for each assumed latency of one of them (µs), what all take, and the sum with the roofline
+    schedule_ms:   the compiler's own estimate of its schedule, and `exchange_ms`; None where it makes none
     """
     compute_ms = 1e3 * cost.flops.total() / chip.flops
     memory_ms = 1e3 * cost.hbm_bytes / chip.hbm_bytes_per_s
-    exchange_ms = 1e3 * ring_s(cost.collectives.total(), n_chips, chip)
-    best_ms = max(compute_ms, memory_ms) + exchange_ms
-    floors_ms = {latency: cost.iterations * latency / 1e3 for latency in latencies_us}
+    exchange_ms, overlapped_ms = (
+        1e3 * sum(exchange_s(each, n_chips, chip) for each in cost.exchanges.values() if each.overlapped == overlapped)
+        for overlapped in (False, True)
+    )
+    best_ms = max(compute_ms, memory_ms, overlapped_ms) + exchange_ms
+    waits = cost.iterations + sum(each.number for each in cost.exchanges.values())
+    floors_ms = {latency: waits * latency / 1e3 for latency in latencies_us}
     schedule_ms = 1e3 * cost.cycles / chip.clock_hz + exchange_ms if cost.cycles else None
     return {
         "compute_ms": compute_ms,
         "memory_ms": memory_ms,
         "exchange_ms": exchange_ms,
+        "overlapped_ms": overlapped_ms,
         "roofline_ms": best_ms,
         "hours": hours(best_ms),
-        "iterations": cost.iterations,
+        "waits": waits,
         "latencies": [
             {"latency_us": latency, "floor_ms": floor, "ms": best_ms + floor, "hours": hours(best_ms + floor)}
             for latency, floor in floors_ms.items()
