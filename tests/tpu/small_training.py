@@ -24,10 +24,10 @@ def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **setti
         units = {"noise_units": 10, "noise_layers": 1, "clean_units": 12, "clean_layers": 2}
         model = TripleGRUConfig(**units, noisy_units=8, noisy_layers=1, **shared)
         loss = AdversarialConfig(reversal_start=0.0, reversal_end=0.7, noise_weight=0.01)
-    defaults = {"num_training_batches": 100, "lr_decay_steps": 100, "lr_decay_steps_day": 100}
+    defaults = {"precision": "fp32", "num_training_batches": 100, "lr_decay_steps": 100, "lr_decay_steps_day": 100}
     defaults |= {"lr_warmup_steps": 2, "lr_warmup_steps_day": 3, "lr_max_day": 0.01, "weight_decay": 0.1}
     dataset = DatasetConfig(batch_size=batch_size, days_per_batch=2, data_transforms=Augmentation(**transforms))
-    return TrainConfig(model=model, loss=loss, dataset=dataset, precision="fp32", **defaults | settings)
+    return TrainConfig(model=model, loss=loss, dataset=dataset, **defaults | settings)
 
 
 def make_network(config):

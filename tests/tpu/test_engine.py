@@ -117,6 +117,19 @@ def test_every_verb_reads_the_run(shared, packed, tmp_path):
     assert 0 <= json.loads(result.stdout)["per"] <= 1.5
 
 
+def test_the_command_line_trains_and_keeps_what_it_compiled(recordings, tmp_path):
+    arguments = ["train", "--config", "tiny", "--data", str(recordings), "--out", str(tmp_path / "run"), "--json"]
+    arguments += ["--device", "tpu", "--set", f"tpu.compilation_cache={tmp_path / 'programs'}"]
+    arguments += ["--set", "num_training_batches=4", "--set", "tpu.length_shapes=1"]
+    result = CliRunner().invoke(app, arguments)
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["steps"] == 4
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written >= {"config.yaml", "model.json", "model.safetensors", "metrics.jsonl", "summary.json", "train_state"}
+    assert any((tmp_path / "programs").iterdir())
+
+
 def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(packed, tmp_path, capsys, compilations):
     """Although learning rates, reversal strength, days and random keys change with every step."""
     changes = {name: getattr(make_config("triple_gru", dropout=0.2), name) for name in ("model", "loss")}

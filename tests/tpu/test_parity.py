@@ -1,5 +1,7 @@
 """Torch eager against the same modules on XLA: logits, losses, gradients, and ten steps of training."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -134,6 +136,25 @@ def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_
         without = quiet.get_parameter(f"noise_model.{name}").grad
         difference = found[0][f"noise_model.{name}"] - without.numpy()
         assert close(difference, -0.42 * parameter.grad.numpy(), 2e-3), name
+
+
+@pytest.mark.parametrize("side", ["triple_gru"], indirect=True)
+def test_in_bfloat16_products_add_up_in_float32_and_the_rest_is_float32(side, expected):
+    """Of a whole step; its losses and the norm of its gradient are near those of float64."""
+    config = make_config("triple_gru", precision="bf16")
+    lowered = Programs(make_network(config), side.loss, config, ONE_CORE, **SIZES).lower_update(N_BINS)
+    products = re.findall(
+        r"dot_general.*: \(tensor<\S*?(\w+)>, tensor<\S*?(\w+)>\) -> tensor<\S*?(\w+)>", text := lowered.as_text()
+    )
+    types = [tuple(kind.lstrip("x0123456789") for kind in product) for product in products]
+    assert types.count(("bf16", "bf16", "f32")) >= 20  # five layers, each with two products forwards and four backwards
+    assert {result for *_, result in types} == {"f32"}
+    assert not re.search(r"stablehlo\.(exponential|log|log_plus_one|tanh|logistic)\b.*bf16", text)
+    state = jax.device_get(first_state(side.weights))
+    values = numbers(config, FRACTION_STEP, 0.0, 0.0)
+    *_, losses, norm = lowered.compile()(side.weights, {}, state, side.batch, values)
+    np.testing.assert_allclose(losses["loss"], expected[1]["loss"], rtol=0.01)
+    assert float(norm) == pytest.approx(sum((g**2).sum() for g in expected[0].values()) ** 0.5, rel=0.03)
 
 
 class Both:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax.experimental.compilation_cache import compilation_cache
 
 from cortext.errors import ConfigError
 from cortext.features import augment, build_augmentations
@@ -248,6 +249,7 @@ def keep_programs(folder: str | None) -> None:
     if folder is not None:
         path = Path.home() / ".cache" / "cortext" / "xla" if folder == "auto" else Path(folder)
         jax.config.update("jax_compilation_cache_dir", str(path))
+        compilation_cache.reset_cache()  # JAX looks at the setting once, and hosts have talked already
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
