@@ -1,6 +1,6 @@
 """The engine that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
 
-A thread reads and lays out the next batch while the cores work on one; nothing waits for them until somebody asks what
+Threads read and lay out the next batches while the cores work on one; nothing waits for them until somebody asks what
 was found. There is a program for each length in `Shapes`, compiled when it is first needed.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
@@ -9,6 +9,7 @@ B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest labe
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -34,6 +35,9 @@ from cortext.training.batches import AUGMENTATION, TrainBatch, derived_seed
 from cortext.training.engine import Found, Job, Update
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
+
+THREADS, AHEAD = 2, 3
+"""Threads that prepare batches, and how many of them ahead: a v5e-8 may take a step while one batch is read."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class TorchaxEngine:
         for line in found.describe():
             say(line, self.shown)
         with self._explained():
-            devices = jax.devices()
+            devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))  # a host's are neighbours
         self.mesh, self.cores = data_mesh(devices), len(devices)
         kind = devices[0].platform
         self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
@@ -95,12 +99,12 @@ class TorchaxEngine:
 
     def batches(self, first: int, end: int) -> Generator[Prepared]:
         """See `Engine`."""
-        with ThreadPoolExecutor(1) as thread:
-            ahead = thread.submit(self._prepare, first) if first < end else None
+        with ThreadPoolExecutor(THREADS) as threads:
+            waiting = deque(threads.submit(self._prepare, step) for step in range(first, min(first + AHEAD, end)))
             for step in range(first, end):
-                assert ahead is not None
-                prepared = ahead.result()
-                ahead = thread.submit(self._prepare, step + 1) if step + 1 < end else None
+                prepared = waiting.popleft().result()
+                if step + AHEAD < end:
+                    waiting.append(threads.submit(self._prepare, step + AHEAD))
                 yield prepared
 
     def update(self, step: int, batch: Prepared) -> Update:
