@@ -243,6 +243,24 @@ def test_a_batch_that_cannot_be_taken_apart_is_refused():
         model.update(tensors(ready_batch()))
 
 
+@saves
+def test_a_keras_file_keeps_mixed_precision(tmp_path):
+    model = new_model("triple_gru", bf16=True)
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "mixed.keras")
+    loaded = keras.models.load_model(tmp_path / "mixed.keras")
+    assert loaded(tensors(ready_batch()))[0].dtype == tf.bfloat16
+    assert {weight.dtype for weight in loaded.weights} == {"float32"}
+
+
+def test_an_optimiser_or_a_loss_of_keras_is_refused():
+    model = new_model()
+    with pytest.raises(ConfigError, match=r"compile got 'adam'.*give it a DayAdamW"):
+        model.compile(optimizer="adam", loss=model.loss)
+    with pytest.raises(ConfigError, match=r"compile got <Loss.*categorical_crossentropy"):
+        model.compile(optimizer=model.optimizer, loss=keras.losses.CategoricalCrossentropy())
+
+
 def test_what_has_no_keras_form_is_said():
     @dataclass
     class OtherConfig:

@@ -1,4 +1,4 @@
-"""Layers of the Keras models: what `cortext.models.layers` and `recurrence` are for torch, and equal to them.
+"""Layers of the Keras models: what `cortext.models.layers` is for torch, and equal to it.
 
 B trials, T bins, C features, P patches or steps, D units, G the three gates side by side (3 D): in Keras's order,
 update, reset, new.
@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+
+from cortext.tpu.keras_tf.recurrence import recurrence
 
 register = keras.saving.register_keras_serializable("cortext")
 
@@ -96,11 +98,9 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GRULayer(keras.layers.GRU):  # type: ignore[misc]
-    """A GRU layer whose loop holds one matrix product a step and nothing else that could be done at once.
+    """`keras.layers.GRU`, whose weights it has, with another loop (see `recurrence`) where there is no GPU with cuDNN.
 
-    Weights and results are those of `keras.layers.GRU`, which multiplies the inputs step by step and adds up the
-    recurrent weights' gradient step by step. On a GPU it is `keras.layers.GRU`: that is cuDNN. Gives out the state
-    after every step, and the last one.
+    Keras's multiplies the inputs, too, step by step. Gives out the state after every step, and the last one.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
@@ -123,66 +123,6 @@ class GRULayer(keras.layers.GRU):  # type: ignore[misc]
 
 def _has_gpu() -> bool:
     return any(device.startswith("gpu") for device in keras.distribution.list_devices())
-
-
-@ops.custom_gradient  # type: ignore[untyped-decorator]
-def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
-    """The state after every step, float32 [B, P, D]; see `cortext.models.recurrence`.
-
-    input_BPG: float32, what a step gets from its input, with the bias
-    weight_DG: products with it are taken in its type, everything else is in float32
-    """
-
-    def step(h_BD: Any, input_BG: Any) -> tuple[Any, Any]:
-        recurrent = _product(h_BD, weight_DG) + bias_G
-        z, _, n, _ = _gates(input_BG, recurrent)
-        h_BD = z * h_BD + (1 - z) * n
-        return h_BD, h_BD
-
-    input_PBG = ops.transpose(input_BPG, (1, 0, 2))
-    h_PBD = ops.scan(step, h0_BD, input_PBG)[1]
-
-    def gradient(*args: Any, upstream: Any = None) -> Any:
-        (d_BPD,) = args if upstream is None else (upstream,)
-        before_PBD = ops.concatenate([ops.expand_dims(h0_BD, 0), h_PBD[:-1]])
-        recurrent = _product(before_PBD, weight_DG) + bias_G
-        z, r, n, recurrent_n = _gates(input_PBG, recurrent)
-        d_n = (1 - z) * (1 - n * n)
-        d_recurrent = ops.concatenate(
-            [(before_PBD - n) * z * (1 - z), d_n * recurrent_n * r * (1 - r), d_n * r], axis=-1
-        )
-        weight_GD = ops.transpose(weight_DG)
-
-        def back(d_BD: Any, at: Any) -> tuple[Any, Any]:
-            """From the gradient that comes to a state out of the future to the one of the state before."""
-            d_own, z, scale = at
-            d_state, d_BD = d_BD
-            d_state = d_BD + d_own  # the whole gradient of this state
-            return (d_state, d_state * z + _product(ops.tile(d_state, (1, 3)) * scale, weight_GD)), (d_state, d_BD)
-
-        zeros = ops.zeros_like(h0_BD)
-        (_, d_h0), (d_PBD, _) = ops.scan(
-            back, (zeros, zeros), (ops.transpose(d_BPD, (1, 0, 2)), z, d_recurrent), reverse=True
-        )
-        d_recurrent = d_recurrent * ops.tile(d_PBD, (1, 1, 3))
-        n_units = h0_BD.shape[-1]
-        d_input = ops.concatenate([d_recurrent[..., : 2 * n_units], d_PBD * d_n], axis=-1)
-        rows = [ops.reshape(ops.cast(a, weight_DG.dtype), (-1, a.shape[-1])) for a in (before_PBD, d_recurrent)]
-        d_weight = ops.matmul(ops.transpose(rows[0]), rows[1])
-        return ops.transpose(d_input, (1, 0, 2)), d_h0, d_weight, ops.sum(d_recurrent, axis=(0, 1))
-
-    return ops.transpose(h_PBD, (1, 0, 2)), gradient
-
-
-def _product(x: Any, weight: Any) -> Any:
-    return ops.cast(ops.matmul(ops.cast(x, weight.dtype), weight), "float32")
-
-
-def _gates(inputs: Any, recurrent: Any) -> tuple[Any, Any, Any, Any]:
-    """Update gate, reset gate, candidate, and the recurrent part of the candidate."""
-    (z, r, n), (recurrent_z, recurrent_r, recurrent_n) = ops.split(inputs, 3, -1), ops.split(recurrent, 3, -1)
-    z, r = ops.sigmoid(z + recurrent_z), ops.sigmoid(r + recurrent_r)
-    return z, r, ops.tanh(n + r * recurrent_n), recurrent_n
 
 
 class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]

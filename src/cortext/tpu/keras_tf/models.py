@@ -17,6 +17,7 @@ from keras import ops
 from cortext.config import from_mapping, to_mapping
 from cortext.errors import ConfigError
 from cortext.models import GRUConfig, TripleGRUConfig
+from cortext.models.inputs import count_patches
 from cortext.tpu.keras_tf.layers import DayAffine, GradientReversal, GRULayer, Patches, dropout, register
 from cortext.tpu.keras_tf.loss import keras_loss
 from cortext.tpu.keras_tf.optimizer import DayAdamW
@@ -42,9 +43,7 @@ class DayLayers(Steps):
 
     def n_patches(self, n_bins: Any) -> Any:
         """Frames of logits for `n_bins` bins (an int, array or tensor): none for fewer than one patch."""
-        if self.config.patch_size == 0:
-            return n_bins
-        return ops.maximum((n_bins - self.config.patch_size) // self.config.patch_stride + 1, 0)
+        return count_patches(self.config, n_bins)
 
     def patch_width(self, inputs_shape: Any) -> int:
         """Values in a patch, from the shapes of what `call` gets."""

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from cortext.errors import ConfigError
 from cortext.tpu.keras_tf.layers import StepSeeds
-from cortext.tpu.keras_tf.loss import Adversarial, batch_ctc
+from cortext.tpu.keras_tf.loss import CTC, Adversarial, batch_ctc
+from cortext.tpu.keras_tf.optimizer import DayAdamW
 
 
 class Steps(keras.Model):  # type: ignore[misc]
@@ -33,7 +34,11 @@ class Steps(keras.Model):  # type: ignore[misc]
         self.means = {name: keras.metrics.Mean(name=name) for name in ("loss", *Adversarial.parts, "grad_norm")}
 
     def compile(self, optimizer: Any, loss: Any, **kwargs: Any) -> None:
-        """As of every Keras model; `loss` is one of `cortext.tpu.keras_tf.loss`."""
+        """As of every Keras model. Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras's."""
+        for given, wanted in ((optimizer, DayAdamW), (loss, CTC | Adversarial)):
+            if not isinstance(given, wanted):
+                what = f"compile got {given!r}, which does not know recording days or lengths of trials"
+                raise ConfigError(what, fix="give it a DayAdamW and a CTC or Adversarial of cortext.tpu.keras_tf")
         super().compile(optimizer=optimizer, **kwargs)
         self.loss = loss  # not handed on: it is no function of a prediction and a truth
         self.compiled_with = {"optimizer": optimizer, "loss": loss, **kwargs}
