@@ -242,6 +242,12 @@ def test_only_a_packed_directory_is_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "mine", "packed"]
 
 
+def test_another_format_is_refused_before_anything_is_written(dataset_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown format 'zip' of packed data; use f16 or tfrecord"):
+        pack(dataset_root, tmp_path / "new", format="zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_a_directory_without_a_name_of_its_own_is_refused(
     dataset_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

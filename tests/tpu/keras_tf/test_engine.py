@@ -1,5 +1,6 @@
 """Training on TensorFlow through the trainer: against torch's engine, on one device and on two, on and off."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 from cortext.tpu.keras_tf import engine as engine_module
+from cortext.tpu.keras_tf.pipeline import prepare
 from cortext.tpu.keras_tf.strategy import choose_strategy
 
 TENSORFLOW = Place(backend="tensorflow")
@@ -171,6 +173,30 @@ def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device)
 def test_what_tensorflow_cannot_train_is_one_line(packed, tmp_path, changes, message):
     with pytest.raises((ConfigError, RunError), match=message):
         trained(configured(**changes), packed, tmp_path / "run")
+
+
+def test_the_step_compiles_for_xla_as_a_tpu_needs_it(packed, tmp_path, one_device, by_torch):
+    """Every operation of the step has a form in XLA, and every shape is known."""
+    with Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False) as trainer:
+        engine = trainer.engine
+        engine._steps = tf.function(engine._replicas_step, autograph=False, jit_compile=True)
+        trainer.run(2)
+        raw = next(iter(engine.batches(2, 3)))
+    for ours, theirs in zip(metrics(tmp_path / "run"), metrics(by_torch[1]), strict=False):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
+    noise = dataclasses.replace(NOISY, static_gain_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False)
+
+    def compiled(settings):
+        return tf.function(lambda: prepare(raw, settings)["features"], jit_compile=True, autograph=False)().numpy()
+
+    assert np.std(compiled(noise) - raw["features"].numpy()) == pytest.approx(0.5, rel=0.02)
+    assert np.isfinite(compiled(NOISY)).all()
+
+
+def test_keras_on_another_backend_is_refused(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    with pytest.raises(ConfigError, match="Keras runs on jax, and --backend tensorflow trains on TensorFlow; unset"):
+        trained(configured(), packed, tmp_path / "run")
 
 
 def test_torchrun_is_refused(packed, tmp_path, monkeypatch):

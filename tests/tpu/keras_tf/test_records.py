@@ -11,6 +11,7 @@ import pytest
 
 from cortext.data import Trial, open_data, open_packed, pack, write_session
 from cortext.errors import DataError
+from cortext.live.sources import Replay
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
@@ -95,6 +96,13 @@ def test_everything_reads_them_as_it_reads_a_memory_map(with_corpus, packed_reco
     assert ours.features(1).flags.aligned
     assert not ours.features(1).flags.writeable
     assert np.array_equal(pickle.loads(pickle.dumps(ours)).features(4), ours.features(4))
+
+
+def test_live_decoding_replays_them(packed_records):
+    """It reads files instead of mapping them."""
+    split, replay = open_packed(packed_records).split("val"), Replay(packed_records, "val")
+    for number in (0, 8):
+        assert np.array_equal(replay.trial(number).features_TC, split.features(number).astype(np.float32))
 
 
 def test_damage_is_found(packed_records, tmp_path):

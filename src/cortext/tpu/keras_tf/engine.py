@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 import torch
@@ -43,6 +44,9 @@ class KerasEngine:
     profiled = staticmethod(traced_tensorflow)
 
     def __init__(self, job: Job) -> None:
+        if keras.backend.backend() != "tensorflow":
+            what = f"Keras runs on {keras.backend.backend()}, and --backend tensorflow trains on TensorFlow"
+            raise ConfigError(what, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
         config, network = job.config, job.model.network
         self.job, self.strategy = job, choose_strategy(job.place, job.shown)
         self.cores = self.strategy.num_replicas_in_sync
