@@ -189,6 +189,7 @@ class Means(nn.Module):
         self.mix = nn.Conv1d(n_features, 16, 8, stride=4)
         self.norm = nn.LayerNorm(16)
         self.out = nn.Linear(32, n_classes)
+        self.unused = nn.Parameter(torch.ones(3))
         self.register_buffer("scale", torch.full((16,), 2.0))
 
     def n_patches(self, n_bins):
@@ -239,6 +240,7 @@ def test_a_users_own_model_and_loss_train_as_in_torch(registered, packed, tmp_pa
     for device in ("cpu", "tpu"):
         with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
             trainer.run()
+            assert trainer.model.network.unused.tolist() == [1, 1, 1]  # weight decay would have moved it
     for name in ("train_loss", "train_energy", "grad_norm"):
         expected = [line[name] for line in lines(tmp_path / "cpu", "train")]
         assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(expected, rel=2e-3), name

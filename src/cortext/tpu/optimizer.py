@@ -54,11 +54,19 @@ class AdamW:
     config: TrainConfig
 
     def move(
-        self, weights: Tensors, gradients: Tensors, state: State, day_B: Array, lr: Array, lr_day: Array
+        self,
+        weights: Tensors,
+        gradients: Tensors,
+        state: State,
+        day_B: Array,
+        lr: Array,
+        lr_day: Array,
+        idle: frozenset[str] = frozenset(),
     ) -> tuple[Tensors, State, Array]:
         """Clip the gradients and move the weights: the new weights, the new state, and the norm before clipping.
 
-        A norm that is not finite moves nothing. Of day layers only those of `day_B`, int32 [B], move.
+        A norm that is not finite moves nothing. Of day layers only those of `day_B`, int32 [B], move, and of `idle`
+        weights, which no gradient reaches, none.
         """
         norm = jnp.sqrt(sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(())))
         limit = self.config.grad_norm_clip_value or math.inf
@@ -66,8 +74,10 @@ class AdamW:
         moves = jnp.isfinite(norm)
         present_D = jnp.zeros(state.day_steps.shape, bool).at[day_B].set(True) & moves
         day_steps = state.day_steps + present_D
-        moved, mean, square, steps = {}, {}, {}, {}
+        moved, mean, square, steps = dict(weights), dict(state.mean), dict(state.square), dict(state.steps)
         for name, weight in weights.items():
+            if name in idle:
+                continue
             if is_day(name):
                 per_day = (-1, *[1] * (weight.ndim - 1))
                 chosen, count = present_D.reshape(per_day), jnp.maximum(day_steps, 1).reshape(per_day)

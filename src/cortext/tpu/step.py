@@ -63,6 +63,7 @@ class Programs:
         self.n_features, self.n_labels, self.on_host = n_features, n_labels, on_host
         self.bf16 = uses_bf16(config.precision, mesh)
         self.optimizer = AdamW(config)
+        self._idle: frozenset[str] | None = None  # not known yet
         check_divides(config, mesh.devices.size)
 
     def lower_update(self, n_bins: int) -> Any:
@@ -79,6 +80,9 @@ class Programs:
             donate_argnums=(0, 2),
         )
         weights, fixed = structures(self.network)
+        if self._idle is None:
+            # A model's own loss uses all of the model.
+            self._idle = frozenset() if self.config.loss is None else self._unreached(n_bins)
         state = jax.eval_shape(first_state, weights)
         return self._lower(
             program, self.mesh, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0)
@@ -116,9 +120,24 @@ class Programs:
         ready = {**batch, "features": features, "n_bins": n_bins_B}
         gradients, losses = self.gradients(weights, fixed, ready, numbers)
         moved, state, norm = self.optimizer.move(
-            weights, gradients, state, batch["day"], numbers["lr"], numbers["lr_day"]
+            weights, gradients, state, batch["day"], numbers["lr"], numbers["lr_day"], self._idle or frozenset()
         )
         return moved, state, losses, norm
+
+    def _unreached(self, n_bins: int) -> frozenset[str]:
+        """Names of weights that no gradient reaches, which torch leaves alone: theirs are zeros, whatever comes in."""
+        weights, fixed = structures(self.network)
+        batch = self.batch(n_bins)
+        batch["features"] = batch["features"].update(dtype=jnp.float32)
+        key, fraction = jax.eval_shape(jax.random.key, 0), np.float32(0)
+        with tracing(self.bf16, self.mesh):
+            traced = jax.make_jaxpr(jax.grad(self._losses, has_aux=True))(weights, fixed, batch, key, fraction)
+        depends = set(traced.jaxpr.invars)
+        for equation in traced.jaxpr.eqns:
+            if any(variable in depends for variable in equation.invars if not hasattr(variable, "val")):
+                depends.update(equation.outvars)
+        gradients = dict(zip(sorted(weights), traced.jaxpr.outvars, strict=False))
+        return frozenset(name for name, gradient in gradients.items() if gradient not in depends)
 
     def gradients(self, weights: Tensors, fixed: Tensors, batch: Batch, numbers: Numbers) -> tuple[Tensors, Tensors]:
         """Of the mean loss of the batch, and the losses [B]; a batch may go through the model piece by piece."""
