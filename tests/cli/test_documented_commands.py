@@ -42,6 +42,7 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
         "docs/latency.md",
         "docs/redis.md",
         "docs/adapt.md",
+        "docs/tpu-compile.md",
         "docs/cloud.md",
         "docs/tpu.md",
         "docs/troubleshooting.md",
