@@ -87,6 +87,32 @@ def test_an_error_is_told_by_its_last_line(tmp_path):
     assert answer == Answer([], "ImportError: libfoo.so.1 is missing (status 1)")
 
 
+def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
+    (tmp_path / "torch.py").write_text("print('[libfoo] {hello}')\nprint('{')\nraise ImportError('no')\n")
+    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    assert answer == Answer([], "ImportError: no (status 1)")
+    (tmp_path / "torch.py").write_text(
+        "import sys\nfrom types import SimpleNamespace\n"
+        "sys.stdout.write('[libfoo] no end of line')\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
+    )
+    (devices,) = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60).values
+    assert [device["kind"] for device in devices] == ["cpu"]
+
+
+def test_an_engine_that_ends_without_an_answer_is_broken(tmp_path):
+    (tmp_path / "torch.py").write_text("import os\nos._exit(0)\n")
+    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    assert answer == Answer([], "nothing was said (status 0)")
+
+
+def test_what_an_engine_has_started_is_ended_with_it(tmp_path):
+    (tmp_path / "torch.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '300']).wait()\n")
+    started = time.monotonic()
+    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2)
+    assert answer == Answer([], "no answer within 2 s")
+    assert time.monotonic() - started < 20
+
+
 def test_chips_that_no_engine_sees_are_broken(machine):
     machine(ALL, V5E)
     assert examine(ask=answers({"torch": [CPU], "torchax": [CHIP] * 8, "tensorflow": [CPU]})).broken == []
@@ -217,6 +243,12 @@ def test_known_clashes_are_told(have, line):
     assert "pip " in told
 
 
+@pytest.mark.parametrize("version", ["None", "nonsense"])
+def test_a_damaged_installation_is_told(version):
+    (told,) = clashes({"torch": "2.13.0", "jax": version}, {})
+    assert told.startswith(f"what is installed of jax is damaged: its version is '{version}'")
+
+
 def test_older_versions_that_work_are_left_in_peace():
     assert clashes({"torch": "2.9.1", "torch_xla": "2.9.0"}, {}) == []
     assert clashes({"torch": "2.12.0", "torchax": "0.0.13"}, {}) == []
@@ -259,12 +291,13 @@ def test_tensorflow_needs_another_build_for_a_tpu():
         ("always [madvise] never\n", "v3", "madvise", False),
         ("always [madvise] never\n", None, "madvise", False),
         (None, "v5e", None, False),
+        ("\udcff always", "v5e", None, False),
     ],
 )
 def test_hugepages_are_advised_for_newer_tpus(tmp_path, text, generation, state, advised):
     path = tmp_path / "enabled"
     if text is not None:
-        path.write_text(text)
+        path.write_text(text, errors="surrogateescape")
     pages = hugepages(generation, path)
     assert (pages.state, pages.advice is not None) == (state, advised)
     assert not advised or ENABLE_HUGEPAGES in pages.advice
@@ -321,3 +354,12 @@ def test_equal_devices_stand_in_one_line(machine, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "8 x tpu: TPU v5 lite (15.8 GiB)" in out
     assert "found: 8 v5e chips on this machine (Kaggle)" in out
+
+
+def test_brackets_in_what_was_found_are_shown_as_they_are(machine, monkeypatch, capsys):
+    machine({"torch": "2.13.0"}, Found(looked=(("TPU_TOPOLOGY", "[/x] [red]2x4 :smile:"),)))
+    monkeypatch.setattr(examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torch": "no [/y]"})})
+    assert cortext(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "[/x] [red]2x4 :smile:" in out
+    assert "no [/y]" in out

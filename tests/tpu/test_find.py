@@ -1,12 +1,15 @@
 """Where a TPU is found: environments as Kaggle, Colab, GKE and TPU VMs set them up, and what users get wrong."""
 
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from cortext.errors import RunError
 from cortext.tpu.cores import check_cores, cores_line
-from cortext.tpu.find import GENERATIONS, Found, find_tpu
+from cortext.tpu.find import GENERATIONS, Found, find_tpu, gce_metadata
 
 KAGGLE = {
     "KAGGLE_KERNEL_RUN_TYPE": "Interactive",
@@ -283,3 +286,64 @@ def test_fewer_cores_than_asked_for_are_refused(v5e):
 def test_the_cores_are_said_out_loud(v5e):
     assert cores_line(8, v5e.find(env=KAGGLE)) == "using 8 TPU cores"
     assert cores_line(1, v5e.find(env=KAGGLE)) == "using 1 TPU core, although this machine has 8 chips"
+
+
+# --- odd machines ----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_number_as_long_as_a_book_is_one_line(bare):
+    with pytest.raises(RunError, match="TPU_WORKER_ID is '999"):
+        bare.devices("accel{}", 4).pci("0x1ae0", "0x0063", 4).find(
+            env={"TPU_WORKER_ID": "9" * 5000, "TPU_WORKER_HOSTNAMES": "a,b"}
+        )
+
+
+def test_a_library_path_that_no_file_can_have_is_no_library(bare):
+    assert bare.find(env={"TPU_LIBRARY_PATH": "/" + "a" * 5000}).libtpu is None
+
+
+def test_bytes_that_are_no_text_on_the_pci_bus_are_no_tpu(bare):
+    bare.pci("0x1ae0", "0x0063", 1)
+    (vendor,) = bare.root.glob("sys/bus/pci/devices/*/vendor")
+    vendor.write_bytes(b"\xff\xfe")
+    assert not bare.find().attached
+
+
+@contextmanager
+def served(answer: bytes):
+    """A server on this machine that says the same to all; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.0 200 OK\r\nMetadata-Flavor: Google\r\n\r\nlab-42", "lab-42"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>Welcome to the hotel</html>", None),
+        (b"HTTP/1.0 404 Not Found\r\nMetadata-Flavor: Google\r\n\r\n", None),
+        (b"HTTP/1.0 200 OK\r\nMetadata-Flavor: Google\r\n\r\n\xff\xfe", None),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", None),
+    ],
+)
+def test_only_google_answers_for_the_metadata_server(monkeypatch, answer, told):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which knows nothing of this machine
+    with served(answer) as host:
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        assert gce_metadata("project/project-id") == told
+
+
+@pytest.mark.parametrize("host", ["a b", "[", "a:b", "\x7f"])
+def test_a_metadata_server_that_cannot_be_is_none(monkeypatch, host):
+    monkeypatch.setenv("GCE_METADATA_HOST", host)
+    assert gce_metadata("project/project-id") is None

@@ -41,11 +41,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         table.add_column(column, justify="right" if number >= right_from else "left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    console = Console()
+    console = Console(markup=False, emoji=False)  # cells are what users and other programs wrote: they mean nothing
     # A pipe has no width of its own: give the table what it needs instead of folding it to 80 columns.
     wide = console.options.update(max_width=10_000)
-    width = console.width if console.is_terminal else max(console.measure(table, options=wide).maximum, 80)
-    Console(width=width).print(table)
+    if not console.is_terminal:
+        console.width = max(console.measure(table, options=wide).maximum, 80)
+    console.print(table)
 
 
 def print_json(mapping: dict[str, Any]) -> None:

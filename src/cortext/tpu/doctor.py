@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 from cortext.errors import CortextError
 from cortext.tpu import system, versions
 from cortext.tpu.find import Found, find_tpu
-from cortext.tpu.probe import ENGINES, MODELS
+from cortext.tpu.probe import ANSWER, ENGINES, MODELS
 
 Ask = Callable[[dict[str, Any], Mapping[str, str], float], "Answer"]
 DATA = {"n_days": 2, "train_per_day": 8, "val_per_day": 1, "test_per_day": 1, "n_electrodes": 256}
@@ -85,18 +87,30 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answ
     command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     env = {**os.environ, **quiet, **env}
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     ) as process:
         problem = None
         try:
             output, errors = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started, which would hold its pipes open
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             output, errors = process.communicate()
             problem = f"no answer within {limit_s:.0f} s"
-    values = [json.loads(line) for line in output.splitlines() if line.startswith(("{", "["))]
-    if problem is None and process.returncode:
+    lines = (line.removeprefix(ANSWER) for line in output.splitlines() if line.startswith(ANSWER))
+    values = [json.loads(line) for line in lines]
+    if problem is None and (process.returncode or not values):
         said = [line for line in errors.splitlines() if line.strip()] or ["nothing was said"]
         status = process.returncode
         what = f"signal {-status}" if status < 0 else f"status {status}"

@@ -12,6 +12,7 @@ import re
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from importlib import util
 from pathlib import Path
 
@@ -100,11 +101,14 @@ class Found:
 def gce_metadata(path: str, timeout_s: float = 1.0) -> str | None:
     """What Google Cloud's metadata server says of this machine (`instance/...`, `project/...`); None elsewhere."""
     host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or "169.254.169.254"
-    request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
+    flavor = {"Metadata-Flavor": "Google"}
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            return str(answer.read().decode())
-    except (OSError, ValueError):
+        request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers=flavor)
+        with direct.open(request, timeout=timeout_s) as answer:
+            # Other networks answer at this address, too: with the page of a hotel, say.
+            return str(answer.read().decode()) if flavor.items() <= dict(answer.headers).items() else None
+    except (OSError, ValueError, HTTPException):
         return None
 
 
@@ -207,7 +211,7 @@ class _Search:
     def _libtpu(self) -> str | None:
         given = self.env.get("TPU_LIBRARY_PATH")
         spec = self.find_spec("libtpu")
-        if given and (self.root / given.lstrip("/")).is_file():
+        if given and os.path.isfile(self.root / given.lstrip("/")):  # noqa: PTH113 # Path's raises for a long name
             found: str | None = given
         else:
             found = str(getattr(spec, "origin", None) or "installed") if spec else None
@@ -230,7 +234,7 @@ class _Search:
         if not attached:
             return (), 0
         alone = hosts in ((), ("local",), ("localhost",))
-        if not (number or "0").isdecimal() or (not alone and int(number or 0) >= len(hosts)):
+        if not re.fullmatch(r"\d{0,6}", number) or (not alone and int(number or 0) >= len(hosts)):
             what = f"TPU_WORKER_ID is {number!r}, and there are {len(hosts) or 1} hosts ({', '.join(hosts)})"
             raise RunError(what, fix="it counts them from 0; set it and TPU_WORKER_HOSTNAMES together")
         return ((), 0) if alone else (hosts, int(number or 0))
@@ -238,6 +242,6 @@ class _Search:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cortext.training.engine import Place
 
+ANSWER = "cortext.tpu.probe: "
+"""How a line begins that answers: libraries write to stdout, too."""
 Device = dict[str, Any]
 """kind (cpu, cuda or tpu), name, memory_gib (None where the engine does not say)."""
 MODELS = {
@@ -189,7 +191,7 @@ def main() -> None:
     """Answer one request, a JSON object as the only argument, in lines of JSON on stdout."""
     request = json.loads(sys.argv[1])
     if request["do"] == "devices":
-        print(json.dumps(ENGINES[request["engine"]].devices(request["tpu"])), flush=True)
+        _say(ENGINES[request["engine"]].devices(request["tpu"]))
         return
     for model in MODELS:
         try:
@@ -204,7 +206,11 @@ def main() -> None:
             )
         except Exception as error:  # the other models are tried all the same
             answer = {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
-        print(json.dumps({"model": model, **answer}), flush=True)
+        _say({"model": model, **answer})
+
+
+def _say(value: Any) -> None:
+    print(f"\n{ANSWER}{json.dumps(value)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ class Hugepages:
 def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
     """Their state, and whether to enable them for a TPU of that generation (None: there is none)."""
     try:
-        found = re.search(r"\[(\w+)\]", path.read_text())
+        found = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
     except OSError:
         return Hugepages(None, None)
     state = found[1] if found else None
-    if state == "always" or generation is None or generation in OLDER:
+    if state in ("always", None) or generation is None or generation in OLDER:
         return Hugepages(state, None)
     what = f"transparent hugepages are {state!r}; a TPU {generation} starts and stops much faster with 'always'"
     return Hugepages(state, f"{what}: {ENABLE_HUGEPAGES}")

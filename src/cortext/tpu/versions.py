@@ -7,7 +7,7 @@ from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 PACKAGES = (
     "cortext",
@@ -29,11 +29,11 @@ PINS_LIBTPU = ("jax", "tensorflow-tpu", "torch_tpu")
 
 
 def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Versions of the packages that are installed, as they say it."""
     found = {}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            found[name] = str(metadata.version(name))
         except metadata.PackageNotFoundError:
             continue
     return found
@@ -59,8 +59,14 @@ def libtpu_pins(requires: Callable[[str], list[str] | None] = metadata.requires)
 
 def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> list[str]:
     """A line for everything installed that is known not to go together, with what to do."""
-    have = {name: Version(version) for name, version in versions.items()}
-    torch, lines = have.get("torch", Version("0")), []
+    have, lines = {}, []
+    for name, version in versions.items():
+        try:
+            have[name] = Version(version)
+        except InvalidVersion:
+            what = f"what is installed of {name} is damaged: its version is {version!r}"
+            lines.append(f"{what}; pip install --force-reinstall {name}")
+    torch = have.get("torch", Version("0"))
     if "torch_xla" in have and torch.release[:2] > have["torch_xla"].release[:2]:
         what = f"torch_xla {versions['torch_xla']} does not import with torch {versions['torch']}"
         lines.append(f"{what}, and there is no newer one; pip uninstall torch_xla (nothing here uses it)")
