@@ -90,6 +90,11 @@ def test_a_topology_that_cannot_be_had_is_one_line(topology, message):
     assert "\n" not in str(caught.value)
 
 
+def test_trials_shorter_than_a_patch_are_one_line():
+    with pytest.raises(CortextError, match=r"^trials of 13 bins hold no patch of 14$"):
+        bench_tpu_compile({"x": Target("gru", n_bins=13)})
+
+
 def test_a_step_that_does_not_fit_is_one_line_with_what_helps():
     class Lowered:
         def compile(self):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cortext.errors import CortextError
+from cortext.errors import ConfigError, CortextError
 from cortext.extras import need
 from cortext.models import build_model
 from cortext.text.phonemes import RELEASE
@@ -60,6 +60,8 @@ def compile_step(target: Target) -> dict[str, Any]:
 
     config = read_train_config(target.recipe, target.overrides)
     mesh = data_mesh(devices(target.topology))
+    n_chips = mesh.devices.size
+    expected, facts = _expected(config, target, n_chips)
     sizes = {"n_features": target.n_features, "n_days": target.n_days}
     started = time.perf_counter()
     lowered = lower_step(config, mesh, n_bins=target.n_bins, n_labels=target.n_labels, **sizes)
@@ -68,8 +70,6 @@ def compile_step(target: Target) -> dict[str, Any]:
     seconds = {"lower_s": lowered_at - started, "compile_s": time.perf_counter() - lowered_at}
     cost = count(parse(compiled.as_text()))
     once = compiled.cost_analysis()
-    n_chips = mesh.devices.size
-    expected, facts = _expected(config, target, n_chips)
     memory = _memory(compiled.memory_analysis())
     flops = float(cost.flops.total())
     return {
@@ -120,6 +120,8 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
             config.model, n_features=target.n_features, n_days=target.n_days, n_classes=len(RELEASE)
         )
     trials, n_patches = config.dataset.batch_size // n_chips, int(network.n_patches(target.n_bins))
+    if n_patches < 1:
+        raise ConfigError(f"trials of {target.n_bins} bins hold no patch of {config.model.patch_size}")
     flops = trials * (n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network))
     parameters = sum(parameter.numel() for parameter in network.parameters())
     return flops, {"parameters": parameters, "patches": n_patches, "batch": config.dataset.batch_size, "trials": trials}
