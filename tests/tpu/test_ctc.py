@@ -1,0 +1,67 @@
+"""CTC on XLA against torch's in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.tpu
+pytest.importorskip("torchax", reason="run `make test-tpu`")
+
+import jax
+import jax.numpy as jnp
+from torchax.interop import call_torch
+
+from cortext.training.loss import ctc_loss
+
+N_PATCHES, N_TOKENS = 40, 41
+# Repeats (which need a blank between them), a label that just fits its frames, an empty one, one frame, long padding.
+LABELS = [[3, 3, 3, 7, 7, 1], [5, 6, 5, 6, 5, 6], [], [9], [2, 2], [40, 1, 40, 2, 40, 3]]
+FRAMES = [40, 6, 12, 1, 3, 20]
+TOO_LONG = 4  # as a trial: [2, 2] needs three frames
+
+
+def both(frames, dtype):
+    """Losses, and the gradient of their sum weighted by trial, on XLA and in torch."""
+    logits_BPV = (np.random.default_rng(0).normal(size=(len(LABELS), N_PATCHES, N_TOKENS)) * 3).astype(np.float32)
+    labels_BU = np.array([label + [0] * (6 - len(label)) for label in LABELS])
+    numbers = np.array(frames), labels_BU, np.array([len(label) for label in LABELS])
+    weight_B = np.arange(1.0, len(LABELS) + 1)
+
+    def on_xla(logits_BPV):
+        arguments = [jnp.asarray(x, jnp.int32) for x in numbers]
+        losses_B = call_torch(ctc_loss, logits_BPV, *arguments)
+        return (losses_B * weight_B).sum(), losses_B
+
+    gradient, found = jax.jit(jax.grad(on_xla, has_aux=True))(jnp.asarray(logits_BPV, dtype))
+    logits = torch.from_numpy(logits_BPV).to(getattr(torch, np.dtype(dtype).name)).double().requires_grad_()
+    frames_B, labels, lengths_B = (torch.from_numpy(x) for x in numbers)
+    log_probs = logits.log_softmax(-1).transpose(0, 1)
+    expected = torch.nn.functional.ctc_loss(log_probs, labels, frames_B, lengths_B, reduction="none")
+    (expected * torch.from_numpy(weight_B)).sum().backward()
+    return np.asarray(found), np.asarray(gradient, np.float32), expected.detach().numpy(), logits.grad.numpy()
+
+
+def test_every_trial_has_its_own_lengths():
+    found, gradient, expected, expected_gradient = both(FRAMES, jnp.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.abs(gradient - expected_gradient).max() < 1e-4 * np.abs(expected_gradient).max()
+    for trial, n_patches in enumerate(FRAMES):
+        assert not gradient[trial, n_patches:].any()
+
+
+def test_logits_in_bfloat16_have_their_loss_in_float32():
+    found, gradient, expected, _ = both(FRAMES, jnp.bfloat16)
+    assert found.dtype == np.float32
+    assert np.isfinite(gradient).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_label_that_does_not_fit_is_infinite_and_spares_the_other_trials():
+    frames = list(FRAMES)
+    frames[TOO_LONG] = 2
+    found, gradient, expected, _ = both(frames, jnp.float32)
+    others = np.arange(len(LABELS)) != TOO_LONG
+    assert found[TOO_LONG] == expected[TOO_LONG] == np.inf
+    assert np.isnan(gradient[TOO_LONG]).all()  # which moves nothing, and is reported
+    assert np.isfinite(gradient[others]).all()
+    np.testing.assert_allclose(found[others], expected[others], rtol=1e-5)
