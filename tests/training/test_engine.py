@@ -33,6 +33,13 @@ def test_unknown_backends_are_refused(options):
         Place(**options)
 
 
+def test_a_tpu_is_named_only_where_one_is_used():
+    with pytest.raises(ConfigError, match="--tpu is 'my-tpu', and --device is 'cpu'; give --device tpu, too"):
+        Place(tpu="my-tpu")
+    for place in (Place("tpu", tpu="my-tpu"), Place(backend="tensorflow", tpu="my-tpu"), Place("cpu", tpu="")):
+        assert place.tpu is not None
+
+
 def test_an_engine_whose_libraries_are_absent_says_what_brings_them(config, packed, tmp_path, monkeypatch):
     monkeypatch.setitem(ENGINES, "torchax", "library_that_nobody_has.engine:Engine")
     with pytest.raises(MissingLibrary, match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'"):
@@ -43,6 +50,7 @@ def test_an_engine_whose_libraries_are_absent_says_what_brings_them(config, pack
 def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path):
     with pytest.raises(RunError, match=r"--require-cores: training would use 1 of 2 cores; start a process for each"):
         Trainer(config, packed, tmp_path / "run", device=Place(require_cores=2), progress=False)
+    assert not (tmp_path / "run").exists()  # nothing was read, packed or written before
 
 
 def test_the_command_line_says_the_same(packed, tmp_path, capsys):

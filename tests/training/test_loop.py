@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tensorboardX.proto.event_pb2 import Event
 
@@ -216,6 +217,19 @@ def stopped_run(config: TrainConfig, packed: Path, out: Path, monkeypatch) -> Pa
         with pytest.raises(RunError, match="stopped"):
             train(config, packed, out, progress=False)
     return out
+
+
+@pytest.mark.parametrize("of_an_earlier_version", [False, True])
+def test_settings_for_tpus_may_change_and_be_absent_where_a_run_began(
+    config, packed, tmp_path, monkeypatch, of_an_earlier_version
+):
+    run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
+    if of_an_earlier_version:
+        settings = yaml.safe_load((run / "config.yaml").read_text())
+        del settings["tpu"]
+        (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    overrides = ["tpu.length_shapes=3", "tpu.compilation_cache=null"]
+    assert train(config, packed, run, resume=True, overrides=overrides, progress=False).steps == 12
 
 
 def test_resuming_with_another_configuration_or_other_data_is_refused(

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from cortext.data.packed import open_packed
-from cortext.errors import DataError
-from cortext.training.loss import check_labels_fit, ctc_loss, name_trials
+from cortext.errors import ConfigError, DataError
+from cortext.training import Trainer
+from cortext.training.loss import CTC, check_labels_fit, ctc_loss, name_trials
 
 
 def collapsed(path):
@@ -58,3 +59,21 @@ def test_trials_are_named_once_and_not_too_many(packed):
     split = open_packed(packed).split("train")
     assert name_trials(split, np.array([1, 1])) == "t15.2023.08.11/block 0/trial 1"
     assert name_trials(split, np.arange(10)).endswith("trial 7 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda losses: {"loss": losses["loss"].mean()}, r"'loss' of shape \[\] for 6 trials; give a value for each"),
+        (lambda losses: losses | {"penalty": losses["loss"][:1]}, r"'penalty' of shape \[1\] for 6 trials"),
+        (lambda losses: {"ctc": losses["loss"]}, "the loss gives ctc; call what is minimised 'loss'"),
+    ],
+)
+def test_a_loss_that_gives_no_value_for_each_trial_is_refused(config, packed, tmp_path, monkeypatch, change, what):
+    given = CTC.__call__
+    monkeypatch.setattr(CTC, "__call__", lambda *arguments: change(given(*arguments)))
+    with (
+        Trainer(config, packed, tmp_path / "run", progress=False) as trainer,
+        pytest.raises(ConfigError, match=what),
+    ):
+        trainer.run(1)

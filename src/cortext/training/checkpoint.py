@@ -135,6 +135,8 @@ class RunDirectory:
         if not self.config.is_file():
             raise RunError("there is no run to resume", where=self.path, fix="leave out --resume to start one")
         before, now = to_mapping(load_config(self.config, TrainConfig)), to_mapping(config)
+        for settings in (before, now):
+            settings.pop("tpu")  # what a device needs may change, as the device may
         if changed := first_difference(before, now):
             key, old, new = changed
             fix = "resume with the configuration it began with, or start another run"

@@ -27,7 +27,7 @@ from cortext.models.precision import autocast, full_float32, uses_bf16
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import Processes, own_device, processes
-from cortext.training.loss import Loss
+from cortext.training.loss import Loss, check_losses
 from cortext.training.optim import Optimizer
 from cortext.training.progress import say
 from cortext.training.resident import resident_trials
@@ -53,7 +53,7 @@ class Place:
     tpu:           name or address of a TPU; None looks for one
     tpu_engine:    what runs torch models on a TPU
     require_cores: fail where there are not so many cores (TPU cores, GPUs or virtual devices)
-    Raises ConfigError for an unknown backend or engine.
+    Raises ConfigError for an unknown backend or engine, and for a TPU's name where none is used.
     """
 
     device: str = "cpu"
@@ -69,6 +69,8 @@ class Place:
         ):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; use {' or '.join(known)}")
+        if self.tpu and self.backend == "torch" and not self.device.startswith("tpu"):
+            raise ConfigError(f"--tpu is {self.tpu!r}, and --device is {self.device!r}", fix="give --device tpu, too")
 
     @property
     def engine(self) -> str:
@@ -197,7 +199,6 @@ class TorchEngine:
     def __init__(self, job: Job) -> None:
         config, settings = job.config, job.config.dataset
         self.job, self.host = job, own_device(job.place.device)
-        enough_processes(job.processes.world, job.place)
         self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
         resident = resident_trials(job.split, self.host, settings.resident)
@@ -215,7 +216,7 @@ class TorchEngine:
     @staticmethod
     def processes(place: Place) -> AbstractContextManager[Processes]:
         """See `Engine`."""
-        return processes(own_device(place.device))
+        return enough_processes(place)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -244,6 +245,7 @@ class TorchEngine:
             with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
                 with autocast(self.host, self.bf16):
                     losses = self.job.loss(network, part, step / config.num_training_batches)
+                check_losses(losses, len(part))
                 (losses["loss"].sum() * (world / config.dataset.batch_size)).backward()  # type: ignore[no-untyped-call]
             finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
             indices.append(part.indices)
@@ -283,11 +285,14 @@ class TorchEngine:
         self.optimizer.load(state)
 
 
-def enough_processes(found: int, place: Place) -> None:
-    """Raise RunError where there are fewer processes, each with a device of its own, than `place` requires cores."""
-    if place.require_cores is not None and found < place.require_cores:
-        what = f"training would use {found} of {place.require_cores} cores"
-        raise RunError(what, where="--require-cores", fix="start a process for each core, with torchrun")
+@contextmanager
+def enough_processes(place: Place) -> Iterator[Processes]:
+    """`processes` with a device of its own each. Raises RunError where they are fewer than `place` requires cores."""
+    with processes(own_device(place.device)) as found:
+        if found.world < (place.require_cores or 1):
+            what = f"training would use {found.world} of {place.require_cores} cores"
+            raise RunError(what, where="--require-cores", fix="start a process for each core, with torchrun")
+        yield found
 
 
 def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:

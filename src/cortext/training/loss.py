@@ -34,6 +34,16 @@ class Loss(Protocol):
         ...
 
 
+def check_losses(losses: dict[str, torch.Tensor], n_trials: int) -> None:
+    """Raise ConfigError unless a loss gave what `Loss` says: a user's own may give a mean."""
+    if "loss" not in losses:
+        raise ConfigError(f"the loss gives {', '.join(losses) or 'nothing'}", fix="call what is minimised 'loss'")
+    for name, loss_B in losses.items():
+        if loss_B.shape != (n_trials,):
+            what = f"the loss gives {name!r} of shape {list(loss_B.shape)} for {n_trials} trials"
+            raise ConfigError(what, fix="give a value for each trial")
+
+
 LOSSES = Registry("loss")
 register_loss = LOSSES.register
 
