@@ -15,10 +15,7 @@ PYTHON = "3.11"
 UV = "0.13.9"
 """Brings Python, and the build of torch that fits: without CUDA beside a TPU, else for the driver that is there."""
 TORCH = "torch==2.13.0"
-TPU = (
-    "absl-py==2.5.1 jax[tpu]==0.10.2 jaxlib==0.10.2 libtpu==0.0.42.1 opt_einsum==3.4.0 optax==0.2.8 "
-    "torchax==0.0.14.dev20261026"
-).split()
+TPU = ("jax[tpu]==0.10.2 jaxlib==0.10.2 libtpu==0.0.42.1 opt_einsum==3.4.0 torchax==0.0.14.dev20261026").split()
 BASE = (
     "annotated-doc==0.0.7 annotated-types==0.8.0 certifi==2026.10.18 charset-normalizer==3.5.2 contourpy==1.3.3 "
     "cycler==0.12.1 duckdb==2.0.0 filelock==4.2.11 fonttools==4.68.0 fsspec==2026.9.0 h5py==3.16.0 idna==3.20 "

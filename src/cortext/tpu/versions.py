@@ -16,7 +16,6 @@ PACKAGES = (
     "jax",
     "jaxlib",
     "torchax",
-    "optax",
     "libtpu",
     "tensorflow",
     "tensorflow-tpu",
