@@ -91,6 +91,7 @@ StepGRU::StepGRU(std::vector<Layer> layers) : layers_(std::move(layers)), input_
 }
 
 void StepGRU::step(const float* x, const float* state, float* next_state) {
+    const std::lock_guard<std::mutex> alone(mutex_);
     const std::size_t D = n_units(), block = layers_.front().recurrent.matrix().block(1);
     const std::size_t n_gates = layers_.front().recurrent.matrix().size();
     for (std::size_t l = 0; l < n_layers(); ++l) recurrent_[l].extend(state + l * D, D);

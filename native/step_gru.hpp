@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
 #include "step_matrix.hpp"
@@ -64,11 +65,12 @@ public:
     // x [n_inputs], state and next_state [n_layers, n_units]; the last layer's row of next_state is the output. What is
     // not a number makes all of it none, as in any product. That is of use where the last numbers of x are not known
     // yet: what depends on the state and on the first ones alone is computed, and the step with all of them, from the
-    // same state, goes on from there. Not for two threads at once.
+    // same state, goes on from there. Threads wait for each other.
     void step(const float* x, const float* state, float* next_state);
 
 private:
     const std::vector<Layer> layers_;
+    std::mutex mutex_;                       // of the partial products
     PartialProduct input_;                   // of the first layer
     std::vector<PartialProduct> recurrent_;  // of each
 };

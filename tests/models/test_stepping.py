@@ -241,6 +241,58 @@ def test_a_model_of_ones_own_is_prepared_or_else_left_alone(strict):
     np.testing.assert_allclose(expected_PV, model.logits(trial(200), "latest", smooth=False), atol=1e-5)
 
 
+def own_stepper(network_of):
+    """A stepper of somebody's own network, and that network as it steps."""
+    model = make_model(CONFIGS["gru"])
+    torch.manual_seed(0)
+    model.network = network_of(model.network.config)
+    stepper = TorchStepper(model)
+    return stepper, stepper._network
+
+
+def test_a_network_that_is_not_the_same_after_a_run_is_never_given_what_is_not_a_number():
+    class Averaging(Plain):
+        """It takes off what bins have been on average until now, which is no state of its."""
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.register_buffer("mean_C", torch.zeros(N_FEATURES))
+
+        def forward(self, x_BTC, day_B, state_LBD=None, *, n_patches_B=None):
+            self.mean_C.lerp_(x_BTC.mean((0, 1)), 0.1)
+            return super().forward(x_BTC - self.mean_C, day_B, state_LBD)
+
+    stepper, network = own_stepper(Averaging)
+    stepper.prepare(trial()[:10])
+    assert torch.isfinite(network.mean_C).all()
+    assert np.isfinite(stepper.step(trial()[:14])).all()
+
+
+def test_a_network_that_fails_as_a_step_is_prepared_steps_all_the_same():
+    class Choosy(Plain):
+        def forward(self, x_BTC, day_B, state_LBD=None, *, n_patches_B=None):
+            assert int(torch.isfinite(x_BTC).all(-1).sum()) != 10
+            return super().forward(x_BTC, day_B, state_LBD)
+
+    stepper, _ = own_stepper(Choosy)
+    expected_V = own_stepper(Plain)[0].step(trial()[:14])
+    stepper.prepare(trial()[:10])
+    np.testing.assert_array_equal(stepper.step(trial()[:14]), expected_V)
+
+
+def test_a_network_whose_gru_is_its_smaller_part_is_not_run_four_times_a_step():
+    class Attentive(Plain):
+        def __init__(self, config):
+            super().__init__(config)
+            self.attention = nn.MultiheadAttention(256, 4)
+
+    for network_of, n_runs in ((Plain, 1), (Attentive, 0)):
+        stepper, network = own_stepper(network_of)
+        before = network.n_runs
+        stepper.prepare(trial()[:10])
+        assert network.n_runs - before == n_runs
+
+
 def test_a_model_without_a_gru_is_not_run_for_nothing():
     class Counting(Plain):
         def forward(self, x_BTC, day_B, state=None, *, n_patches_B=None):

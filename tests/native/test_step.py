@@ -1,5 +1,7 @@
 """Compiled single steps against the formulas in float64."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,22 @@ def test_a_step_has_the_same_bits_whatever_of_it_was_known_before(shape, precisi
         if rng.random() < 0.5:
             gru.step(x, state_LD, next_state_LD)
             assert next_state_LD.tobytes() == expected_LD.tobytes()
+
+
+def test_two_threads_that_share_a_network_do_not_meet():
+    layers, x, state_LD = draw(2000, 256, 2)
+    gru, xs = _native.StepGRU(layers, "fp32"), (x, x[::-1].copy())
+    expected = [native_step(layers, own, state_LD, "fp32").tobytes() for own in xs]
+
+    def steps(number):
+        found, next_state_LD = set(), np.empty_like(state_LD)
+        for _ in range(100):
+            gru.step(xs[number], state_LD, next_state_LD)
+            found.add(next_state_LD.tobytes())
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(steps, (0, 1))) == [{bits} for bits in expected]
 
 
 @pytest.mark.parametrize("precision", ROUNDED)

@@ -47,8 +47,18 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
 
 
 def computes_ahead(network: nn.Module) -> bool:
-    """Whether this is a network of `for_single_steps` that can compute something before a patch is whole."""
-    return any(type(module) is nn.GRU and "forward" in vars(module) for module in network.modules())
+    """Whether it pays to run a network of `for_single_steps` before a patch is whole.
+
+    Its GRUs must have most of the weights: what others compute (convolutions, attention) would be computed each time.
+    """
+    in_grus = others = 0
+    for module in network.modules():
+        size = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        if type(module) is nn.GRU and "forward" in vars(module):
+            in_grus += size
+        elif not (_has_day_layers(module) or "forward" in vars(module)):
+            others += size
+    return in_grus > others
 
 
 def with_forwards(

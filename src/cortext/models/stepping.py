@@ -98,13 +98,14 @@ class TorchStepper:
         self._state: Any = None
         self.use(session)
         # What cannot step is found out now, and not with the first word that somebody says.
-        self.step(np.zeros((self.patch_size, self.n_features), dtype=np.float32))
+        bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
+        first_V = self.step(bins_SC)
         self.start()
-        self._computes_ahead = computes_ahead(self._network)
-        try:
-            self.prepare(np.empty((0, self.n_features), dtype=np.float32))
-        except Exception:  # a network of a user's own may refuse what is not a number
-            self._computes_ahead = False
+        # A network of a user's own may change with each run: what is not a number would then stay in it.
+        is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
+        self.start()
+        self._computes_ahead = is_pure and computes_ahead(self._network)
+        self.prepare(bins_SC[:0])
 
     def use(self, session: str) -> None:
         """See `Stepper`."""
@@ -116,12 +117,15 @@ class TorchStepper:
         self._state = None
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper` and `single_step.py`; it does nothing on a GPU, and for a network without a GRU."""
+        """See `Stepper` and `single_step.py`; it does nothing on a GPU, and where `computes_ahead` says no."""
         if not self._computes_ahead:
             return
         bins_SC = np.full((self.patch_size, self.n_features), np.nan, dtype=np.float32)
         bins_SC[: len(bins_KC)] = bins_KC
-        self._run(bins_SC)
+        try:
+            self._run(bins_SC)
+        except Exception:  # a network of a user's own may refuse what is not a number; what else is wrong, `step` finds
+            self._computes_ahead = False
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
