@@ -71,6 +71,9 @@ def test_a_revision_in_git_is_installed_by_address(tmp_path):
     [
         ("git+https://me:ghp_secret@example.org/cortext@v1", "password or token"),
         ("git+https://ghp_secret@example.org/cortext@v1", "password or token"),
+        ("git+https://example.org/cortext@v1?access_token=ghp_secret", "more than a repository and a revision"),
+        ("git+https://example.org/cortext@v1#ghp_secret", "more than a repository and a revision"),
+        ("git+https://example.org/cortext@v1\nghp_secret", "more than a repository and a revision"),
         ("git+https://example.org/cortext", "names no revision"),
         ("git+https://example.org/cortext@", "names no revision"),
         ("git+file:///tmp/cortext@v1", "names no revision"),

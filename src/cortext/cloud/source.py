@@ -73,6 +73,9 @@ def _git_address(text: str) -> str:
     if parts.password is not None or (parts.username is not None and parts.username != "git"):
         what = "--source holds a password or token, which would be written to the task file"
         raise CloudError(what, fix="give an address without one, or a wheel")
+    if parts.query or parts.fragment or not text.isprintable() or " " in text:
+        what = "--source holds more than a repository and a revision, which may be a token"
+        raise CloudError(what, fix="write git+https://HOST/REPOSITORY@REVISION")
     path, at, revision = parts.path.rpartition("@")
     if parts.scheme not in ("https", "ssh") or not parts.hostname or not at or not path or not revision:
         raise CloudError(f"{text!r} names no revision in git", fix="write git+https://HOST/REPOSITORY@REVISION")
