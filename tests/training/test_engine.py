@@ -57,5 +57,7 @@ def test_the_command_line_says_the_same(packed, tmp_path, capsys):
     arguments = ["train", "--config", "tiny", "--data", str(packed), "--out", str(tmp_path / "run")]
     assert cli([*arguments, "--require-cores", "2"]) == 2
     assert "training would use 1 of 2 cores" in capsys.readouterr().err
+    assert cli([*arguments, "--xla-dump", str(tmp_path / "dump")]) == 2
+    assert "--xla-dump is given, and XLA compiles nothing with --device cpu" in capsys.readouterr().err
     assert cli([*arguments, "--backend", "theano"]) == 2
     assert "unknown backend 'theano'; use torch or tensorflow" in capsys.readouterr().err

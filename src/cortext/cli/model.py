@@ -71,9 +71,11 @@ def train(
     from cortext.training import train as train_model
     from cortext.training.distributed import reports
 
-    if xla_dump is not None:
-        dump_xla(xla_dump)
     place = Place(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
+    if xla_dump is not None:
+        if place.engine == "torch":
+            raise ConfigError(f"--xla-dump is given, and XLA compiles nothing with --device {device}")
+        dump_xla(xla_dump)
     load_plugins(plugins)
     if precision is not None:
         overrides = [*overrides, f"precision={precision}"]
