@@ -98,7 +98,7 @@ def test_a_tpu_that_does_not_start_is_left_unless_it_was_asked_for(capsys, monke
         "trying MirroredStrategy on 2 CPU devices",
         "using 2 CPU devices, although this machine has 8 chips",
     ]
-    for place in (Place("tpu"), Place(tpu="local")):
+    for place in (Place("tpu"), Place("tpu", tpu="local")):
         with pytest.raises(RunError, match="did not start: TPUs not found in the cluster; `cortext doctor`"):
             choose_strategy(place)
 
@@ -114,14 +114,14 @@ def test_what_is_not_there_is_one_line():
 
 
 def test_gpus_are_taken_before_the_cpu_and_one_of_them_by_number(monkeypatch):
-    made = []
+    made: list = []
+    monkeypatch.setattr(strategy, "mirrored", cache(strategy.mirrored.__wrapped__))
     gpus = [tf.config.LogicalDevice(f"/device:GPU:{number}", "GPU") for number in range(3)]
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus if kind == "GPU" else [])
     for name in ("MirroredStrategy", "OneDeviceStrategy"):
         monkeypatch.setattr(tf.distribute, name, lambda devices, name=name: made.append((name, devices)) or Cores(1))
     choose_strategy()
     choose_strategy(Place("cuda:2"))
-    strategy.mirrored.cache_clear()
     assert made == [
         ("MirroredStrategy", ("/device:GPU:0", "/device:GPU:1", "/device:GPU:2")),
         ("OneDeviceStrategy", "/device:GPU:2"),

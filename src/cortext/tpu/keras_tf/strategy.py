@@ -17,8 +17,8 @@ from cortext.training.progress import say
 def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
     """The `tf.distribute` strategy of a place: TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
 
-    place: where to look, by default everywhere. Device `tpu`, or the name of one, takes nothing else; `cuda` takes GPUs
-           and `cuda:N` one; several of TensorFlow's logical CPU devices count as several
+    place: where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes GPUs and `cuda:N` one;
+           several of TensorFlow's logical CPU devices count as several
     Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a TPU that was asked
     for is not there or does not start, and where `place.require_cores` is not met; ConfigError for a GPU that is not
     there.
@@ -27,7 +27,7 @@ def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
     found = find_tpu(place.tpu)
     for line in found.describe():
         say(line, shown)
-    asked = place.device == "tpu" or place.tpu is not None
+    asked = place.device == "tpu"
     if asked:
         found.required()
     strategy = None if found.address is None else _on_tpu(found, asked, shown)
