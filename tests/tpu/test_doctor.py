@@ -191,8 +191,9 @@ def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
 
 
 @pytest.mark.slow
-def test_torch_takes_a_step_of_each_model(capsys):
-    assert cortext(["doctor", "--run", "--device", "cpu", "--json"]) == 0
+@pytest.mark.parametrize("name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str)  # which is no concern of torch's
+def test_torch_takes_a_step_of_each_model(capsys, name):
+    assert cortext(["doctor", "--run", "--device", "cpu", "--json", *name]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [(step["model"], step["engine"], step["cores"]) for step in steps[:2]] == [
         ("gru", "torch", 1),

@@ -2,6 +2,7 @@ import pytest
 
 from cortext.cli import run as cli
 from cortext.errors import ConfigError, MissingLibrary, RunError
+from cortext.models import GRU
 from cortext.training import Place, Trainer
 from cortext.training.engine import ENGINES, TorchEngine, engine_class
 
@@ -51,6 +52,14 @@ def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path)
     with pytest.raises(RunError, match=r"--require-cores: training would use 1 of 2 cores; start a process for each"):
         Trainer(config, packed, tmp_path / "run", device=Place(require_cores=2), progress=False)
     assert not (tmp_path / "run").exists()  # nothing was read, packed or written before
+
+
+def test_the_network_has_its_place_before_trials_take_half_of_what_is_free(config, packed, tmp_path, monkeypatch):
+    events, move = [], GRU.to
+    monkeypatch.setattr(GRU, "to", lambda *arguments: (events.append("network"), move(*arguments))[1])
+    monkeypatch.setattr("cortext.training.engine.resident_trials", lambda *_: events.append("trials"))
+    with Trainer(config, packed, tmp_path / "run", progress=False):
+        assert events == ["network", "trials"]
 
 
 def test_the_command_line_says_the_same(packed, tmp_path, capsys):

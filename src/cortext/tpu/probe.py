@@ -154,12 +154,14 @@ def take_step(
             self.value = values["train_loss"]
 
     loss, started = Loss(), time.perf_counter()
-    place = replace(ENGINES[engine].place(kind), tpu=tpu)
+    place = ENGINES[engine].place(kind)
+    if place.engine != "torch":
+        place = replace(place, tpu=tpu)
     overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
     with Trainer(model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False) as trainer:
         trainer.run(1)  # not to the end, where it would compile the validation, too
-        name, cores = trainer.engine.name, getattr(trainer.engine, "cores", 1)
-    return {"device": name, "cores": cores, "loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
+        told = {"device": trainer.engine.name, "cores": trainer.engine.cores}
+    return told | {"loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _own_memory_gib(device: Any) -> float | None:

@@ -201,10 +201,10 @@ class TorchEngine:
         self.job, self.host = job, own_device(job.place.device)
         self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
+        network = job.model.network.to(self.host)  # before the trials, which may take half of what then is free
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
             say(f"the training trials lie on {self.host}", job.shown)
-        network = job.model.network.to(self.host)
         extra = build_augmentations(settings.augmentations)
         self.data = Batches(
             job.split, job.layer_of_day, settings.data_transforms, self.host, network.n_patches, resident, extra
