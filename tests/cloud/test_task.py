@@ -87,6 +87,12 @@ def test_a_tpu_trains_on_all_its_cores_with_large_pages_and_is_kept_in_the_bucke
     assert train == f"{expected} --lm {home}/cortext/inputs/lab/lm --device tpu --require-cores 8".split()
 
 
+def test_a_machine_that_keeps_its_pages_small_trains_all_the_same(launch, tmp_path):
+    script = read(launch("tiny"))["run"].replace("sudo tee", "false")
+    (train,) = run_with_stubs(script, tmp_path / "home")
+    assert train[:3] == ["python", "-m", "cortext.cloud.keep"]
+
+
 @pytest.mark.parametrize(
     ("count", "start"), [(1, "cortext"), (4, "torchrun --standalone --no-python --nproc-per-node 4 cortext")]
 )

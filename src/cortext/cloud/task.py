@@ -135,7 +135,7 @@ def _run_script(plan: Plan) -> str:
         start = f"torchrun --standalone --no-python --nproc-per-node {chosen.count} {start}"
     lines = ["set -euo pipefail", 'export PATH="$HOME/cortext/env/bin:$PATH"']
     if chosen.is_tpu:  # without them the runtime starts slowly, and copies to v5e and newer are slow
-        lines.append("echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null")
+        lines.append("echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null || true")
     kept = here(f"{HOME}/buckets/{plan.out.place}")
     lines.append(f"exec python -m cortext.cloud.keep {run} {kept} -- \\")
     lines.append(f"  {start} {' '.join(plan.train)} \\")
