@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cortext.models import load_model
 from cortext.models.precision import full_float32
 from cortext.training import Callback, Trainer, train
 from cortext.training.batches import Batches
+from cortext.training.engine import TorchEngine
 from cortext.training.resident import ResidentTrials
 
 from .conftest import SESSIONS, write_recordings
@@ -169,6 +171,22 @@ def test_the_published_kernel_and_losses_of_a_model_are_logged_by_name(config, p
     (line,) = lines(tmp_path / "run", "train")
     assert line["train_two"] == 2.0
     assert math.isfinite(line["train_loss"])
+
+
+def test_trials_per_second_count_the_time_of_a_device_that_is_not_waited_for(config, packed, tmp_path, monkeypatch):
+    read = TorchEngine.read
+
+    def read_late(engine, updates):
+        time.sleep(0.1 * len(updates))  # what a device has left to do when somebody asks
+        return read(engine, updates)
+
+    monkeypatch.setattr(TorchEngine, "read", read_late)
+    overrides = ["num_training_batches=4", "batches_per_train_log=4"]
+    with Trainer(config, packed, tmp_path / "run", overrides=overrides, progress=False) as trainer:
+        trainer.engine.synchronous = False
+        trainer.run()
+    (line,) = lines(tmp_path / "run", "train")
+    assert line["trials_per_s"] <= config.dataset.batch_size / 0.1
 
 
 def test_without_a_validation_split_a_share_of_every_day_validates(config, tmp_path):

@@ -277,13 +277,13 @@ class Trainer:
         logs = step % config.batches_per_train_log == 0 or last
         validates = step % config.batches_per_val_step == 0 or last
         saves = validates or bool(config.batches_per_save and step % config.batches_per_save == 0)
-        rate = config.dataset.batch_size * (step - self._window[1]) / (time.perf_counter() - self._window[0])
         if logs or saves or self.engine.synchronous:
-            self._read()
+            self._read()  # waits for the device, and what it took belongs to the rate
+            rate = config.dataset.batch_size * (step - self._window[1]) / (time.perf_counter() - self._window[0])
             per = progress.last["val_per"] if progress.last else None
             bar(step, self._sums["loss"] / progress.loss_count * self.processes.world, per, rate)
-        if logs:
-            self._log_training(rate)
+            if logs:
+                self._log_training(rate)
         if validates:
             self._validate()
             progress.finished = last or self._no_longer_improves()
