@@ -94,6 +94,34 @@ def test_draws_are_a_function_of_the_key():
     assert np.abs(augmented(settings, 5)[0] - augmented(settings, 6)[0]).max() > 0.1
 
 
+def test_streams_are_independent_draws_with_one_key():
+    streams = np.stack([np.asarray(xla.random_bits(key(1), (100, 100), stream)).ravel() for stream in range(5)])
+    for bit in (0, 9, 31):
+        correlations = np.corrcoef(streams >> bit & 1) - np.eye(5)
+        assert np.abs(correlations).max() < 0.05  # five standard deviations
+
+
+def test_no_noise_is_a_copy_of_another():
+    """Each kind of noise alone, of one key, in the order in which its numbers are drawn."""
+    shape, n_features = (64, 20, 32), 32
+    zeros, first = np.zeros(shape, np.float16), np.zeros(shape, np.float16)
+    first[..., 0] = 1
+
+    def alone(x_BTC=zeros, **setting):
+        return augmented(Augmentation(**OFF | setting, smooth_data=False), x_BTC=x_BTC)[0]
+
+    white_N = alone(white_noise_std=1.0).ravel()
+    steps_N = np.diff(alone(random_walk_std=1.0, random_walk_axis=1), axis=1, prepend=0).ravel()
+    offset_N = alone(constant_offset_std=1.0)[:, 0].ravel()
+    gain_BC = (alone(first, static_gain_std=1.0) - first)[:40, 0]  # the first row of each trial's matrix
+    number_BC = np.arange(40)[:, None] * n_features**2 + np.arange(n_features)
+    pairs = [(white_N, steps_N)]
+    for noise_N in (white_N, steps_N):
+        pairs += [(noise_N[: len(offset_N)], offset_N), (noise_N[number_BC].ravel(), gain_BC.ravel())]
+    for one_N, other_N in pairs:
+        assert abs(np.corrcoef(one_N, other_N)[0, 1]) < 5 / len(one_N) ** 0.5
+
+
 def test_dropout_keeps_what_it_should_scaled_up_and_draws_anew_for_each_layer():
     def twice(x):
         return xla.dropout(x, 0.4, True), xla.dropout(x, 0.4, True), xla.dropout(x, 0.4, False)

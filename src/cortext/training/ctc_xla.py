@@ -2,7 +2,8 @@
 
 The forward and the backward variables run through one scan, side by side in the batch: the backward ones are the
 forward ones of the reversed trial. The gradient of the logits then is the softmax less the share of each token, so
-that a training step has P sequential steps for it where a differentiated scan has 2 P.
+that a training step has P sequential steps for it where a differentiated scan has 2 P. The variables are relative to
+the likeliest state, so that those of long trials keep their digits.
 
 B trials, P patches, V tokens, U phonemes of the longest label.
 """
@@ -46,21 +47,20 @@ def _loss_forward(
     exact = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     blank_PB = log_probs_BPV[..., blank].T
     label_PBU = exact("bpv,buv->pbu", log_probs_BPV, one_hot_BUV)
-    blanks, labels = _variables(blank_PB, label_PBU, labels_BU, n_patches_B, n_labels_B)
+    blanks, labels, scale_B = _variables(blank_PB, label_PBU, labels_BU, n_patches_B, n_labels_B)
 
     at_end = jnp.arange(labels_BU.shape[1] + 1) == n_labels_B[:, None]
     last_blank = jnp.where(at_end, blanks[-1, 0], IMPOSSIBLE)
     last_label = jnp.where(at_end[:, 1:], labels[-1, 0], IMPOSSIBLE)
-    total_B = jax.nn.logsumexp(jnp.concatenate([last_blank, last_label], 1), axis=1)
+    total_B = jax.nn.logsumexp(jnp.concatenate([last_blank, last_label], 1), axis=1) + scale_B
     possible_B = total_B > IMPOSSIBLE / 2
 
-    def share(variables: Array, log_probs: Array) -> Array:
-        """The probability of each state at each patch, given the label: [P, B, states]."""
-        forward, backward = variables[:, 0], variables[::-1, 1, :, ::-1]
-        return jnp.exp(jnp.minimum(forward + backward - log_probs - total_B[:, None], 0.0))
-
-    share_BPV = exact("pbu,buv->bpv", share(labels, label_PBU), one_hot_BUV)
-    share_BPV = share_BPV.at[..., blank].add(share(blanks, blank_PB[..., None]).sum(-1).T)
+    of_labels, of_blanks = _shares(labels, label_PBU), _shares(blanks, blank_PB[..., None])
+    most = jnp.maximum(of_blanks.max(-1), of_labels.max(-1, initial=IMPOSSIBLE))[..., None]
+    of_labels, of_blanks = jnp.exp(of_labels - most), jnp.exp(of_blanks - most).sum(-1)
+    sum_PB = of_labels.sum(-1) + of_blanks
+    share_BPV = exact("pbu,buv->bpv", of_labels / sum_PB[..., None], one_hot_BUV)
+    share_BPV = share_BPV.at[..., blank].add((of_blanks / sum_PB).T)
     inside_BP = jnp.arange(logits_BPV.shape[1]) < n_patches_B[:, None]
     d_logits = jnp.where(inside_BP[..., None], jnp.exp(log_probs_BPV) - share_BPV, 0.0)
     d_logits = jnp.where(possible_B[:, None, None], d_logits, jnp.nan)  # as torch has it
@@ -74,17 +74,25 @@ def _loss_backward(blank: int, d_logits_BPV: Array, d_losses_B: Array) -> tuple[
 _loss.defvjp(_loss_forward, _loss_backward)
 
 
+def _shares(variables: Array, log_probs: Array) -> Array:
+    """Logarithms of how likely each state is at each patch, given the label, up to a number for the patch."""
+    return variables[:, 0] + variables[::-1, 1, :, ::-1] - log_probs
+
+
 def _variables(
     blank_PB: Array, label_PBU: Array, labels_BU: Array, n_patches_B: Array, n_labels_B: Array
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Log-probabilities of having come to each state: of blanks [P, 2, B, U + 1], of labels [P, 2, B, U].
 
     The first are the forward variables. The others are those of the trials with patches and labels reversed, padding
     included, which then comes first: the state waits there until the trial begins. They have an axis of their own,
-    because cores share out the trials.
+    because cores share out the trials. Every step takes off the logarithm of the likeliest state before it; the last
+    result is the sum of what it took off the forward ones, [B].
     """
     n_steps, n_labels = len(blank_PB), labels_BU.shape[1]
     inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
+    # States beyond the label would else become the likeliest.
+    label_PBU = jnp.where(jnp.arange(n_labels) < n_labels_B[:, None], label_PBU, IMPOSSIBLE)
     blanks = jnp.stack([blank_PB, blank_PB[::-1]], 1)
     labels = jnp.stack([label_PBU, label_PBU[::-1, :, ::-1]], 1)
     inside = jnp.stack([inside_PB, inside_PB[::-1]], 1)
@@ -93,20 +101,22 @@ def _variables(
     # A label may follow the label before it without a blank between them, unless they are the same.
     differs = jnp.pad(labels_BU[..., 1:] != labels_BU[..., :-1], ((0, 0), (0, 0), (1, 0)))
 
-    def step(state: tuple[Array, Array], at: tuple[Array, Array, Array]) -> tuple[Any, Any]:
-        (blanks, labels), (blank, label, inside) = state, at
+    def step(state: tuple[Array, Array, Array], at: tuple[Array, Array, Array]) -> tuple[Any, Any]:
+        (blanks, labels, scale), (blank, label, inside) = state, at
         before = jnp.pad(labels, ((0, 0), (0, 0), (1, 0)), constant_values=IMPOSSIBLE)
         skipping = jnp.where(differs, before[..., :-1], IMPOSSIBLE)
-        new_labels = _log_add(_log_add(labels, blanks[..., :-1]), skipping) + label
-        new_blanks = _log_add(blanks, before) + blank[..., None]
+        # Of the state before, so that no sum has to wait for it.
+        most = jnp.maximum(blanks, before).max(-1, keepdims=True)
+        new_labels = _log_add(_log_add(labels, blanks[..., :-1]), skipping) + (label - most)
+        new_blanks = _log_add(blanks, before) + (blank[..., None] - most)
         inside = inside[..., None]
-        state = jnp.where(inside, new_blanks, blanks), jnp.where(inside, new_labels, labels)
-        return state, state
+        blanks, labels = jnp.where(inside, new_blanks, blanks), jnp.where(inside, new_labels, labels)
+        return (blanks, labels, jnp.where(inside, scale + most, scale)), (blanks, labels)
 
     first_blanks = jnp.where(jnp.arange(n_labels + 1) == begin_B[..., None], 0.0, IMPOSSIBLE)
-    first = first_blanks, jnp.full(labels_BU.shape, IMPOSSIBLE)
-    variables: tuple[Array, Array] = jax.lax.scan(step, first, (blanks, labels, inside))[1]
-    return variables
+    first = first_blanks, jnp.full(labels_BU.shape, IMPOSSIBLE), jnp.zeros_like(first_blanks[..., :1])
+    (_, _, scale), variables = jax.lax.scan(step, first, (blanks, labels, inside))
+    return *variables, scale[0, :, 0]
 
 
 def _log_add(a: Array, b: Array) -> Array:
