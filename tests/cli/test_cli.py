@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -15,6 +16,8 @@ import typer.main
 from cortext.cli import app, run
 from cortext.data import make_trial, open_packed, write_session
 from cortext.errors import CortextError
+from cortext.training import train
+from cortext.training.distributed import Processes
 
 PHRASES = ("good morning", "how are you", "see you soon", "thank you very much")
 
@@ -137,6 +140,25 @@ def test_wrong_configuration_is_named_and_nothing_is_written(sessions, tmp_path,
 def test_unknown_recipe_names_the_shipped_ones(sessions, tmp_path, capsys):
     line = complaint(capsys, ["train", "--config", "tny", "--data", str(sessions), "--out", str(tmp_path / "run")])
     assert "did you mean 'tiny'" in line
+
+
+def test_of_several_processes_the_first_says_what_came_of_training(sessions, tmp_path, capsys, monkeypatch):
+    """Whoever started them: the hosts of a TPU slice have no variable RANK."""
+    monkeypatch.delenv("RANK", raising=False)
+    settings = ["--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]
+    for rank in (0, 1):
+
+        def as_process(*arguments, callbacks, rank=rank, **named):
+            summary = train(*arguments, **named)
+            for callback in callbacks:
+                callback.on_end(SimpleNamespace(processes=Processes(rank, 2)), summary)
+            return summary
+
+        monkeypatch.setattr("cortext.training.train", as_process)
+        out = str(tmp_path / str(rank))
+        assert run(["train", "--config", "tiny", "--data", str(sessions), "--out", out, "--json", *settings]) == 0
+        said = capsys.readouterr().out
+        assert bool(said) == (rank == 0)
 
 
 def test_unknown_session_at_evaluation_is_named(sessions, tmp_path, capsys):

@@ -1,8 +1,8 @@
 """Runs on XLA: ordinary run directories, which go on elsewhere; few compilations; what users have registered."""
 
 import json
-from dataclasses import dataclass, replace
-from typing import ClassVar
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,16 +15,23 @@ pytest.importorskip("torchax", reason="run `make test-tpu`")
 
 import jax
 from small_training import make_config, write_recordings
+from users_own import Fading, FadingConfig, Means, MeansConfig
 
 from cortext.cli import app
 from cortext.data.packed import pack
 from cortext.errors import ConfigError, RunError
 from cortext.features import TimeMaskConfig
 from cortext.models import MODELS, load_model
+from cortext.models.inputs import InputNetworkConfig
+from cortext.tpu.engine import keep_programs
+from cortext.tpu.find import Found
+from cortext.tpu.mesh import data_mesh, hosts
+from cortext.tpu.step import Programs
 from cortext.training import Place, Trainer
 from cortext.training.batches import Batches
 from cortext.training.config import TPUConfig
-from cortext.training.loss import LOSSES, ctc_loss
+from cortext.training.engine import Update
+from cortext.training.loss import LOSSES, build_loss
 
 TPU = Place("tpu")
 
@@ -169,62 +176,6 @@ def test_registered_augmentations_are_torchs_own(packed, tmp_path):
     assert (features[0, : int(expected.n_bins_B[0])] == 0).all(axis=1).any()  # a mask
 
 
-@dataclass
-class MeansConfig:
-    kind: str = "means"
-    n_input_features: int | None = None
-    patch_size: int = 8
-    patch_stride: int = 4
-
-
-class Means(nn.Module):
-    """A user's own model, of plain torch operations."""
-
-    Config: ClassVar[type] = MeansConfig
-
-    def __init__(self, config, *, n_features, n_days, n_classes):
-        super().__init__()
-        self.config = config
-        self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))
-        self.mix = nn.Conv1d(n_features, 16, 8, stride=4)
-        self.norm = nn.LayerNorm(16)
-        self.out = nn.Linear(32, n_classes)
-        self.unused = nn.Parameter(torch.ones(3))
-        self.register_buffer("scale", torch.full((16,), 2.0))
-
-    def n_patches(self, n_bins):
-        return (n_bins - 8) // 4 + 1
-
-    def forward(self, x_BTC, day_B, state=None, *, n_patches_B=None):
-        x_BTC = x_BTC + self.day_bias[day_B][:, None]
-        hidden_BPD = self.norm(self.mix(x_BTC.transpose(1, 2)).transpose(1, 2)) * self.scale
-        both = torch.cat([hidden_BPD, torch.nn.functional.gelu(hidden_BPD)], dim=-1)
-        return self.out(nn.functional.dropout(both, 0.0, self.training)), None
-
-
-@dataclass
-class FadingConfig:
-    kind: str = "fading"
-    in_python: bool = False
-
-
-class Fading:
-    """A user's own loss, which changes as training goes on."""
-
-    Config: ClassVar[type] = FadingConfig
-
-    def __init__(self, config):
-        self.config = config
-
-    def __call__(self, network, batch, fraction):
-        logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
-        losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
-        energy_B = logits_BPV[:, 0].square().mean(1)
-        if self.config.in_python and fraction > 0.5:
-            energy_B = 0 * energy_B
-        return {"loss": losses_B + (1 - fraction) * 0.1 * energy_B, "energy": energy_B.detach()}
-
-
 @pytest.fixture(scope="module")
 def registered():
     """The two are there for the tests of this module."""
@@ -235,13 +186,14 @@ def registered():
         registry.pop(name)
 
 
-def test_a_users_own_model_and_loss_train_as_in_torch(registered, packed, tmp_path):
-    config = replace(small(), model=MeansConfig(), loss=FadingConfig(), batches_per_val_step=100)
+@pytest.mark.parametrize("loss", [FadingConfig(), None], ids=["own loss", "ctc"])
+def test_a_users_own_model_and_loss_train_as_in_torch(loss, registered, packed, tmp_path):
+    config = replace(small(), model=MeansConfig(), loss=loss, batches_per_val_step=100)
     for device in ("cpu", "tpu"):
         with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
             trainer.run()
             assert trainer.model.network.unused.tolist() == [1, 1, 1]  # weight decay would have moved it
-    for name in ("train_loss", "train_energy", "grad_norm"):
+    for name in ("train_loss", "grad_norm", *(["train_energy"] if loss else [])):
         expected = [line[name] for line in lines(tmp_path / "cpu", "train")]
         assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(expected, rel=2e-3), name
 
@@ -255,8 +207,92 @@ def test_a_loss_that_decides_in_python_is_told_what_to_do(registered, packed, tm
         trainer.run()
 
 
+def lowered(network, loss=None):
+    """The training step of a user's own network, not compiled."""
+    config = replace(small(), model=MeansConfig(), loss=loss)
+    built = build_loss(loss, "means")
+    mesh = data_mesh(jax.devices()[:1])
+    return Programs(network, built, config, mesh, n_features=8, n_labels=4).lower_update(40)
+
+
+def means():
+    return Means(MeansConfig(), n_features=8, n_days=2, n_classes=41)
+
+
+@pytest.mark.parametrize(
+    ("gives", "message"),
+    [
+        ("mean", r"gives 'loss' of shape \[\] for 4 trials; give a value for each trial"),
+        ("one", r"gives 'loss' of shape \[1\] for 4 trials"),
+        ("other", "the loss gives ctc; call what is minimised 'loss'"),
+    ],
+)
+def test_a_loss_that_gives_something_else_is_torchs_one_line(gives, message, registered):
+    with pytest.raises(ConfigError, match=message):
+        lowered(means(), FadingConfig(gives=gives))
+
+
+class Calls(nn.LayerNorm):
+    """Has another tensor for its buffer after every call."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("norm", "message"),
+    [
+        (nn.BatchNorm1d(9), "BatchNorm1d 'norm' of model 'means' changes its '.*track_running_stats=False"),
+        (
+            Calls(16),
+            "Calls 'norm' of model 'means' changes its 'calls' when it is called, which XLA would not keep; train",
+        ),
+    ],
+)
+def test_a_module_that_changes_its_buffers_is_refused(norm, message, registered):
+    network = means()
+    network.norm = norm
+    with pytest.raises(ConfigError, match=message):
+        lowered(network)
+
+
+def test_a_batch_norm_without_running_statistics_is_not_refused(registered):
+    network = means()
+    network.norm = nn.BatchNorm1d(9, track_running_stats=False)
+    lowered(network)
+
+
+def test_buffers_are_of_types_that_xla_is_given(registered):
+    network = means()
+    network.scale = torch.full((16,), 2, dtype=torch.int32)
+    lowered(network)
+    for dtype, name in ((torch.float64, "float64"), (torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
+        network.scale = torch.full((16,), 2, dtype=dtype)
+        with pytest.raises(ConfigError, match=rf"'scale' is {name}; XLA is given float32, int64, int32, bool; make it"):
+            lowered(network)
+
+
+def test_day_layers_that_do_not_learn(packed, tmp_path):
+    """The state, which is empty where days are, is written by one engine and read by the other."""
+    frozen = InputNetworkConfig(input_layer_dropout=0.0, input_trainable=False)
+    config = small(batches_per_train_log=1)
+    config = replace(config, model=replace(config.model, input_network=frozen))
+    for name, devices in (("torch", ("cpu", "cpu")), ("both", ("tpu", "cpu"))):
+        for number, device in enumerate(devices):
+            with Trainer(config, packed, tmp_path / name, device=device, resume=number > 0, progress=False) as trainer:
+                trainer.run(2)
+    found, expected = ([line["grad_norm"] for line in lines(tmp_path / name, "train")] for name in ("both", "torch"))
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert len(found) == 4
+
+
 def test_a_batch_that_the_pieces_cannot_share_is_one_line(packed, tmp_path):
-    with pytest.raises(ConfigError, match=r"batch_size is 4, which 1 cores and 3 accumulation steps cannot share"):
+    with pytest.raises(ConfigError, match=r"batch_size is 4, which 1 core and 3 accumulation steps cannot share"):
         Trainer(small(gradient_accumulation_steps=3), packed, tmp_path / "run", device=TPU, progress=False)
 
 
@@ -270,3 +306,60 @@ def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(packed, t
     monkeypatch.delenv("JAX_PLATFORMS")
     with pytest.raises(RunError, match="no TPU found"):
         Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
+
+
+def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
+    there = Found("kaggle", "local", attached=True, chips=8, generation="v5e", libtpu="libtpu.so")
+    monkeypatch.setattr("cortext.tpu.engine.find_own_tpu", lambda place: there)
+    with pytest.raises(
+        RunError, match=r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine \(Kaggle\); pip"
+    ):
+        Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
+
+
+def test_a_run_without_a_cache_keeps_nothing_in_that_of_the_run_before(tmp_path):
+    keep_programs(str(tmp_path / "programs"))
+    keep_programs(None)
+    jax.jit(lambda x: x * 3 + 0.125)(np.ones(7, np.float32)).block_until_ready()
+    assert jax.config.jax_compilation_cache_dir is None
+    assert not (tmp_path / "programs").exists()
+
+
+def test_hosts_leave_the_environment_as_it_was(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1")
+    for name in ("initialize", "shutdown"):
+        monkeypatch.setattr(jax.distributed, name, lambda **_: None)
+    before = dict(os.environ)
+    with hosts(TPU) as processes:
+        assert processes.first
+        assert dict(os.environ) == before
+    assert dict(os.environ) == before
+
+
+def test_what_was_found_is_fetched_all_at_once(packed, tmp_path):
+    """Everything is on the way to the host before anything is waited for."""
+    events = []
+
+    class OnTheCore:
+        """An array of one shard, on which a host waits."""
+
+        def __init__(self, values):
+            self.values, self.data, self.index = np.asarray(values, np.float32), self, (slice(None),)
+            self.addressable_shards = [self]
+
+        def addressable_data(self, number):
+            return self
+
+        def copy_to_host_async(self):
+            events.append("start")
+
+        def __array__(self, dtype=None, copy=None):
+            events.append("wait")
+            return self.values
+
+    updates = [Update(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5)) for step in range(3)]
+    with Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False) as trainer:
+        found = trainer.engine.read(updates)
+    assert events == ["start"] * 6 + ["wait"] * 6
+    assert [list(each.losses["loss"]) for each in found] == [[1, 0], [1, 1], [1, 2]]
+    assert [each.norm for each in found] == [0.5] * 3

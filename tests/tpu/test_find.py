@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cortext.errors import RunError
-from cortext.tpu.cores import check_cores, cores_line
+from cortext.tpu.cores import check_cores, check_platform, cores_line
 from cortext.tpu.find import GENERATIONS, Found, find_tpu, gce_metadata
 
 KAGGLE = {
@@ -281,6 +281,16 @@ def test_fewer_cores_than_asked_for_are_refused(v5e):
         check_cores(8, 16, found)
     with pytest.raises(RunError, match="no TPU was found"):
         check_cores(1, 8, Found())
+
+
+def test_a_tpu_that_jax_passes_over_is_an_error(v5e):
+    found = v5e.find(env=KAGGLE)
+    check_platform("tpu", found)
+    check_platform("cpu", Found())
+    with pytest.raises(
+        RunError, match=r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine \(Kaggle\); pip"
+    ):
+        check_platform("cpu", found)
 
 
 def test_the_cores_are_said_out_loud(v5e):

@@ -467,9 +467,10 @@ def test_words_are_decoded_where_there_is_a_language_model(config, packed, tmp_p
     assert summary.val_wer == min(line["val_wer"] for line in metrics(tmp_path / "run", "val"))
 
 
-def test_a_device_that_is_not_there_is_refused(config, packed, tmp_path):
-    with pytest.raises(RunError, match="device 'cuda:99' cannot be used"):
-        train(config, packed, tmp_path / "run", device="cuda:99")
+@pytest.mark.parametrize("device", ["cuda:99", "tpu:0"])
+def test_a_device_that_is_not_there_is_refused(device, config, packed, tmp_path):
+    with pytest.raises(RunError, match=rf"device '{device}' cannot be used: .*; use cpu, cuda or cuda:N, or .*tpu"):
+        train(config, packed, tmp_path / "run", device=device)
 
 
 @pytest.mark.parametrize("resume", [False, True])

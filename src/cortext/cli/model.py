@@ -69,7 +69,7 @@ def train(
     from cortext.tpu.xla_dump import dump_xla
     from cortext.training import Place
     from cortext.training import train as train_model
-    from cortext.training.distributed import reports
+    from cortext.training.callbacks import First
 
     place = Place(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
     if xla_dump is not None:
@@ -79,6 +79,7 @@ def train(
     load_plugins(plugins)
     if precision is not None:
         overrides = [*overrides, f"precision={precision}"]
+    first = First()
     summary = train_model(
         config,
         data,
@@ -89,10 +90,11 @@ def train(
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,
+        callbacks=[first],
         profile=profile,
         profile_steps=_span(profile_steps),
     )
-    if not reports():
+    if not first.here:
         return
     if as_json:
         print_json(dataclasses.asdict(summary))

@@ -12,6 +12,16 @@ def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
     return f"{line}, although this machine has {found.chips} chips" if used < found.chips else line
 
 
+def check_platform(platform: str, found: Found) -> None:
+    """Raise RunError where a TPU was found and the engine works on something else, on the CPU most likely."""
+    if found.address is not None and platform != "tpu":
+        what = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
+        fix = (
+            "pip install 'jax[tpu]', or unset JAX_PLATFORMS where it is set; `cortext doctor` says which versions clash"
+        )
+        raise RunError(what, fix=fix)
+
+
 def check_cores(used: int, required: int | None, found: Found) -> None:
     """Raise RunError where fewer cores would be used than `required` (None: any number will do)."""
     if required is None or used >= required:

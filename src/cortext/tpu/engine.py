@@ -24,7 +24,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from cortext.errors import ConfigError
 from cortext.features import augment, build_augmentations
-from cortext.tpu.cores import check_cores, cores_line
+from cortext.tpu.cores import check_cores, check_platform, cores_line
 from cortext.tpu.explain import explain
 from cortext.tpu.mesh import by_trial, data_mesh, everywhere, find_own_tpu, hosts, own_copy, own_rows, put
 from cortext.tpu.optimizer import State, is_day
@@ -71,6 +71,7 @@ class TorchaxEngine:
             devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))  # a host's are neighbours
         self.mesh, self.cores = data_mesh(devices), len(devices)
         kind = devices[0].platform
+        check_platform(kind, found)
         self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
         check_cores(self.cores, job.place.require_cores, found)
         say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
@@ -119,6 +120,9 @@ class TorchaxEngine:
     def read(self, updates: list[Update]) -> list[Found]:
         """See `Engine`."""
         with self._explained():
+            for update in updates:
+                for tensor in (*update.losses.values(), update.norm):
+                    tensor.copy_to_host_async()  # all of them are on the way before one is waited for
             return [
                 Found(
                     update.step,
@@ -157,7 +161,7 @@ class TorchaxEngine:
 
     def state(self) -> dict[str, torch.Tensor]:
         """See `Engine`."""
-        moments: State = jax.tree.map(lambda x: torch.from_numpy(np.array(own_copy(x))), self.moments)
+        moments: State = jax.tree.map(lambda x: torch.tensor(own_copy(x)), self.moments)
         state: dict[str, torch.Tensor] = {"day_steps": moments.day_steps.long()}
         for part in ("mean", "square", "steps"):
             state |= {f"{part}.{name}": tensor for name, tensor in getattr(moments, part).items()}
@@ -250,10 +254,9 @@ class TorchaxEngine:
 
 def keep_programs(folder: str | None) -> None:
     """Keep compiled programs in a folder for later runs: `auto` is ~/.cache/cortext/xla, None keeps none."""
-    if folder is not None:
-        path = Path.home() / ".cache" / "cortext" / "xla" if folder == "auto" else Path(folder)
-        jax.config.update("jax_compilation_cache_dir", str(path))
-        compilation_cache.reset_cache()  # JAX looks at the setting once, and hosts have talked already
+    path = str(Path.home() / ".cache" / "cortext" / "xla") if folder == "auto" else folder
+    jax.config.update("jax_compilation_cache_dir", path)
+    compilation_cache.reset_cache()  # JAX looks at the setting once: before this, hosts talked or another run was here
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -101,7 +101,6 @@ def hosts(place: Place) -> Iterator[Processes]:
     except (RuntimeError, ValueError) as error:
         what = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
         raise RunError(what, fix="start the same command on every host (`--worker=all`)") from None
-    os.environ.setdefault("RANK", str(jax.process_index()))  # the command line asks it who reports
     try:
         yield Hosts(jax.process_index(), jax.process_count())
     finally:

@@ -29,8 +29,10 @@ from cortext.tpu.mesh import by_trial, everywhere
 from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
 from cortext.training.config import TrainConfig
-from cortext.training.loss import Loss, build_loss
+from cortext.training.loss import Loss, build_loss, check_losses
 
+USED_WHOLE = ("gru", "triple_gru")
+"""Models of which it is known that their own loss reaches every weight."""
 Array = Any
 """A `jax.Array`."""
 Batch = dict[str, Any]
@@ -45,7 +47,9 @@ class Programs:
     network:      on any device, `meta` too: its own parameters are never read
     n_features, n_labels: C, and U, what labels are padded to
     on_host:      whether the host augments (registered augmentations), so that the step only smooths
-    Raises ConfigError for a batch that does not divide by the cores and the pieces of it that are added up.
+    Raises ConfigError for a batch that does not divide by the cores and the pieces of it that are added up, and for a
+    network with numbers of a type that XLA is not given; lowering raises it for a network that changes its buffers, and
+    for a loss that `check_losses` refuses.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Programs:
         self.optimizer = AdamW(config)
         self._idle: frozenset[str] | None = None  # not known yet
         check_divides(config, mesh.devices.size)
+        structures(network)
 
     def lower_update(self, n_bins: int) -> Any:
         """The training step for trials padded to `n_bins`, as a `jax.stages.Lowered`.
@@ -81,8 +86,8 @@ class Programs:
         )
         weights, fixed = structures(self.network)
         if self._idle is None:
-            # A model's own loss uses all of the model.
-            self._idle = frozenset() if self.config.loss is None else self._unreached(n_bins)
+            whole_used = self.config.loss is None and self.config.model.kind in USED_WHOLE
+            self._idle = frozenset() if whole_used else self._unreached(n_bins)
         state = jax.eval_shape(first_state, weights)
         return self._lower(
             program, self.mesh, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0)
@@ -174,7 +179,9 @@ class Programs:
                 np.arange(len(batch["day"])),
                 batch["day"],
             )
-            return self.loss(self._with(weights, fixed), trials, fraction)
+            found = self.loss(self._with(weights, fixed), trials, fraction)
+            check_losses(found, len(batch["day"]))
+            return found
 
         self.network.train()
         found = self._on_torchax(losses, key, weights, fixed, batch, fraction)
@@ -190,9 +197,25 @@ class Programs:
         return found
 
     def _with(self, weights: Any, fixed: Any) -> Any:
-        """The network as a function, with these weights."""
-        tensors = {**weights, **fixed}
-        return lambda *args, **kwargs: torch.func.functional_call(self.network, tensors, args, kwargs)
+        """The network as a function, with these weights. It raises ConfigError where a call changes one of them."""
+        given = {**weights, **fixed}
+        values = {name: tensor.jax() for name, tensor in given.items()}
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensors = dict(given)  # the call puts others here, where a module has others afterwards
+            found = torch.func.functional_call(self.network, tensors, args, kwargs)
+            for name, value in values.items():
+                if tensors[name] is not given[name] or tensors[name].jax() is not value:
+                    self._refuse_change(name)
+            return found
+
+        return call
+
+    def _refuse_change(self, name: str) -> None:
+        path, _, own = name.rpartition(".")
+        module = f"{type(self.network.get_submodule(path)).__name__} {path!r} of model" if path else "model"
+        what = f"{module} {self.config.model.kind!r} changes its {own!r} when it is called, which XLA would not keep"
+        raise ConfigError(what, fix="train on cpu or cuda, or do without (a BatchNorm: track_running_stats=False)")
 
     def _on_torchax(self, function: Any, key: Array, *arguments: Any) -> Any:
         with torchax.default_env().override_property(prng=key):
@@ -208,21 +231,29 @@ def check_divides(config: TrainConfig, n_cores: int) -> None:
     """Raise ConfigError for a batch that cannot be shared out evenly."""
     size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
     if size % (n_cores * pieces):
-        what = f"dataset.batch_size is {size}, which {n_cores} cores"
+        what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"
         what += f" and {pieces} accumulation steps" if pieces > 1 else ""
         raise ConfigError(f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}")
 
 
 def structures(network: nn.Module) -> tuple[Any, Any]:
-    """Shapes of the parameters that learn, and of the other parameters and the buffers, by name."""
+    """Shapes of the parameters that learn, and of the other parameters and the buffers, by name.
+
+    Raises ConfigError for numbers of another type than XLA is given.
+    """
     learns = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     named = [*network.named_parameters(), *network.named_buffers()]
+    for name, tensor in named:
+        if tensor.dtype not in _DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            what = f"the model's {name!r} is {str(tensor.dtype).removeprefix('torch.')}; XLA is given {known}"
+            raise ConfigError(what, fix="make it one of those (float32), or train on cpu or cuda")
     shapes = {name: jax.ShapeDtypeStruct(tuple(x.shape), _DTYPES[x.dtype]) for name, x in named}
     weights = {name: shape for name, shape in shapes.items() if name in learns}
     return weights, {name: shape for name, shape in shapes.items() if name not in learns}
 
 
-_DTYPES = {torch.float32: jnp.float32, torch.int64: jnp.int32, torch.bool: jnp.bool_}
+_DTYPES = {torch.float32: jnp.float32, torch.int64: jnp.int32, torch.int32: jnp.int32, torch.bool: jnp.bool_}
 
 
 def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers:

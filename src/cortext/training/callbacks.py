@@ -23,3 +23,13 @@ class Callback:
 
     def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
         """After the last batch, when everything is written."""
+
+
+class First(Callback):
+    """Knows after a run whether this process, of perhaps several, is the one that tells the user what came of it."""
+
+    here = False
+
+    def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
+        """See `Callback`."""
+        self.here = trainer.processes.first

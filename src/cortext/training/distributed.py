@@ -91,11 +91,6 @@ def processes(device: torch.device) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def reports() -> bool:
-    """Whether this process is the one that tells the user what came of it."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def own_device(name: str) -> torch.device:
     """The device of that name; `cuda` in one of several processes is the GPU of its local rank. Raises RunError."""
     if name == "cuda" and "LOCAL_RANK" in os.environ:
@@ -104,6 +99,9 @@ def own_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise RunError(f"device {name!r} cannot be used: {reason}", fix="use cpu, cuda or cuda:N") from None
+        reason, fix = (
+            str(error).splitlines()[0],
+            "use cpu, cuda or cuda:N, or (in training) tpu, which is all its cores",
+        )
+        raise RunError(f"device {name!r} cannot be used: {reason}", fix=fix) from None
     return device

@@ -186,7 +186,6 @@ class KerasEngine:
 def _check_shares(size: int, cores: int, pieces: int) -> None:
     """Raise ConfigError for a batch that cannot be dealt out evenly: shapes are the same on all cores."""
     if size % (cores * pieces):
-        what = (
-            f"dataset.batch_size is {size}, which {cores} cores and gradient_accumulation_steps={pieces} cannot share"
-        )
+        shared = f"{cores} core{'s' if cores > 1 else ''} and gradient_accumulation_steps={pieces}"
+        what = f"dataset.batch_size is {size}, which {shared} cannot share"
         raise ConfigError(what, fix=f"make it a multiple of {cores * pieces}")
