@@ -99,9 +99,7 @@ def own_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason, fix = (
-            str(error).splitlines()[0],
-            "use cpu, cuda or cuda:N, or (in training) tpu, which is all its cores",
-        )
+        reason = str(error).splitlines()[0]
+        fix = "use cpu, cuda or cuda:N, or (in training) tpu, which is all its cores"
         raise RunError(f"device {name!r} cannot be used: {reason}", fix=fix) from None
     return device
