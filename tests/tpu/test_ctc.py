@@ -55,7 +55,7 @@ def test_every_trial_has_its_own_lengths():
 
 @pytest.mark.parametrize("n_labels", [28, 110])
 def test_long_trials_keep_their_digits(n_labels):
-    """Torch's own float32 is off by up to 8e-4 of the largest gradient here; padding must not set the scale."""
+    """Torch's own float32 is off by up to 8e-4 of the largest gradient here."""
     rng, n_trials, n_patches = np.random.default_rng(0), 8, 222
     logits_BPV = (rng.normal(size=(n_trials, n_patches, N_TOKENS)) * 3).astype(np.float32)
     labels_BU = rng.integers(1, N_TOKENS, (n_trials, n_labels))
