@@ -111,8 +111,12 @@ def print_latency(result: dict[str, Any]) -> None:
         typer.echo("the search got pseudo-posteriors of real phoneme errors; the model's own logits were thrown away")
     met, targets = result["met"], result["targets"]
     said = {
-        f"float32 p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32"],
-        f"fastest without more errors ({met['fastest']}) p99 <= {targets['fastest_p99_ms']:g} ms": met["fastest_mode"],
+        f"float32, the wait: p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32"],
+        f"float32, all work: p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32_work"],
+        f"fastest without more errors ({met['fastest']}), the wait: p99 <= {targets['fastest_p99_ms']:g} ms": met[
+            "fastest_mode"
+        ],
+        f"fastest without more errors, all work: p99 <= {targets['fastest_p99_ms']:g} ms": met["fastest_work"],
         f"end of an utterance p99 <= {targets['final_p99_ms']:g} ms": met["final"],
     }
     for target, is_met in said.items():
