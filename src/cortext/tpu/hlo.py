@@ -7,6 +7,7 @@ runs; `cortext.tpu.cost` counts with what is found here.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -198,15 +199,6 @@ def trip_count(program: Program, parent: Computation, loop: Instruction) -> int 
 class _Scalars:
     """Works out whole numbers and truth values; None where they are not known."""
 
-    COMPARE = {  # noqa: RUF012
-        "LT": lambda a, b: a < b,
-        "LE": lambda a, b: a <= b,
-        "GT": lambda a, b: a > b,
-        "GE": lambda a, b: a >= b,
-        "EQ": lambda a, b: a == b,
-        "NE": lambda a, b: a != b,
-    }
-
     def __init__(self, program: Program) -> None:
         self.program = program
 
@@ -251,6 +243,6 @@ class _Scalars:
             case "and":
                 return values[0] & values[1]
             case "compare":
-                return int(self.COMPARE[instruction.attribute("direction")](values[0], values[1]))
+                return int(getattr(operator, instruction.attribute("direction").lower())(values[0], values[1]))
             case _:
                 return values[0]
