@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, overload
 
+from cortext.decoding.llm.options import LLMOptions
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
 
@@ -21,7 +22,7 @@ class DecoderOptions:
 
     score = acoustic_scale * acoustic + lm_weight * ngram + word_score * words + sil
 
-    `cortext.decoding.reference` defines each term.
+    `cortext.decoding.reference` defines each term; `LLMOptions` says what a large language model changes.
     """
 
     acoustic_scale: float = 1.0
@@ -65,23 +66,24 @@ class DecoderOptions:
     """How paths that read the same are joined: `logadd` (sum of probabilities) or `max` (the best path)."""
     history_words: int = 0
     """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference keeps all)."""
+    llm: LLMOptions = field(default_factory=LLMOptions)
+    """What a large language model may say, where one is given."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "llm", LLMOptions.of(self.llm))
         object.__setattr__(self, "label_priors", _checked_priors(self.label_priors))
         if self.recombine not in ("logadd", "max"):
             raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type not in ("int", "float"):
-                continue
-            if not is_finite(value) or (field.type == "int" and int(value) != value):
-                raise DecodingError(f"{field.name} is {value!r}; a finite {field.type} is needed")
-            object.__setattr__(self, field.name, int(value) if field.type == "int" else float(value))
-            low, high = _BOUNDS.get(field.name, (-LARGEST, LARGEST))
+        for name, kind in ((option.name, option.type) for option in fields(self) if option.type in ("int", "float")):
+            value = getattr(self, name)
+            if not is_finite(value) or (kind == "int" and int(value) != value):
+                raise DecodingError(f"{name} is {value!r}; a finite {kind} is needed")
+            object.__setattr__(self, name, int(value) if kind == "int" else float(value))
+            low, high = _BOUNDS.get(name, (-LARGEST, LARGEST))
             if not low <= value <= high:
-                raise DecodingError(f"{field.name} is {value}; it must be at least {low:g} and at most {high:g}")
+                raise DecodingError(f"{name} is {value}; it must be at least {low:g} and at most {high:g}")
 
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
@@ -92,7 +94,7 @@ class DecoderOptions:
 
     def changed(self, changes: Mapping[str, Any]) -> DecoderOptions:
         """These options with some fields changed; unknown names are refused with the nearest one."""
-        known = {field.name for field in fields(self)}
+        known = {option.name for option in fields(self)}
         for name in changes:
             if name not in known:
                 raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
@@ -159,13 +161,15 @@ class Hypothesis:
     """One candidate sentence. Scores are natural logs.
 
     score:          acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words + sil_score
-                    + hotword_score + llm_score
+                    + hotword_score + llm_score; with a large language model as `LLMOptions` has it
     lm_score:       unscaled log-probability of the n-gram, sentence end and unknown-word scores included
     sil_score:      -sil_cost for every word that follows another without SIL on the sentence's best path
     acoustic_score: unscaled, what the above leaves: the log-probability of the best path (`max`) or of all paths
                     (`logadd`; with a sil_cost, paths with other silences than the best one's bear the difference)
     hotword_score:  the bonuses of its words
-    llm_score:      what a session's hook, or a rescoring, added; None without either
+    llm_score:      unscaled log-probability of a large language model, or what a session's own hook added; None
+                    without either
+    confidence:     share of the sentence in the summed probabilities of its list, where a large model ranked it
     """
 
     text: str
@@ -176,13 +180,19 @@ class Hypothesis:
     llm_score: float | None = None
     sil_score: float = 0.0
     hotword_score: float = 0.0
+    confidence: float | None = None
 
 
 class NBest(Sequence[Hypothesis]):
-    """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text)."""
+    """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text).
 
-    def __init__(self, hypotheses: Iterable[Hypothesis]) -> None:
-        self._hypotheses = tuple(hypotheses)
+    degraded: what was asked for and is missing in them, such as a large language model's scores; None for nothing
+    """
+
+    degraded: str | None = None
+
+    def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
+        self._hypotheses, self.degraded = tuple(hypotheses), degraded
 
     @property
     def hypotheses(self) -> tuple[Hypothesis, ...]:
@@ -202,7 +212,7 @@ class NBest(Sequence[Hypothesis]):
         for hypothesis in self:
             words = [replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by) for word in hypothesis.words]
             timed.append(replace(hypothesis, words=tuple(words)))
-        return NBest(timed)
+        return NBest(timed, self.degraded)
 
     @overload
     def __getitem__(self, index: int) -> Hypothesis: ...

@@ -64,6 +64,19 @@ class Engine(Protocol):
         """The exact scores of a given sentence."""
 
 
+class LargeModel(Protocol):
+    """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
+
+    def search_options(self, options: DecoderOptions) -> DecoderOptions:
+        """What the search needs to be told so that the model can do that."""
+
+    def hook(self, options: DecoderOptions, context: str) -> Hook | None:
+        """What sees the live hypotheses of one utterance, every `options.llm.every_frames` frames, and adds scores."""
+
+    def rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
+        """The sentences of each list with the model's scores, best first; an NBest says in `degraded` what failed."""
+
+
 ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,
     "reference": ReferenceEngine.from_dir,
@@ -77,9 +90,16 @@ class Session:
     A session is for one thread at a time; the native engine refuses a second one with a DecodingError.
     """
 
-    def __init__(self, utterance: Utterance, options: DecoderOptions, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        utterance: Utterance,
+        options: DecoderOptions,
+        inventory: Inventory,
+        llm: LargeModel | None = None,
+        context: str = "",
+    ) -> None:
         self._utterance: Utterance | None = utterance
-        self._options, self._inventory = options, inventory
+        self._options, self._inventory, self._llm, self._context = options, inventory, llm, context
 
     @property
     def options(self) -> DecoderOptions:
@@ -103,16 +123,17 @@ class Session:
         `history_words` holds from the start to the end of an utterance.
         """
         changed = self._options.changed(changes)
-        if changed.history_words != self._options.history_words:
+        searched = _searched(changed, self._llm)
+        if searched.history_words != _searched(self._options, self._llm).history_words:
             raise DecodingError("history_words cannot change during an utterance", fix="open a new session")
-        self._open().set_options(changed)
+        self._open().set_options(searched)
         self._options = changed
 
     def finish(self) -> NBest:
         """The candidate sentences, best first. Ends the session."""
         nbest = self._open().finish()
         self._utterance = None
-        return nbest
+        return nbest if self._llm is None else self._llm.rank([nbest], self._options, self._context)[0]
 
     def _open(self) -> Utterance:
         if self._utterance is None:
@@ -132,6 +153,7 @@ class Decoder:
         self.lm_dir, self.options, self.engine = lm_dir, options, engine
         self._engine = ENGINES[engine](lm_dir, second_lm)
         self._words = WordChanges()
+        self._llm: LargeModel | None = None
 
     @classmethod
     def from_dir(
@@ -154,6 +176,12 @@ class Decoder:
         """A decoder with some options changed that shares the model in memory."""
         other = copy.copy(self)
         other.options = self.options.changed(changes)
+        return other
+
+    def with_llm(self, llm: LargeModel | None) -> Decoder:
+        """A decoder that shares the model in memory, and asks a large language model, too (None: does not)."""
+        other = copy.copy(self)
+        other._llm = llm
         return other
 
     def add_words(self, words: Words) -> None:
@@ -179,19 +207,20 @@ class Decoder:
         log_probs_PV: np.ndarray,
         inventory: Inventory | str,
         hotwords: Mapping[str, float] | None = None,
+        context: str = "",
     ) -> NBest:
         """The candidate sentences of one utterance, best first; no frames give the empty sentence.
 
         log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's tokens, in the order of
                       `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is allowed.
         hotwords:     as in `session`
+        context:      as in `session`
         Raises DecodingError for anything else: nothing is guessed, converted or reordered.
         """
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
-        utterance = self._engine.start(self.options, inventory, self._words.with_bonuses(hotwords or {}))
-        utterance.advance(log_probs_PV)
-        return utterance.finish()
+        nbest = self._search(log_probs_PV, inventory, self._words.with_bonuses(hotwords or {}), context)
+        return nbest if self._llm is None else self._llm.rank([nbest], self.options, context)[0]
 
     def decode_batch(
         self,
@@ -199,6 +228,7 @@ class Decoder:
         inventory: Inventory | str,
         threads: int = 1,
         progress: Callable[[int, int], None] | None = None,
+        context: str = "",
     ) -> list[NBest]:
         """`decode` for each utterance, in `threads` threads; the results do not depend on their number.
 
@@ -212,9 +242,7 @@ class Decoder:
                 raise DecodingError(error.what, where=f"utterance {number}", fix=error.fix) from None
 
         def search(log_probs_PV: np.ndarray) -> NBest:
-            utterance = self._engine.start(self.options, inventory, self._words)
-            utterance.advance(log_probs_PV)
-            return utterance.finish()
+            return self._search(log_probs_PV, inventory, self._words, context)
 
         pool = ThreadPoolExecutor(max(threads, 1))
         try:
@@ -223,9 +251,22 @@ class Decoder:
                 found.append(nbest)
                 if progress:
                     progress(len(found), len(log_probs))
-            return found
         finally:  # after Ctrl-C nothing that has not begun is decoded
             pool.shutdown(cancel_futures=True)
+        return found if self._llm is None else self._llm.rank(found, self.options, context)
+
+    def _search(self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str) -> NBest:
+        """The candidate sentences of a whole utterance before a large model ranks them."""
+        utterance = self._start(inventory, words, context)
+        utterance.advance(log_probs_PV)
+        return utterance.finish()
+
+    def _start(self, inventory: Inventory, words: WordChanges, context: str) -> Utterance:
+        options = _searched(self.options, self._llm)
+        if self._llm is None:
+            return self._engine.start(options, inventory, words)
+        hook = self._llm.hook(self.options, context)
+        return self._engine.start(options, inventory, words, hook, options.llm.every_frames)
 
     def session(
         self,
@@ -235,6 +276,7 @@ class Decoder:
         hotwords: Mapping[str, float] | None = None,
         hook: Hook | None = None,
         every_frames: int = 1,
+        context: str = "",
     ) -> Session:
         """A session for one utterance that comes in chunks.
 
@@ -242,10 +284,15 @@ class Decoder:
         hotwords: bonus by word, added to the score whenever the word is said, and to words that may become it
         hook:     called with the live hypotheses (a `LiveBatch`) every `every_frames` frames and at the end; the
                   float32 [N] that it returns are added to their scores, None adds nothing. Set `history_words` so
-                  that hypotheses to which it gives different scores are kept apart.
+                  that hypotheses to which it gives different scores are kept apart. Not beside a large model.
+        context:  what was said before, for a large model
         """
         inventory = get_inventory(inventory)
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
+        if hook is None:
+            return Session(self._start(inventory, changes, context), self.options, inventory, self._llm, context)
+        if self._llm is not None:
+            raise DecodingError("a hook cannot be used beside a large model", fix="open it with_llm(None)")
         utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
         return Session(utterance, self.options, inventory)
 
@@ -257,6 +304,10 @@ class Decoder:
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
+
+
+def _searched(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions:
+    return options if llm is None else llm.search_options(options)
 
 
 def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
