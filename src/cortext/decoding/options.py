@@ -93,12 +93,16 @@ class DecoderOptions:
         return cls().changed(options or {})
 
     def changed(self, changes: Mapping[str, Any]) -> DecoderOptions:
-        """These options with some fields changed; unknown names are refused with the nearest one."""
+        """These options with some fields changed; unknown names are refused with the nearest one.
+
+        A mapping for `llm` changes what it names, and leaves the rest.
+        """
         known = {option.name for option in fields(self)}
         for name in changes:
             if name not in known:
                 raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
-        return replace(self, **changes)
+        llm = changes.get("llm")
+        return replace(self, **{**changes, "llm": self.llm.changed(llm)} if isinstance(llm, Mapping) else changes)
 
 
 LARGEST = 1e6

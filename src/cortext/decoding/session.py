@@ -87,6 +87,7 @@ ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
 class Session:
     """One utterance, decoded as it comes. Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
 
+    context: what was said before; a large model ranks the sentences after the last one set
     A session is for one thread at a time; the native engine refuses a second one with a DecodingError.
     """
 
@@ -99,7 +100,8 @@ class Session:
         context: str = "",
     ) -> None:
         self._utterance: Utterance | None = utterance
-        self._options, self._inventory, self._llm, self._context = options, inventory, llm, context
+        self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
+        self._searched_llm = options.llm
 
     @property
     def options(self) -> DecoderOptions:
@@ -120,20 +122,19 @@ class Session:
     def set_options(self, **changes: Any) -> None:
         """Change options (fields of `DecoderOptions`) from the next frame on; sentences score by the last ones.
 
-        `history_words` holds from the start to the end of an utterance.
+        `history_words`, and what a large model does in the search, hold from the start to the end of an utterance.
         """
         changed = self._options.changed(changes)
-        searched = _searched(changed, self._llm)
-        if searched.history_words != _searched(self._options, self._llm).history_words:
+        if changed.history_words != self._options.history_words:
             raise DecodingError("history_words cannot change during an utterance", fix="open a new session")
-        self._open().set_options(searched)
+        self._open().set_options(_searched(changed.changed({"llm": self._searched_llm}), self._llm))
         self._options = changed
 
     def finish(self) -> NBest:
         """The candidate sentences, best first. Ends the session."""
         nbest = self._open().finish()
         self._utterance = None
-        return nbest if self._llm is None else self._llm.rank([nbest], self._options, self._context)[0]
+        return nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
 
     def _open(self) -> Utterance:
         if self._utterance is None:
@@ -183,6 +184,11 @@ class Decoder:
         other = copy.copy(self)
         other._llm = llm
         return other
+
+    @property
+    def llm(self) -> LargeModel | None:
+        """The large language model that is asked, if any."""
+        return self._llm
 
     def add_words(self, words: Words) -> None:
         """Add words, or more pronunciations of known ones, for all utterances that begin from now on.
