@@ -1,0 +1,84 @@
+"""What transformers and the Hub's client raise when a model cannot be loaded, as one line with what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from cortext.errors import CortextError, LanguageModelError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it says that a GPU or the machine has no memory left; torch has no class for the latter."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(words in str(error) for words in _NO_MEMORY)
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """A context in which whatever keeps the model `name` from loading is a LanguageModelError."""
+    try:
+        yield
+    except CortextError:
+        raise
+    except Exception as error:  # the libraries raise all kinds, their own and Python's
+        raise _explain(error, name) from error
+
+
+def _explain(error: Exception, name: str) -> LanguageModelError:
+    from huggingface_hub import constants, errors
+
+    chain = list(_chain(error))
+    numbers = {getattr(one, "errno", None) for one in chain}
+    download = f"download it where there is a connection (hf download {name} --local-dir DIR) and give the directory"
+
+    def has(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(one, kinds) for one in chain)
+
+    def line(what: str, fix: str) -> LanguageModelError:
+        return LanguageModelError(what, where=name, fix=fix)
+
+    if any(out_of_memory(one) for one in chain):
+        return line("not enough memory to load the model", "use a smaller model, or another --llm-device")
+    if has(errors.GatedRepoError):
+        page = f"{constants.ENDPOINT}/{name}"
+        fix = f"ask for access at {page} and set HF_TOKEN to a token of that account"
+        return line("the model is gated: the Hub gives it only to accounts that were granted access", fix)
+    if has(errors.RepositoryNotFoundError):
+        fix = "check the name, or set HF_TOKEN to a token of an account that may see it"
+        return line("neither a directory nor a model that the Hub knows", fix)
+    if numbers.intersection(_FULL):
+        fix = "free some space, or set HF_HOME to a folder on another disk"
+        return line(f"no space left for the download in {constants.HF_HUB_CACHE}", fix)
+    if numbers.intersection(_NO_WRITING):
+        return line(f"{constants.HF_HUB_CACHE} cannot be written", "set HF_HOME to a folder that can")
+    if has(errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        return line("neither a directory nor downloaded before, and the Hub cannot be reached", download)
+    if has(errors.HFValidationError):
+        return line("neither a directory nor a name as the Hub has them", "give a directory, or OWNER/MODEL")
+    if has(errors.HfHubHTTPError):
+        status = next(one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError))
+        return line(f"the Hub answered with status {status}", f"try again later, or {download}")
+    if has(ImportError):
+        return line(f"a library is missing ({_first_line(error)})", "pip install what it names")
+    return line(f"cannot be loaded as a causal language model ({_first_line(error)})", "give another model")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")

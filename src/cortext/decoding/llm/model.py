@@ -1,0 +1,214 @@
+"""Causal language models of transformers: loaded once, with the tokens of a sentence as scoring needs them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.decoding.llm.explain import explained, out_of_memory
+from cortext.errors import LanguageModelError
+from cortext.extras import need
+
+SENTENCE_END = "sentence_end"
+"""A model whose `config.json` says so in this field was trained on sentences that end with the tokenizer's EOS."""
+
+UNKNOWN_WINDOW = 2048
+"""Taken for the window of a model that names none."""
+
+
+class CausalLM:
+    """A causal language model and its tokenizer.
+
+    name:      what it was loaded by
+    device:    where it is
+    network:   the transformers model, in evaluation mode, without gradients
+    tokenizer: the transformers tokenizer
+    window:    most tokens that it reads at once, those before a sentence included
+    start:     the token before everything: BOS, or what stands for it
+    end:       the token that ends a sentence, where the model was trained so (`SENTENCE_END`), else None
+    notes:     what a user should be told of, one line each
+    lock:      held during a forward pass: one at a time
+    """
+
+    def __init__(self, name: str, network: Any, tokenizer: Any, lora: str | Path | None = None) -> None:
+        self.name, self.network, self.tokenizer = name, network.eval().requires_grad_(False), tokenizer
+        self.lora = None if lora is None else str(lora)
+        self.device: torch.device = network.device
+        self.notes: list[str] = []
+        self.lock = threading.RLock()
+        self.window = _window(network.config, tokenizer)
+        self.start = self._start()
+        self.end: int | None = tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
+        self._joint = _joint(tokenizer)
+
+    @classmethod
+    def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> CausalLM:
+        """The model of a directory or, by its name there, of the Hugging Face Hub; only safetensors are read.
+
+        lora:   directory of a LoRA adapter (of peft), which is merged into the weights
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one. On a GPU the weights keep the type that
+                they are stored in, on a CPU they become float32.
+
+        Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
+        """
+        transformers, name = need("transformers", "llm"), str(name)
+        where = _device(device)
+        kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
+        if where.type == "cuda":
+            kinds["device_map"] = {"": str(where)}
+        with quiet(transformers), explained(name):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            network, facts = transformers.AutoModelForCausalLM.from_pretrained(
+                name, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **kinds
+            )
+        if facts["missing_keys"]:
+            missing = sorted(facts["missing_keys"])
+            raise LanguageModelError(
+                f"{len(missing)} weights are missing, {missing[0]} among them: this is no causal language model",
+                where=name,
+                fix="give another model",
+            )
+        if lora is not None:
+            network = _with_lora(network, Path(lora), name)
+        return cls(name, network, tokenizer, lora)
+
+    def describe(self) -> dict[str, Any]:
+        """What a result file should say about the model."""
+        config = self.network.config
+        return {
+            "model": self.name,
+            "revision": getattr(config, "_commit_hash", None),
+            "lora": self.lora,
+            "class": type(self.network).__name__,
+            "n_parameters": sum(parameter.numel() for parameter in self.network.parameters()),
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "notes": list(self.notes),
+        }
+
+    def prefix(self, context: str = "") -> list[int]:
+        """Tokens before a sentence: the start, and the context's, at most half a window of them.
+
+        A longer context is cut from the left, and `notes` says so.
+        """
+        found = self._encode(context.strip())
+        room = self.window // 2 - 1
+        if len(found) > room:
+            self.note(
+                f"the context has {len(found)} tokens and {self.name} reads at most {room} before a sentence: "
+                f"only the last {room} count"
+            )
+            found = found[len(found) - room :]
+        return [self.start, *found]
+
+    def tokens(self, text: str, context: str = "") -> list[int]:
+        """Tokens of a sentence after the prefix, without an end; none of an empty one."""
+        text = text.strip()
+        return self._encode(self._joint + text if text and context.strip() else text)
+
+    def note(self, line: str) -> None:
+        """Remember what a user should be told of, once."""
+        if line not in self.notes:
+            self.notes.append(line)
+
+    def _encode(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        most = self.network.get_input_embeddings().num_embeddings
+        if max(found, default=0) >= most:
+            raise LanguageModelError(
+                f"the tokenizer gives token {max(found)}, and the model knows only {most}",
+                where=self.name,
+                fix="give a model with the tokenizer that it was trained with",
+            )
+        return found
+
+    def _start(self) -> int:
+        """BOS; without one what the model's configuration calls so, or EOS, as documents are set apart by it."""
+        special = {number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        configured = getattr(self.network.config.get_text_config(decoder=True), "bos_token_id", None)
+        if self.tokenizer.bos_token_id is not None:
+            return int(self.tokenizer.bos_token_id)
+        if configured in special:
+            return int(configured)
+        if self.tokenizer.eos_token_id is None:
+            raise LanguageModelError(
+                "the tokenizer has neither a BOS nor an EOS token, and nothing can stand before a sentence",
+                where=self.name,
+                fix="name one as bos_token in its tokenizer_config.json",
+            )
+        self.note(f"the tokenizer of {self.name} has no BOS token; its EOS stands before sentences")
+        return int(self.tokenizer.eos_token_id)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise LanguageModelError(f"there is no device {name} for the large model", fix="use cpu or auto")
+    return device
+
+
+def _window(config: Any, tokenizer: Any) -> int:
+    named = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if named:
+        return int(named)
+    return min(int(tokenizer.model_max_length), UNKNOWN_WINDOW)
+
+
+def _joint(tokenizer: Any) -> str:
+    """What goes between a context and a sentence so that their tokens one after the other are those of both at once."""
+
+    def tokens(text: str) -> list[int]:
+        found: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return found
+
+    whole, first = tokens("of it"), tokens("of")
+    return "" if whole == first + tokens("it") and whole != first + tokens(" it") else " "
+
+
+def _with_lora(network: Any, folder: Path, name: str) -> Any:
+    """The network with an adapter merged into its weights. Raises LanguageModelError for one that does not fit."""
+    peft = need("peft", "llm")
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / file).is_file():
+            raise LanguageModelError(
+                f"has no {file}: it is no LoRA adapter", where=folder, fix="give another --llm-lora"
+            )
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="(?s).*missing adapter keys")
+            return peft.PeftModel.from_pretrained(network, str(folder)).merge_and_unload()
+    except Exception as error:  # peft raises what it happens to
+        if out_of_memory(error):
+            fix = "use a smaller model, or another --llm-device"
+            raise LanguageModelError("not enough memory for the LoRA adapter", where=folder, fix=fix) from error
+        line = next(iter(str(error).split("\n")))[:200]
+        fix = "give the model that it was trained for"
+        raise LanguageModelError(f"the LoRA adapter does not fit {name} ({line})", where=folder, fix=fix) from error
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's warnings and bars, which would stand among the lines of a verb."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
