@@ -244,9 +244,13 @@ def _search(
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
     threads = (os.cpu_count() or 1) if threads is None else threads
     found = decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress)
+    return [nbest.timed(frame_ms(model)) for nbest in found]
+
+
+def frame_ms(model: AcousticModel) -> float:
+    """Time from one frame of the model's logits to the next."""
     config = model.network.config
-    frame_ms = float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
-    return [nbest.timed(frame_ms) for nbest in found]
+    return float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
 
 
 def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:

@@ -20,7 +20,7 @@ from cortext.data.disk import disk_errors, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.description import Description
-from cortext.evaluation.recognise import Options, Progress, Recognised, recognise, stage
+from cortext.evaluation.recognise import Options, Progress, Recognised, frame_ms, recognise, stage
 from cortext.evaluation.report import write_report
 from cortext.evaluation.scores import (
     Confusion,
@@ -219,6 +219,8 @@ def _origin(
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper(),
         "seed": seed,
+        "inventory": asdict(found.model.inventory),
+        "frame_ms": frame_ms(found.model),
         "n_parameters": found.model.n_parameters,
         "config": yaml.safe_load(config.read_text()) if config.is_file() else None,
     }
