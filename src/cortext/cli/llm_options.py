@@ -1,0 +1,28 @@
+"""The options of every verb that can ask a large language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cortext.errors import ConfigError
+
+Llm = Annotated[
+    str | None,
+    typer.Option("--llm", metavar="MODEL", help="Large language model: a directory, or its name at Hugging Face."),
+]
+LlmLora = Annotated[Path | None, typer.Option("--llm-lora", metavar="DIR", help="LoRA adapter for the large model.")]
+LlmDevice = Annotated[str, typer.Option("--llm-device", help="Where the large model runs: auto, cpu, cuda or cuda:N.")]
+Context = Annotated[
+    str, typer.Option("--context", metavar="TEXT", help="What was said before, for the large model to read first.")
+]
+
+
+def check_llm(llm: str | None, lora: Path | None, context: str) -> None:
+    """Raise ConfigError for what says something of a large model where none is named."""
+    if llm is None and lora is not None:
+        raise ConfigError("--llm-lora is given without --llm", fix="name the model, too, that it was trained for")
+    if llm is None and context:
+        raise ConfigError("--context is given without --llm", fix="name the large model that is to read it")
