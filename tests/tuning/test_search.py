@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from cortext.errors import ConfigError, MissingLibrary
-from cortext.tuning.search import Search, Told, suggest
+from cortext.tuning.search import Search
 from cortext.tuning.space import Choice, Range
+from cortext.tuning.tpe import Told, suggest
 
 
 def test_a_grid_is_every_combination_the_last_setting_fastest():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -221,6 +222,10 @@ class NativeNBest(NBest):
 
     def __len__(self) -> int:
         return len(self._result)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To other processes it travels as the plain list that it stands for."""
+        return NBest, (self.hypotheses, self.degraded)
 
     def _hypothesis(self, number: int) -> Hypothesis:
         return _hypothesis(self._result, number, self._options, self._has_hook, has_confidence=True)

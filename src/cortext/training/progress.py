@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,30 +52,6 @@ def say(line: str, shown: bool) -> None:
     """A line for the user on stderr, where progress is shown."""
     if shown:
         Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """While inside, the first Ctrl-C or SIGTERM only sets the event, so that no step is cut in two; a second is obeyed.
-
-    Schedulers and torchrun end a process with SIGTERM, and wait a while before they kill it.
-    """
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class TensorBoard:

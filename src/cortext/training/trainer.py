@@ -22,6 +22,7 @@ import torch
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.models import AcousticModel, save_model
+from cortext.processes import interrupts
 from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
@@ -32,7 +33,7 @@ from cortext.training.loss import build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.not_finite import check_finite
 from cortext.training.optim import day_learning_rate, learning_rate
-from cortext.training.progress import Advance, TensorBoard, interrupts, reading_bar, say, training_bar
+from cortext.training.progress import Advance, TensorBoard, reading_bar, say, training_bar
 from cortext.training.setup import batch_sampler, day_layers, freeze, new_model, training_sessions, training_splits
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.validate import Validator

@@ -1,8 +1,31 @@
 """Searching for good settings: grids, random search, and Optuna's TPE, on one machine or on Ray."""
 
-from cortext.tuning.run import tune_training
-from cortext.tuning.search import Search
-from cortext.tuning.space import Choice, Range, parse_space
-from cortext.tuning.study import Study, Trial
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cortext.tuning.run import tune_training
+    from cortext.tuning.search import Search
+    from cortext.tuning.space import Choice, Range, parse_space
+    from cortext.tuning.study import Study, Trial
 
 __all__ = ["Choice", "Range", "Search", "Study", "Trial", "parse_space", "tune_training"]
+_MODULE_OF = {
+    "Choice": "space",
+    "Range": "space",
+    "Search": "search",
+    "Study": "study",
+    "Trial": "study",
+    "parse_space": "space",
+    "tune_training": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Training needs torch; the processes that try decoder options do without it."""
+    from importlib import import_module
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -14,13 +14,14 @@ from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.plugins import load_plugins
 from cortext.training import TrainConfig, read_train_config
 from cortext.training.checkpoint import RunDirectory
-from cortext.training.progress import interrupts, reading_bar
+from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import write_picture, write_table
-from cortext.tuning.search import Search, Settings, suggest
+from cortext.tuning.search import Search, Settings
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
 from cortext.tuning.study import Study, Trial
+from cortext.tuning.tpe import suggest
 from cortext.tuning.trial import Job, Outcome
-from cortext.tuning.workers import Here, Processes, RayTasks, Workers
+from cortext.tuning.workers import Here, Processes, RayTasks, Workers, work_through
 
 Report = Callable[[str], None]
 """Called with a line for the user."""
@@ -77,7 +78,13 @@ def tune_training(
             own_device = devices[place % len(devices)]
             return Job(trial.number, settings, *paths, own_device, files, n_threads, progress and jobs == 1)
 
-        stopped = _work_through(study, _trials(study, search, retry_failed), job, workers, jobs, report)
+        trials = _trials(study, search, retry_failed)
+        stopped = work_through(
+            lambda place: _begin(study, trials, job, place, report),
+            lambda number, outcome: _record(study, study.trials[number - 1], outcome, report),
+            workers,
+            jobs,
+        )
         write_table(study)
         write_picture(study, search.space)
     if stopped:
@@ -159,7 +166,7 @@ def _workers(jobs: int, ray: str | None, threads: int | None, device: str) -> tu
     """Where trials run, with how many threads each, and the devices that they share."""
     devices = [name.strip() for name in device.split(",")]
     if ray is not None:
-        return RayTasks(ray, threads or 1, gpus=int(device.startswith("cuda"))), threads or 1, devices
+        return RayTasks(ray, threads or 1, int(device.startswith("cuda")), jobs), threads or 1, devices
     if jobs == 1:
         return Here(), threads, devices
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
@@ -167,42 +174,18 @@ def _workers(jobs: int, ray: str | None, threads: int | None, device: str) -> tu
     return Processes(), threads, devices
 
 
-def _work_through(
-    study: Study,
-    trials: Iterator[Trial],
-    job: Callable[[Trial, int], Job],
-    workers: Workers,
-    jobs: int,
-    report: Report,
-) -> bool:
-    """Run the trials, `jobs` at a time, and record what comes of them; returns whether a Ctrl-C has stopped it.
-
-    job: what the trial is to do in one of the `jobs` places
-    """
-    running: dict[int, Trial] = {}  # by place
-    stopped = False
-    with interrupts() as interrupted:
-        while True:
-            while not (stopped or interrupted.is_set()) and len(running) < jobs:
-                if (trial := next(trials, None)) is None:
-                    break
-                place = min(set(range(jobs)) - set(running))
-                try:
-                    workers.start(job(trial, place))
-                    running[place] = trial
-                    report(f"{_name(study, trial)}: training")
-                except ConfigError as error:  # random values that do not go together
-                    _record(study, trial, Outcome("failed", reason=str(error)), report)
-            if interrupted.is_set() and not stopped:
-                stopped = True
-                workers.interrupt()
-            if not running:
-                return stopped
-            if (ended := workers.wait()) is not None:
-                number, outcome = ended
-                stopped |= outcome.state == "interrupted"
-                place = next(place for place, trial in running.items() if trial.number == number)
-                _record(study, running.pop(place), outcome, report)
+def _begin(
+    study: Study, trials: Iterator[Trial], job: Callable[[Trial, int], Job], place: int, report: Report
+) -> Job | None:
+    """The next trial to train in this place, None where there is none; `job` says what it is to do."""
+    for trial in trials:
+        try:
+            begun = job(trial, place)
+            report(f"{_name(study, trial)}: training")
+            return begun
+        except ConfigError as error:  # random values that do not go together
+            _record(study, trial, Outcome("failed", reason=str(error)), report)
+    return None
 
 
 def _record(study: Study, trial: Trial, outcome: Outcome, report: Report) -> None:

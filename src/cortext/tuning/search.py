@@ -7,7 +7,6 @@ stopped goes on as if it had not been, and one with more trials begins with thos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from cortext.errors import ConfigError
-from cortext.extras import need
 from cortext.tuning.space import Choice, Range, Space
 
 MAX_GRID = 10_000
@@ -89,63 +87,3 @@ def _draw(values: Choice | Range, generator: np.random.Generator) -> Any:
         low, high = low - 0.5, high + 0.5
     drawn = math.exp(generator.uniform(math.log(low), math.log(high))) if values.log else generator.uniform(low, high)
     return min(max(round(drawn) if values.whole else drawn, values.low), values.high)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What TPE hears of an earlier trial. `value` (lower is better) is None for one that failed."""
-
-    settings: Settings
-    value: float | None
-    running: bool = False
-
-
-def suggest(search: Search, told: Sequence[Told]) -> Settings | None:
-    """The settings to try after those told, by Optuna's tree-structured Parzen estimator; None if nothing is new.
-
-    A trial that failed counts as worse than any other; one still running as a bad one, so that trials at the same time
-    differ. Raises MissingLibrary where Optuna is not installed.
-    """
-    optuna = _optuna()
-    distributions = {key: _distribution(optuna, values) for key, values in search.space.items()}
-    states = optuna.trial.TrialState
-    history = []
-    for one in told:
-        done = one.value is not None and math.isfinite(one.value)
-        state = states.RUNNING if one.running else states.COMPLETE if done else states.PRUNED
-        params = {key: _encode(search.space[key], value) for key, value in one.settings.items()}
-        value = one.value if state is states.COMPLETE else None
-        history.append(optuna.create_trial(state=state, params=params, distributions=distributions, value=value))
-    for attempt in range(ATTEMPTS):
-        seed = int(np.random.default_rng((search.seed, len(told), attempt)).integers(2**31))
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=any(one.running for one in told))
-        study = optuna.create_study(sampler=sampler)
-        study.add_trials(history)
-        params = study.ask(distributions).params
-        settings = {key: _decode(values, params[key]) for key, values in search.space.items()}
-        if all(one.settings != settings for one in told):
-            return settings
-    return None
-
-
-def _optuna() -> Any:
-    optuna = need("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def _distribution(optuna: Any, values: Choice | Range) -> Any:
-    """Choices are told by their number: Optuna takes no lists and sections."""
-    if isinstance(values, Choice):
-        return optuna.distributions.CategoricalDistribution(range(len(values.values)))
-    if values.whole:
-        return optuna.distributions.IntDistribution(values.low, values.high, log=values.log)
-    return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
-
-
-def _encode(values: Choice | Range, value: Any) -> Any:
-    return values.values.index(value) if isinstance(values, Choice) else value
-
-
-def _decode(values: Choice | Range, param: Any) -> Any:
-    return values.values[param] if isinstance(values, Choice) else param

@@ -17,8 +17,9 @@ from cortext.config import from_mapping
 from cortext.errors import ConfigError, RunError
 from cortext.files import write_whole
 from cortext.training.checkpoint import first_difference
-from cortext.tuning.search import Settings, Told
+from cortext.tuning.search import Settings
 from cortext.tuning.space import label
+from cortext.tuning.tpe import Told
 
 FORMAT_VERSION = 1
 

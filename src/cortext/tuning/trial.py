@@ -1,4 +1,4 @@
-"""One trial: an ordinary training, whose end is told in a form that travels between processes."""
+"""One trial, such as an ordinary training, whose end is told in a form that travels between processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from cortext.errors import CortextError, Interrupted
 
@@ -15,8 +15,47 @@ METRICS = ("val_per", "val_wer", "val_loss")
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    state: Literal["finished", "failed", "interrupted"]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+
+
+class Work(Protocol):
+    """One trial of any kind, as it travels to whoever runs it."""
+
+    @property
+    def number(self) -> int:
+        """By which its outcome is known."""
+
+    @property
+    def error_file(self) -> Path:
+        """Where a traceback is written."""
+
+    def work(self) -> dict[str, Any]:
+        """Do it; returns the metrics."""
+
+
+def run_trial(job: Work) -> Outcome:
+    """Do a trial's work. No error leaves it."""
+    try:
+        return Outcome("finished", job.work())
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome("interrupted")
+    except CortextError as error:
+        return Outcome("failed", reason=str(error))
+    except Exception as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
+        job.error_file.parent.mkdir(parents=True, exist_ok=True)
+        job.error_file.write_text(traceback.format_exc())
+        line = next(iter(str(error).splitlines()), "")
+        return Outcome("failed", reason=f"{type(error).__name__}: {line} (see {job.error_file})")
+
+
+@dataclass(frozen=True)
 class Job:
-    """What a process needs to know of a trial. Paths are absolute where another machine may read them."""
+    """A training: what a process needs to know of a trial. Paths are absolute where another machine may read them."""
 
     number: int
     config: Mapping[str, Any]
@@ -31,32 +70,16 @@ class Job:
     progress: bool = False
     """Draw the training's bar."""
 
+    @property
+    def error_file(self) -> Path:
+        """Beside the trial's run directory."""
+        return self.out.with_name(f"{self.out.name}.error.txt")
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a trial."""
-
-    state: Literal["finished", "failed", "interrupted"]
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    reason: str | None = None
-
-
-def run_trial(job: Job) -> Outcome:
-    """Train, or go on where an earlier sitting was stopped. No error leaves it."""
-    try:
-        if not (job.out / "summary.json").is_file():
-            _train(job)
-        return Outcome("finished", _metrics(job.out / "summary.json"))
-    except (Interrupted, KeyboardInterrupt):
-        return Outcome("interrupted")
-    except CortextError as error:
-        return Outcome("failed", reason=str(error))
-    except Exception as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
-        note = job.out.with_name(f"{job.out.name}.error.txt")
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(traceback.format_exc())
-        line = next(iter(str(error).splitlines()), "")
-        return Outcome("failed", reason=f"{type(error).__name__}: {line} (see {note})")
+    def work(self) -> dict[str, Any]:
+        """Train, or go on where an earlier sitting was stopped."""
+        if not (self.out / "summary.json").is_file():
+            _train(self)
+        return _metrics(self.out / "summary.json")
 
 
 def _train(job: Job) -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from cortext.errors import RunError
-from cortext.extras import need
-from cortext.tuning.trial import Job, Outcome, run_trial
+from cortext.cluster import Cluster, first_line
+from cortext.processes import interrupts
+from cortext.tuning.trial import Outcome, Work, run_trial
 
 PATIENCE_S = 0.2
 
@@ -26,7 +25,7 @@ PATIENCE_S = 0.2
 class Workers(Protocol):
     """Something that runs trials."""
 
-    def start(self, job: Job) -> None:
+    def start(self, job: Work) -> None:
         """Begin a trial."""
 
     def wait(self) -> tuple[int, Outcome] | None:
@@ -45,7 +44,7 @@ class Here:
     def __init__(self) -> None:
         self._stopped = False
 
-    def start(self, job: Job) -> None:
+    def start(self, job: Work) -> None:
         """Keep the trial for `wait`."""
         self._job = job
 
@@ -65,38 +64,51 @@ class Here:
 
 
 class Processes:
-    """Processes of their own, which end when this one does, however it ends."""
+    """Processes of their own, which end when this one does, however it ends.
 
-    def __init__(self) -> None:
+    keep: whether a process whose trial has ended takes the next one, with all that it has in memory
+    """
+
+    def __init__(self, keep: bool = False) -> None:
         self._context = multiprocessing.get_context("spawn")
+        self._keep = keep
+        self._idle: list[tuple[Connection, Any]] = []
         self._running: dict[Connection, tuple[int, Any]] = {}
 
-    def start(self, job: Job) -> None:
-        """Start a process for the trial."""
-        receiver, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(sender, job))
+    def start(self, job: Work) -> None:
+        """Hand the trial to a process that has none, or to a new one."""
+        connection, process = self._idle.pop() if self._idle else self._new()
+        connection.send(job)
+        self._running[connection] = (job.number, process)
+
+    def _new(self) -> tuple[Connection, Any]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs,))
         with _interrupts_held():
             process.start()
-        sender.close()
-        self._running[receiver] = (job.number, process)
+        theirs.close()
+        return ours, process
 
     def wait(self) -> tuple[int, Outcome] | None:
         """The outcome of the next trial that ends; a process that was killed has failed."""
         ended = wait(list(self._running), PATIENCE_S)
         if not ended:
             return None
-        receiver = ended[0]
-        assert isinstance(receiver, Connection)
-        number, process = self._running[receiver]
+        connection = ended[0]
+        assert isinstance(connection, Connection)
+        number, process = self._running.pop(connection)
         try:
-            outcome = receiver.recv()
-        except EOFError:
+            outcome = connection.recv()
+        except (EOFError, ConnectionError):
             process.join()
             code = process.exitcode or 0
             how = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with status {code}"
-            outcome = Outcome("failed", reason=f"its process {how}")
-        del self._running[receiver]
-        process.join()
+            return number, Outcome("failed", reason=f"its process {how}")
+        if self._keep and outcome.state != "interrupted":
+            self._idle.append((connection, process))
+        else:
+            connection.close()
+            process.join()
         return number, outcome
 
     def interrupt(self) -> None:
@@ -106,7 +118,7 @@ class Processes:
 
     def close(self) -> None:
         """Kill what is still running: the last state of each trial stays."""
-        for _, process in self._running.values():
+        for process in [process for _, process in (*self._idle, *self._running.values())]:
             process.kill()
             process.join()
 
@@ -134,16 +146,24 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(sender: Connection, job: Job) -> None:
+def _work(connection: Connection) -> None:
     """What a process does. It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once."""
     os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        outcome = run_trial(job)
-    except KeyboardInterrupt:  # before training or after it
-        outcome = Outcome("interrupted")
-    sender.send(outcome)
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, ConnectionError):  # there are no more
+            return
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            try:
+                outcome = run_trial(job)
+            finally:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        except KeyboardInterrupt:  # before the work or after it
+            outcome = Outcome("interrupted")
+        connection.send(outcome)
 
 
 def _end_with_parent() -> None:
@@ -153,39 +173,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _check_reachable(address: str, patience_s: float = 5) -> None:
-    """Raise RunError where nothing listens at `host:port`; Ray itself would go on trying for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), patience_s).close()
-    except (OSError, OverflowError) as error:
-        raise RunError(f"Ray at {address!r} cannot be reached: {error}", fix="check the address") from None
-
-
 class RayTasks:
     """Tasks of a Ray cluster. Every machine must see the data and the search directory under the same path.
 
-    address: of the cluster, or `local` to start one on this machine
-    cpus, gpus: what a task is given
+    address:    of the cluster, or `local` to start one on this machine
+    cpus, gpus: what a task is given; several tasks share a GPU where each is given a part of one
+    at_once:    tasks for which a `local` one has room
     Raises MissingLibrary where Ray is not installed and RunError where the cluster cannot be reached.
     """
 
-    def __init__(self, address: str, cpus: int = 1, gpus: int = 0) -> None:
-        ray = need("ray", "ray")
-        _check_reachable(address)
-        local = {"num_cpus": os.cpu_count(), "include_dashboard": False} if address == "local" else {}
-        try:
-            ray.init(address, log_to_driver=False, logging_level="ERROR", **local)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise RunError(f"Ray at {address!r} cannot be reached: {reason}", fix="check the address") from None
-        self._ray, self._stopped = ray, False
-        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_trial)
+    def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
+        self._cluster = Cluster(address, cpus * at_once)
+        self._ray, self._stopped = self._cluster.ray, False
+        self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_trial)
         self._running: dict[Any, int] = {}
 
-    def start(self, job: Job) -> None:
+    def start(self, job: Work) -> None:
         """Hand the trial to the cluster, which starts it when there is room."""
         self._running[self._task.remote(job)] = job.number
 
@@ -199,8 +202,7 @@ class RayTasks:
         try:
             return number, self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            return number, Outcome("interrupted") if self._stopped else Outcome("failed", reason=reason)
+            return number, Outcome("interrupted") if self._stopped else Outcome("failed", reason=first_line(error))
 
     def interrupt(self) -> None:
         """Cancel every task, which for a training is a Ctrl-C."""
@@ -210,4 +212,34 @@ class RayTasks:
 
     def close(self) -> None:
         """Leave the cluster, which ends this program's tasks."""
-        self._ray.shutdown()
+        self._cluster.leave()
+
+
+def work_through(
+    begin: Callable[[int], Work | None], record: Callable[[int, Outcome], None], workers: Workers, at_once: int
+) -> bool:
+    """Run what `begin` gives, `at_once` trials at a time; returns whether a Ctrl-C has stopped it.
+
+    begin:  the next trial, to run in one of the `at_once` places; None where there is none now
+    record: told the number and the outcome of each trial that has ended
+    """
+    running: dict[int, int] = {}  # numbers of the trials by place
+    stopped = False
+    with interrupts() as interrupted:
+        while True:
+            while not (stopped or interrupted.is_set()) and len(running) < at_once:
+                place = min(set(range(at_once)) - set(running))
+                if (job := begin(place)) is None:
+                    break
+                workers.start(job)
+                running[place] = job.number
+            if interrupted.is_set() and not stopped:
+                stopped = True
+                workers.interrupt()
+            if not running:
+                return stopped
+            if (ended := workers.wait()) is not None:
+                number, outcome = ended
+                stopped |= outcome.state == "interrupted"
+                del running[next(place for place, running_number in running.items() if running_number == number)]
+                record(number, outcome)

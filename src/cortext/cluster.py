@@ -1,0 +1,73 @@
+"""Ray: joining a cluster of machines, and leaving it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cortext.errors import RunError
+from cortext.extras import need
+
+
+class Cluster:
+    """A Ray cluster that this process has joined. Every machine must see the same files under the same paths.
+
+    address: of the cluster, or `local` to start one on this machine; where the process is in a cluster already, that
+             one is used, and not left
+    cpus:    of a `local` one; those of the machine where it has more
+    ray:     the library
+    Raises MissingLibrary where Ray is not installed and RunError where the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str, cpus: int = 1) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of it
+        self.ray = need("ray", "ray")
+        _check_reachable(address)
+        self._joined = not self.ray.is_initialized()
+        if not self._joined:
+            return
+        here = {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False} if address == "local" else {}
+        try:
+            self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise RunError(
+                f"Ray at {address!r} cannot be reached: {first_line(error)}", fix="check the address"
+            ) from None
+
+    @property
+    def cpus(self) -> int:
+        """Processors of all its machines."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def leave(self) -> None:
+        """End this program's tasks, and a cluster that was started for them."""
+        if self._joined:
+            self.ray.shutdown()
+
+
+@contextmanager
+def joined(address: str, cpus: int = 1) -> Iterator[Cluster]:
+    """A context in which this process is in a cluster."""
+    cluster = Cluster(address, cpus)
+    try:
+        yield cluster
+    finally:
+        cluster.leave()
+
+
+def first_line(error: Exception) -> str:
+    """What an error says in its first line."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _check_reachable(address: str, patience_s: float = 5) -> None:
+    """Raise RunError where nothing listens at `host:port`; Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), patience_s).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"Ray at {address!r} cannot be reached: {error}", fix="check the address") from None
