@@ -68,8 +68,8 @@ def _explain(error: Exception, name: str) -> LanguageModelError:
         status = next(one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError))
         return line(f"the Hub answered with status {status}", f"try again later, or {download}")
     if has(ImportError):
-        return line(f"a library is missing ({_first_line(error)})", "pip install what it names")
-    return line(f"cannot be loaded as a causal language model ({_first_line(error)})", "give another model")
+        return line(f"a library is missing ({first_line(error)})", "pip install what it names")
+    return line(f"cannot be loaded as a causal language model ({first_line(error)})", "give another model")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -79,6 +79,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says in its first line, without the stop; its kind where it says nothing."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")

@@ -6,17 +6,21 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cortext.decoding.llm.explain import explained, out_of_memory
+from cortext.decoding.llm.explain import explained, first_line, out_of_memory
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 
 SENTENCE_END = "sentence_end"
 """A model whose `config.json` says so in this field was trained on sentences that end with the tokenizer's EOS."""
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""So many tokens go through a model at once at first; fewer once memory has not held them."""
 
 UNKNOWN_WINDOW = 2048
 """Taken for the window of a model that names none."""
@@ -25,15 +29,16 @@ UNKNOWN_WINDOW = 2048
 class CausalLM:
     """A causal language model and its tokenizer.
 
-    name:      what it was loaded by
-    device:    where it is
-    network:   the transformers model, in evaluation mode, without gradients
-    tokenizer: the transformers tokenizer
-    window:    most tokens that it reads at once, those before a sentence included
-    start:     the token before everything: BOS, or what stands for it
-    end:       the token that ends a sentence, where the model was trained so (`SENTENCE_END`), else None
-    notes:     what a user should be told of, one line each
-    lock:      held during a forward pass: one at a time
+    name:         what it was loaded by
+    device:       where it is
+    network:      the transformers model, in evaluation mode, without gradients
+    tokenizer:    the transformers tokenizer
+    window:       most tokens that it reads at once, those before a sentence included
+    start:        the token before everything: BOS, or what stands for it
+    end:          the token that ends a sentence, where the model was trained so (`SENTENCE_END`), else None
+    batch_tokens: so many tokens go through it at once, as far as is known of the memory
+    notes:        what a user should be told of, one line each
+    lock:         held during a forward pass: one at a time
     """
 
     def __init__(self, name: str, network: Any, tokenizer: Any, lora: str | Path | None = None) -> None:
@@ -42,6 +47,7 @@ class CausalLM:
         self.device: torch.device = network.device
         self.notes: list[str] = []
         self.lock = threading.RLock()
+        self.batch_tokens = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self.window = _window(network.config, tokenizer)
         self.start = self._start()
         self.end: int | None = tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
@@ -112,10 +118,53 @@ class CausalLM:
         text = text.strip()
         return self._encode(self._joint + text if text and context.strip() else text)
 
+    @property
+    def body(self) -> Any:
+        """The network without its output layer: gives `last_hidden_state`."""
+        return self.network.base_model
+
+    @property
+    def head(self) -> Any:
+        """The output layer: hidden units to logits, where `splits` says so."""
+        return self.network.get_output_embeddings()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        return int(self.network.config.get_text_config(decoder=True).vocab_size)
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether `head` of `body` is all that the network does; some models scale or bend their logits after it."""
+        if self.head is None or self.body is self.network:
+            return False
+        tokens_BT = self._probe()
+        with self.lock, torch.inference_mode():
+            whole_BTV = self.network(tokens_BT, use_cache=False).logits
+            return _alike(self.head(self.body(tokens_BT, use_cache=False).last_hidden_state), whole_BTV)
+
+    @cached_property
+    def continues(self) -> bool:
+        """Whether the network goes on from what it kept of a beginning as if it had read it; tried on itself."""
+        tokens_BT = self._probe()
+        with self.lock, torch.inference_mode():
+            try:
+                whole_BTD = self.body(tokens_BT, use_cache=False).last_hidden_state
+                kept = self.body(tokens_BT[:, :3], use_cache=True).past_key_values
+                rest_BTD = self.body(tokens_BT[:, 3:], past_key_values=kept, use_cache=True).last_hidden_state
+            except Exception:  # each kind of model fails in its own way; one that cannot is not asked to
+                return False
+            return _alike(rest_BTD, whole_BTD[:, 3:])
+
     def note(self, line: str) -> None:
         """Remember what a user should be told of, once."""
         if line not in self.notes:
             self.notes.append(line)
+
+    def _probe(self) -> torch.Tensor:
+        """A few tokens [1, T] to try the network with."""
+        tokens = [self.start, *(self._encode("of it and of that") * 3)][:7]
+        return torch.tensor([tokens], device=self.device)
 
     def _encode(self, text: str) -> list[int]:
         found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
@@ -134,7 +183,7 @@ class CausalLM:
         configured = getattr(self.network.config.get_text_config(decoder=True), "bos_token_id", None)
         if self.tokenizer.bos_token_id is not None:
             return int(self.tokenizer.bos_token_id)
-        if configured in special:
+        if configured is not None and configured in special:
             return int(configured)
         if self.tokenizer.eos_token_id is None:
             raise LanguageModelError(
@@ -144,6 +193,12 @@ class CausalLM:
             )
         self.note(f"the tokenizer of {self.name} has no BOS token; its EOS stands before sentences")
         return int(self.tokenizer.eos_token_id)
+
+
+def _alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def _device(name: str) -> torch.device:
@@ -192,9 +247,10 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
         if out_of_memory(error):
             fix = "use a smaller model, or another --llm-device"
             raise LanguageModelError("not enough memory for the LoRA adapter", where=folder, fix=fix) from error
-        line = next(iter(str(error).split("\n")))[:200]
         fix = "give the model that it was trained for"
-        raise LanguageModelError(f"the LoRA adapter does not fit {name} ({line})", where=folder, fix=fix) from error
+        raise LanguageModelError(
+            f"the LoRA adapter does not fit {name} ({first_line(error)})", where=folder, fix=fix
+        ) from error
 
 
 @contextmanager
