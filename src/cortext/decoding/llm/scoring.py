@@ -1,0 +1,208 @@
+"""Log-probabilities of sentences under a causal language model, many at a time.
+
+Shapes: B sentences, T tokens, D hidden units, V tokens of the vocabulary, M pairs of a position and the token after it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cortext.decoding.llm.explain import first_line, out_of_memory
+from cortext.decoding.llm.model import CausalLM
+from cortext.errors import CortextError, LanguageModelError
+
+STOPS = ".?!"
+LOGITS_BYTES = 64 << 20
+"""About so much memory holds logits at any time: a vocabulary of 150,000 tokens takes 0.6 MB for every position."""
+LONG_PREFIX = 8
+"""From so many tokens on a prefix is read once for all sentences instead of once for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextScore:
+    """Natural log-probability of a sentence's tokens, and how many they are."""
+
+    log_prob: float
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What goes through the model: the tokens after the prefix but for the last, for which there may be several."""
+
+    tokens: tuple[int, ...]
+    last: tuple[int, ...]
+
+
+def score_texts(
+    lm: CausalLM, texts: Sequence[str], context: str = "", variants: str = "plain", batch_tokens: int | None = None
+) -> list[TextScore]:
+    """Natural log-probability of each text after BOS and `context`, which is not counted.
+
+    variants:     `plain`, or `written`: the sum of the probabilities with a capital and each of the stops `.?!`
+    batch_tokens: so many tokens go through the model at once, padding included; without it what has proved to fit.
+                  Where memory runs out they become half as many, and stay so.
+
+    What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences (`lm.end`). Raises
+    LanguageModelError where memory does not hold a single text, a text is longer than the window, or the model fails.
+    """
+    forms = {text: [_tokens(lm, form, context) for form in _forms(text, variants)] for text in texts}
+    prefix = lm.prefix(context)
+    _check_lengths(lm, len(prefix), forms)
+    lasts: dict[tuple[int, ...], dict[int, None]] = {}
+    for tokens in (tokens for found in forms.values() for tokens in found if tokens):
+        lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
+    rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
+    with lm.lock, torch.inference_mode():
+        scores = _score_rows(lm, prefix, rows, batch_tokens)
+    summed = {
+        text: _summed([TextScore(scores.get(one, 0.0), len(one)) for one in found]) for text, found in forms.items()
+    }
+    return [summed[text] for text in texts]
+
+
+def written_forms(text: str) -> list[str]:
+    """The sentence with a capital, `I` for `i`, and each of the stops."""
+    words = ["I" + word[1:] if word == "i" or word.startswith("i'") else word for word in text.split()]
+    sentence = " ".join(words)
+    return [sentence[:1].upper() + sentence[1:] + stop for stop in STOPS]
+
+
+def _forms(text: str, variants: str) -> list[str]:
+    return written_forms(text) if variants == "written" and text.strip() else [text]
+
+
+def _tokens(lm: CausalLM, text: str, context: str) -> tuple[int, ...]:
+    return (*lm.tokens(text, context), *(() if lm.end is None else (lm.end,)))
+
+
+def _summed(forms: Sequence[TextScore]) -> TextScore:
+    """The sum of the probabilities of a text's forms, with the number of tokens of the likeliest."""
+    best = max(forms, key=lambda form: form.log_prob)
+    total = sum(math.exp(form.log_prob - best.log_prob) for form in forms)
+    return TextScore(best.log_prob + math.log(total), best.n_tokens)
+
+
+def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int, ...]]]) -> None:
+    for text, found in forms.items():
+        longest = max(len(tokens) for tokens in found)
+        if n_prefix + longest > lm.window:
+            raise LanguageModelError(
+                f"a sentence of {len(text.split())} words has {longest} tokens, the model reads {lm.window} with the "
+                f"{n_prefix} before it",
+                where=lm.name,
+                fix="use a model with a longer window or a shorter context",
+            )
+
+
+def _score_rows(
+    lm: CausalLM, prefix: list[int], rows: Sequence[_Row], batch_tokens: int | None
+) -> dict[tuple[int, ...], float]:
+    """Log-probability of every row's tokens with each of its last ones. Rows are in order of length, longest first."""
+    scores: dict[tuple[int, ...], float] = {}
+    budget = batch_tokens or lm.batch_tokens
+    if not lm.splits:
+        budget = min(budget, _positions_at_once(lm))
+    cache = None
+    done = 0
+    while done < len(rows):
+        n_cached = len(prefix) - 1 if len(prefix) >= LONG_PREFIX and len(rows) > 1 and lm.continues else 0
+        width = len(prefix) + len(rows[done].tokens)
+        batch = rows[done : done + max(1, budget // width)]
+        try:
+            if n_cached and cache is None:
+                cache = _read(lm, prefix[:n_cached])
+            scores |= _score_batch(lm, prefix[n_cached:], batch, cache)
+        except Exception as error:  # a model may fail in any way
+            if isinstance(error, CortextError):
+                raise
+            if not out_of_memory(error):
+                raise LanguageModelError(f"the model failed ({first_line(error)})", where=lm.name) from error
+            if len(batch) == 1:
+                fix = "use a smaller model, a shorter context or another --llm-device"
+                raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
+            budget = lm.batch_tokens = max(width, len(batch) * width // 2)
+        else:
+            done += len(batch)
+            continue
+        if lm.device.type == "cuda":  # here nothing holds the tensors of the batch that did not fit
+            torch.cuda.empty_cache()
+    return scores
+
+
+def _read(lm: CausalLM, tokens: list[int]) -> Any:
+    """What the model keeps of tokens that others follow."""
+    return lm.body(input_ids=torch.tensor([tokens], device=lm.device), use_cache=True).past_key_values
+
+
+def _score_batch(
+    lm: CausalLM, prefix: list[int], rows: Sequence[_Row], cache: Any | None
+) -> dict[tuple[int, ...], float]:
+    """`_score_rows` for rows that go through the model together, after what `cache` holds."""
+    sequences = [prefix + list(row.tokens) for row in rows]
+    n_before = 0 if cache is None else cache.get_seq_length()
+    tokens_BT, mask_BT = _padded(sequences, n_before, lm)
+    pairs = [pair for b, row in enumerate(rows) for pair in _pairs(b, len(prefix) - 1, row)]
+    row_M, at_M, next_M = (torch.tensor(column, device=lm.device) for column in zip(*pairs, strict=True))
+    known = {} if cache is None else {"past_key_values": _copies(cache, len(rows))}
+    inputs = {"input_ids": tokens_BT, "attention_mask": mask_BT, "use_cache": cache is not None, **known}
+    log_probs = iter(_log_probs(lm, inputs, row_M, at_M, next_M).double().tolist())
+    scores: dict[tuple[int, ...], float] = {}
+    for row in rows:
+        beginning = math.fsum(next(log_probs) for _ in row.tokens)
+        scores |= {(*row.tokens, last): beginning + next(log_probs) for last in row.last}
+    if not all(math.isfinite(score) for score in scores.values()):
+        fix = f"its weights in {lm.network.dtype} may be too coarse; try --llm-device cpu"
+        raise LanguageModelError("the model gave scores that are no numbers", where=lm.name, fix=fix)
+    return scores
+
+
+def _padded(sequences: Sequence[list[int]], n_before: int, lm: CausalLM) -> tuple[Tensor, Tensor]:
+    """Tokens [B, T] and mask [B, n_before + T], filled up behind, where a causal model sees it from no position.
+
+    So positions are counted from the left by every model, and no tokenizer's padding matters.
+    """
+    longest = max(len(tokens) for tokens in sequences)
+    tokens_BT = torch.tensor([tokens + [lm.start] * (longest - len(tokens)) for tokens in sequences])
+    mask_BT = torch.tensor([[1] * (n_before + len(tokens)) + [0] * (longest - len(tokens)) for tokens in sequences])
+    return tokens_BT.to(lm.device), mask_BT.to(lm.device)
+
+
+def _pairs(b: int, first: int, row: _Row) -> Iterator[tuple[int, int, int]]:
+    """Number of the row, position, and the token whose probability is wanted there."""
+    yield from ((b, first + n, token) for n, token in enumerate(row.tokens))
+    yield from ((b, first + len(row.tokens), token) for token in row.last)
+
+
+def _copies(cache: Any, n: int) -> Any:
+    """What the model keeps of one sequence, for n that go on from it."""
+    copied = copy.deepcopy(cache)
+    copied.reorder_cache(torch.zeros(n, dtype=torch.long))
+    return copied
+
+
+def _log_probs(lm: CausalLM, inputs: dict[str, Any], row_M: Tensor, at_M: Tensor, next_M: Tensor) -> Tensor:
+    """float32 [M] log-probability of each wanted token. The whole vocabulary is held for few positions at a time."""
+    if not lm.splits:  # then few positions go through the model at once
+        logits_MV = lm.network(**inputs).logits[row_M, at_M]
+        return _chosen(logits_MV, next_M)
+    hidden_MD = lm.body(**inputs).last_hidden_state[row_M, at_M]
+    n = _positions_at_once(lm)
+    parts = zip(torch.split(hidden_MD, n), torch.split(next_M, n), strict=True)
+    return torch.cat([_chosen(lm.head(hidden_ND), next_N) for hidden_ND, next_N in parts])
+
+
+def _chosen(logits_NV: Tensor, next_N: Tensor) -> Tensor:
+    logits_NV = logits_NV.float()
+    return logits_NV.gather(1, next_N[:, None])[:, 0] - logits_NV.logsumexp(1)
+
+
+def _positions_at_once(lm: CausalLM) -> int:
+    return max(1, LOGITS_BYTES // (4 * lm.vocab_size))
