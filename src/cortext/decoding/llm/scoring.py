@@ -56,16 +56,26 @@ def score_texts(
     forms = {text: [_tokens(lm, form, context) for form in _forms(text, variants)] for text in texts}
     prefix = lm.prefix(context)
     _check_lengths(lm, len(prefix), forms)
-    lasts: dict[tuple[int, ...], dict[int, None]] = {}
-    for tokens in (tokens for found in forms.values() for tokens in found if tokens):
-        lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
-    rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
-    with lm.lock, torch.inference_mode():
-        scores = _score_rows(lm, prefix, rows, batch_tokens)
+    scores = score_tokens(lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens)
     summed = {
         text: _summed([TextScore(scores.get(one, 0.0), len(one)) for one in found]) for text, found in forms.items()
     }
     return [summed[text] for text in texts]
+
+
+def score_tokens(
+    lm: CausalLM, prefix: list[int], sequences: Sequence[tuple[int, ...]], batch_tokens: int | None = None
+) -> dict[tuple[int, ...], float]:
+    """Natural log-probability of each sequence of tokens after the prefix; each has at least one token.
+
+    Otherwise as `score_texts`.
+    """
+    lasts: dict[tuple[int, ...], dict[int, None]] = {}
+    for tokens in sequences:
+        lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
+    rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
+    with lm.lock, torch.inference_mode():
+        return _score_rows(lm, prefix, rows, batch_tokens)
 
 
 def written_forms(text: str) -> list[str]:
