@@ -19,6 +19,15 @@ def page_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def tiny_lm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random large language model, a small one."""
+    pytest.importorskip("transformers")
+    from tiny_llm import save_tiny_lm
+
+    return save_tiny_lm(tmp_path_factory.mktemp("tiny-lm"))
+
+
 @pytest.fixture
 def make_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisServer]]:
     """Makes redis-servers with settings; `.start()` them."""
