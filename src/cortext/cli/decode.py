@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import DEVICE, JSON, PLUGINS, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
-from cortext.cli.model import Engine, Options, Threads
+from cortext.cli.model import Engine, Options, Ray, Threads
 from cortext.data.checks import Problem
 from cortext.errors import DecodingError
 from cortext.plugins import load_plugins
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHARED = {"lm", "options", "engine", "as_json"}
 FORMS = {
-    "run": ({"run", "data", "out"}, {"split", "threads", "skip_bad", "device", "plugin"}),
+    "run": ({"run", "data", "out"}, {"split", "threads", "ray", "skip_bad", "device", "plugin"}),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
@@ -55,6 +55,7 @@ def decode(
     options: Options = None,
     engine: Engine = "native",
     threads: Threads = None,
+    ray: Ray = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugin: list[Path] = PLUGINS,
@@ -74,7 +75,7 @@ def decode(
     check_form(context)
     load_plugins(plugin)
     if run is not None and data is not None and out is not None:
-        _decode_split(run, data, split, lm, out, options, engine, threads, skip_bad, device, as_json)
+        _decode_split(run, data, split, lm, out, options, engine, threads, ray, skip_bad, device, as_json)
     elif logits is not None and order is not None and out is not None:
         decoder = _decoder(lm, options, engine)
         _decode_logits(logits, order, temperature, decoder, out, threads, as_json)
@@ -118,6 +119,7 @@ def _decode_split(
     options: Path | None,
     engine: str,
     threads: int | None,
+    ray: str | None,
     skip_bad: bool,
     device: str,
     as_json: bool,
@@ -137,6 +139,7 @@ def _decode_split(
             device=device,
             skip_bad=skipped if skip_bad else False,
             threads=threads,
+            ray=ray,
             progress=progress,
         )
     if as_json:

@@ -27,6 +27,7 @@ Data = Annotated[Path, typer.Option(help="Directory of session files, or a packe
 Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
 Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")]
+Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Search on this Ray cluster, or `local`.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -121,6 +122,7 @@ def evaluate(
     engine: Engine = "native",
     description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
     threads: Threads = None,
+    ray: Ray = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -146,6 +148,7 @@ def evaluate(
             skip_bad=skip_bad,
             description=description,
             threads=threads,
+            ray=ray,
             progress=progress,
         )
     if as_json:

@@ -24,6 +24,7 @@ from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, nearest
+from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, load_model
@@ -70,6 +71,7 @@ def recognise(
     skip_bad: bool = False,
     description: str | Path | None = None,
     threads: int | None = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Recognised:
     """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
@@ -94,7 +96,7 @@ def recognise(
         ]
     if decoder is not None:
         with stage(seconds, "search"):
-            found = _search(decoder, trials, model, threads, _part(progress, 1, stages))
+            found = _search(decoder, trials, model, threads, ray, _part(progress, 1, stages))
             trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, found, strict=True)]
     return Recognised(packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds)
 
@@ -239,11 +241,16 @@ def _search(
     trials: Sequence[TrialResult],
     model: AcousticModel,
     threads: int | None,
+    ray: str | None,
     progress: Progress | None,
 ) -> list[NBest]:
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    threads = (os.cpu_count() or 1) if threads is None else threads
-    found = decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress)
+    if ray is not None:
+        files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine)
+        found = decode_on_cluster(ray, files, log_probs, model.inventory, progress=progress)
+    else:
+        threads = (os.cpu_count() or 1) if threads is None else threads
+        found = decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress)
     return [nbest.timed(frame_ms(model)) for nbest in found]
 
 

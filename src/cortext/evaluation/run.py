@@ -88,6 +88,7 @@ def evaluate(
     skip_bad: bool = False,
     description: str | Path | None = None,
     threads: int | None = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
@@ -101,6 +102,8 @@ def evaluate(
     skip_bad:    leave bad trials out and report them
     description: the release's table of blocks, for post-implant days and corpora
     threads:     for the search, None for one a core
+    ray:         address of a Ray cluster, or `local`, whose tasks then do the search; every machine must see the
+                 language model under the same path
     progress:    called with steps done and in all
     seed:        of the bootstrap intervals
 
@@ -121,6 +124,7 @@ def evaluate(
             skip_bad=skip_bad,
             description=description,
             threads=threads,
+            ray=ray,
             progress=progress,
         )
         blocks = Description.read(description) if description is not None else Description()

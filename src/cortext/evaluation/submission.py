@@ -29,6 +29,7 @@ def decode(
     device: str = "cpu",
     skip_bad: bool | list[Problem] = False,
     threads: int | None = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> list[str]:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
@@ -51,6 +52,7 @@ def decode(
             device=device,
             skip_bad=skip_bad is not False,
             threads=threads,
+            ray=ray,
             progress=progress,
         )
         with disk_errors(Path(out)):

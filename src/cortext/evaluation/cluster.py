@@ -1,0 +1,121 @@
+"""The search through a split's log-probabilities on a Ray cluster: the same sentences as on one machine.
+
+Shapes: P patches of 80 ms, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.cluster import first_line, joined
+from cortext.decoding import Decoder, DecoderOptions, NBest
+from cortext.decoding.session import LargeModel
+from cortext.errors import CortextError, RunError
+from cortext.text.phonemes import Inventory
+
+TASKS_PER_CPU = 4
+"""So many tasks for each processor of the cluster: one that is slow holds up few trials."""
+
+
+@dataclass(frozen=True)
+class LargeModelFiles:
+    """A large language model, as `CausalLM.load` finds it.
+
+    device: `auto`, `cpu`, `cuda` or `cuda:N`
+    """
+
+    model: str
+    lora: Path | None = None
+    device: str = "auto"
+
+    def open(self) -> LargeModel:
+        """The model, loaded; what a process has loaded last it keeps."""
+        return _loaded(self)
+
+
+@dataclass(frozen=True)
+class DecoderFiles:
+    """A decoder as it travels to other processes, which open its files themselves: the n-gram is mapped into memory.
+
+    lm: language-model directory; llm: what large model it asks, if any
+    """
+
+    lm: Path
+    options: DecoderOptions = DecoderOptions()
+    engine: str = "native"
+    llm: LargeModelFiles | None = None
+
+    def open(self) -> Decoder:
+        """The decoder; a process opens each language model once."""
+        decoder = _opened(self.lm, self.engine).with_options(**vars(self.options))
+        return decoder if self.llm is None else decoder.with_llm(self.llm.open())
+
+
+@lru_cache(maxsize=2)
+def _opened(lm: Path, engine: str) -> Decoder:
+    return Decoder.from_dir(lm, engine=engine)
+
+
+@lru_cache(maxsize=1)
+def _loaded(files: LargeModelFiles) -> LargeModel:
+    from cortext.decoding.llm.large_model import LanguageReader
+    from cortext.decoding.llm.model import CausalLM
+
+    return LanguageReader(CausalLM.load(files.model, files.lora, files.device))
+
+
+def decode_on_cluster(
+    address: str,
+    decoder: DecoderFiles,
+    log_probs: Sequence[np.ndarray],
+    inventory: Inventory,
+    *,
+    context: str = "",
+    gpus_per_worker: float = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NBest]:
+    """`Decoder.decode_batch` on a Ray cluster, every machine of which sees the decoder's files under the same paths.
+
+    log_probs:       float32 [P, V] natural logs of each trial
+    gpus_per_worker: what each task is given of a GPU, for a large model; 0.25 lets four share one
+    Raises RunError where the cluster cannot be reached or loses a task for good, and what decoding raises.
+    """
+    with joined(address) as cluster:
+        task = cluster.ray.remote(num_cpus=1, num_gpus=gpus_per_worker)(_decode)
+        size = max(1, -(-len(log_probs) // (TASKS_PER_CPU * cluster.cpus)))
+        starts = range(0, len(log_probs), size)
+        tasks = {task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at for at in starts}
+        found: dict[int, list[NBest]] = {}
+        waiting = list(tasks)
+        while waiting:
+            ended, waiting = cluster.ray.wait(waiting)
+            found |= {tasks[one]: _result(cluster.ray, one) for one in ended}
+            if progress:
+                progress(sum(map(len, found.values())), len(log_probs))
+    return [nbest for start in starts for nbest in found[start]]
+
+
+def _decode(
+    decoder: DecoderFiles, log_probs: list[np.ndarray], inventory: Inventory, context: str
+) -> list[NBest] | CortextError:
+    """What a task does. An error of the user's travels as it is: Ray would wrap it into its own."""
+    try:
+        return decoder.open().decode_batch(log_probs, inventory, context=context)
+    except CortextError as error:
+        return error
+
+
+def _result(ray: Any, task: Any) -> list[NBest]:
+    try:
+        found: list[NBest] | CortextError = ray.get(task)
+    except ray.exceptions.RayError as error:
+        raise RunError(f"a task of the cluster was lost: {first_line(error)}", fix="try again") from None
+    if isinstance(found, CortextError):
+        raise found
+    return found
