@@ -1,0 +1,111 @@
+"""The candidate sentences of several systems for one trial, and their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cortext.decoding.ensemble.options import EnsembleOptions
+from cortext.errors import DecodingError
+from cortext.text.normalize import normalize
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One sentence of one system.
+
+    words:       as the benchmark scores them
+    score:       natural log, comparable within the system's list only; None where it has none
+    confidences: of the words, 0 to 1; None where they have none
+    """
+
+    words: tuple[str, ...]
+    score: float | None = None
+    confidences: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What several systems made of one trial.
+
+    systems:   the list of each, best first
+    id:        what names the trial: a row of `predictions.csv`, or a line's own
+    reference: what was to be said; None where that is unknown
+    """
+
+    systems: tuple[tuple[Candidate, ...], ...]
+    id: int | str = 0
+    session: str | None = None
+    block: int | None = None
+    trial: int | None = None
+    reference: str | None = None
+
+    @classmethod
+    def of(cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None) -> Candidates:
+        """One sentence of each system, normalised here."""
+        return cls(tuple((Candidate(tuple(normalize(text).split())),) for text in texts), id, reference=reference)
+
+    @property
+    def best(self) -> tuple[tuple[str, ...], ...]:
+        """Each system's best sentence."""
+        return tuple(system[0].words for system in self.systems)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A sentence that one or more systems have: their weights added up, confidences averaged by weight."""
+
+    words: tuple[str, ...]
+    weight: float
+    confidences: tuple[float, ...]
+
+
+def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]:
+    """The distinct sentences with their weights, which add up to 1, in the order of the systems and their lists.
+
+    Scores of different systems lie on different scales: each list is made a probability distribution by itself, which
+    leaves out what is common to its scores, and these are mixed by the systems' weights. A word without a confidence
+    has 1. Raises DecodingError where nothing can be combined.
+    """
+    weights = _system_weights(candidates, options)
+    shares: dict[tuple[str, ...], float] = {}
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for system, weight in zip(candidates.systems, weights, strict=True):
+        chosen = system[: options.nbest]
+        for candidate, share in zip(chosen, list_shares(chosen, options.score_scale), strict=True):
+            words, part = candidate.words, weight * share
+            confidences = candidate.confidences or (1.0,) * len(words)
+            shares[words] = shares.get(words, 0.0) + part
+            old = sums.get(words, [0.0] * len(words))
+            sums[words] = [total + part * confidence for total, confidence in zip(old, confidences, strict=True)]
+    return [
+        Weighted(words, share, tuple(total / share for total in sums[words]))
+        for words, share in shares.items()
+        if share > 0
+    ]
+
+
+def list_shares(system: Sequence[Candidate], score_scale: float) -> list[float]:
+    """Probability of each sentence of a list: softmax of its scaled scores, equal without scores.
+
+    A sentence without a score in a list where others have one is impossible.
+    """
+    scores = [candidate.score for candidate in system]
+    known = [score for score in scores if score is not None]
+    if not known or not score_scale:
+        return [1 / len(system)] * len(system)
+    best = max(known)
+    raised = [0.0 if score is None else math.exp(score_scale * (score - best)) for score in scores]
+    total = sum(raised)
+    return [value / total for value in raised]
+
+
+def _system_weights(candidates: Candidates, options: EnsembleOptions) -> list[float]:
+    n_systems = len(candidates.systems)
+    if not n_systems or not all(candidates.systems):
+        raise DecodingError("a system without a sentence cannot be combined", where=f"trial {candidates.id}")
+    given = options.weights or (1.0,) * n_systems
+    if len(given) != n_systems:
+        raise DecodingError(f"{len(given)} weights for {n_systems} systems", where=f"trial {candidates.id}")
+    return [weight / sum(given) for weight in given]

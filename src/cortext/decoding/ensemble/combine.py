@@ -1,0 +1,86 @@
+"""One sentence of several systems' sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cortext.decoding.ensemble.candidates import Candidates, Weighted, weighted
+from cortext.decoding.ensemble.correct import Corrector, correct
+from cortext.decoding.ensemble.mbr import least_risk
+from cortext.decoding.ensemble.network import build_network
+from cortext.decoding.ensemble.options import EnsembleOptions
+from cortext.decoding.ensemble.rover import Ngram, vote, vote_with_lm
+from cortext.errors import DecodingError, LanguageModelError
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What the systems together say.
+
+    words:    normalised as the benchmark scores them
+    degraded: what was asked for and is missing, such as the large model's opinion; None for nothing
+    """
+
+    words: tuple[str, ...]
+    degraded: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        return " ".join(self.words)
+
+
+def combine(
+    trials: Sequence[Candidates],
+    options: EnsembleOptions | None = None,
+    *,
+    lm: Ngram | None = None,
+    llm: Corrector | None = None,
+    progress: Progress | None = None,
+) -> list[Combined]:
+    """The sentence of each trial that its systems' candidates make together.
+
+    lm:       n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`
+    llm:      for the method `correct`: a `LargeCorrector`
+    progress: called with trials done and in all
+
+    With equal words of all systems these are the result, whatever the method. Raises DecodingError for a method that
+    lacks what it needs, and for `average`, which needs more than sentences (`combine_runs`).
+    """
+    options = options or EnsembleOptions()
+    check_method(options, lm is not None, llm is not None)
+    combined = []
+    for number, trial in enumerate(trials, 1):
+        combined.append(_combine_one(weighted(trial, options), options, lm, llm))
+        if progress:
+            progress(number, len(trials))
+    return combined
+
+
+def check_method(options: EnsembleOptions, has_lm: bool, has_llm: bool) -> None:
+    """Raise DecodingError unless the method has what it needs to combine sentences."""
+    if options.method == "average":
+        raise DecodingError("average needs logits, and there are only sentences", fix="give evaluation directories")
+    if options.method == "rover-lm" and not has_lm:
+        raise DecodingError("rover-lm needs an n-gram", fix="give a language-model directory with --lm")
+    if options.method == "correct" and not has_llm:
+        raise DecodingError("correct needs a large language model", fix="give one with --llm")
+
+
+def _combine_one(
+    candidates: Sequence[Weighted], options: EnsembleOptions, lm: Ngram | None, llm: Corrector | None
+) -> Combined:
+    if len(candidates) == 1 and not (options.method == "correct" and options.free):
+        return Combined(candidates[0].words)
+    if options.method == "mbr":
+        return Combined(candidates[least_risk(candidates)].words)
+    slots = build_network(candidates)
+    if options.method == "correct" and llm is not None:
+        try:
+            return Combined(correct(candidates, slots, options, llm))
+        except LanguageModelError as error:
+            return Combined(candidates[least_risk(candidates)].words, f"no large model: {error}")
+    return Combined(vote(slots, options) if lm is None else vote_with_lm(slots, options, lm))

@@ -1,0 +1,168 @@
+"""Options of an ensemble fitted on trials whose sentences are known, and what fitting is worth.
+
+Options are chosen from a short list; no option of any method is trained otherwise. So the errors of all trials under
+all options are counted once, and choosing them on some trials, in nested cross-validation too, is adding up columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cortext.decoding.ensemble.candidates import Candidates
+from cortext.decoding.ensemble.combine import combine
+from cortext.decoding.ensemble.correct import Corrector
+from cortext.decoding.ensemble.options import EnsembleOptions
+from cortext.decoding.ensemble.rover import Ngram
+from cortext.errors import DataError
+from cortext.text.metrics import edit_counts
+from cortext.text.normalize import normalize
+
+TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "mbr": {},
+    "rover": {"null_weight": (1.0, 0.8, 1.5)},
+    "rover-lm": {"null_weight": (1.0, 1.5), "lm_weight": (0.05, 0.02, 0.1, 0.2)},
+    "correct": {"llm_weight": (0.1, 0.0, 0.03, 0.3)},
+}
+"""The values that are tried for each method, the default first."""
+TRIED_WITH_SCORES = {"score_scale": (1.0, 0.0, 0.1, 0.3)}
+TRIED_WITH_CONFIDENCES = {"alpha": (1.0, 0.5)}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What fitting chose.
+
+    options:  the best
+    wer:      on the trials it was fitted on
+    baseline: WER there of the first options of the list
+    tried:    how many
+    """
+
+    options: EnsembleOptions
+    wer: float
+    baseline: float
+    tried: int
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """WER of options fitted on other trials, over several shuffles.
+
+    wer_S:       of each shuffle
+    baseline:    WER of the first options of the list, on all trials
+    difference:  mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap over trials
+    """
+
+    wer_S: np.ndarray
+    baseline: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def mean(self) -> float:
+        """Mean over the shuffles."""
+        return float(self.wer_S.mean())
+
+
+def tried_options(base: EnsembleOptions, methods: Iterable[str], trials: Sequence[Candidates]) -> list[EnsembleOptions]:
+    """The options that are tried: those of `base`, with every combination of a method's values in `TRIED`.
+
+    Factors on scores and confidences are tried where the candidates have such.
+    """
+    candidates = [candidate for trial in trials for system in trial.systems for candidate in system]
+    found = []
+    for method in methods:
+        values = dict(TRIED[method])
+        if any(candidate.score is not None for candidate in candidates):
+            values |= TRIED_WITH_SCORES
+        if method.startswith("rover") and any(candidate.confidences is not None for candidate in candidates):
+            values |= TRIED_WITH_CONFIDENCES
+        for chosen in itertools.product(*values.values()):
+            found.append(base.changed({"method": method} | dict(zip(values, chosen, strict=True))))
+    return found
+
+
+def count_errors(
+    trials: Sequence[Candidates],
+    tried: Sequence[EnsembleOptions],
+    lm: Ngram | None = None,
+    llm: Corrector | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Word errors int64 [trials, options] and reference lengths int64 [trials]. Raises DataError without references."""
+    references = []
+    for trial in trials:
+        if trial.reference is None:
+            raise DataError("has no reference, and options cannot be fitted", where=f"trial {trial.id}")
+        references.append(normalize(trial.reference).split())
+    errors_NK = np.zeros((len(trials), len(tried)), dtype=np.int64)
+    for k, options in enumerate(tried):
+        for n, combined in enumerate(combine(trials, options, lm=lm, llm=llm)):
+            errors_NK[n, k] = edit_counts(references[n], combined.words).errors
+        if progress:
+            progress(k + 1, len(tried))
+    return errors_NK, np.array([len(words) for words in references], dtype=np.int64)
+
+
+def choose(errors_NK: np.ndarray) -> int:
+    """Number of the options with the fewest errors; the first ones unless another's lead exceeds its standard error.
+
+    The lead is the sum over trials of the difference in errors; differences of trials are taken to be independent.
+    """
+    lead_NK = errors_NK[:, :1] - errors_NK
+    best = int(np.argmax(lead_NK.sum(axis=0)))
+    noise = float(np.sqrt(len(lead_NK)) * lead_NK[:, best].std())
+    return best if lead_NK[:, best].sum() > noise else 0
+
+
+def fit(
+    trials: Sequence[Candidates],
+    tried: Sequence[EnsembleOptions],
+    lm: Ngram | None = None,
+    llm: Corrector | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Fitted:
+    """The best of the options (`choose`). Raises DataError for trials without references."""
+    errors_NK, length_N = count_errors(trials, tried, lm, llm, progress)
+    if not length_N.sum():
+        raise DataError("the references have no words, and options cannot be fitted")
+    best = choose(errors_NK)
+    wer_K = errors_NK.sum(axis=0) / length_N.sum()
+    return Fitted(tried[best], float(wer_K[best]), float(wer_K[0]), len(tried))
+
+
+def cross_validate(
+    errors_NK: np.ndarray,
+    length_N: np.ndarray,
+    *,
+    shuffles: int = 20,
+    folds: int = 5,
+    seed: int = 0,
+    n_boot: int = 1000,
+) -> CrossValidated:
+    """How well options do that were chosen (`choose`) on other trials, in `folds` folds of `shuffles` shuffles.
+
+    Nothing but the choice is learned, so the inner loop's errors on its held-out parts add up to the errors of all the
+    training trials, by which is chosen. Arguments are those that `count_errors` returns.
+    """
+    generator, n_trials = np.random.default_rng(seed), len(errors_NK)
+    errors_SN = np.zeros((shuffles, n_trials))
+    for shuffle in range(shuffles):
+        order = generator.permutation(n_trials)
+        for held_out in np.array_split(order, folds):
+            chosen = choose(np.delete(errors_NK, held_out, axis=0))
+            errors_SN[shuffle, held_out] = errors_NK[held_out, chosen]
+    total = length_N.sum()
+    wer_S = errors_SN.sum(axis=1) / total
+    paired_N = errors_SN.mean(axis=0) - errors_NK[:, 0]
+    drawn = generator.integers(0, n_trials, (n_boot, n_trials))
+    low, high = np.quantile(paired_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1), [0.025, 0.975])
+    return CrossValidated(
+        wer_S, float(errors_NK[:, 0].sum() / total), float(paired_N.sum() / total), float(low), float(high)
+    )

@@ -1,0 +1,108 @@
+"""Settings of an ensemble, and the file that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cortext.config import load_config
+from cortext.decoding.options import is_finite
+from cortext.errors import DecodingError, nearest
+from cortext.files import write_whole
+
+METHODS = ("rover", "rover-lm", "mbr", "average", "correct")
+MEANS = ("arithmetic", "geometric")
+
+
+@dataclass(frozen=True)
+class EnsembleOptions:
+    """How systems are combined. A system is one run's list of candidate sentences for a trial, best first.
+
+    In a trial every system has the weight that `weights` gives it, and shares it among its sentences in proportion to
+    exp(score_scale * score), or equally where they have no scores. All weights together are 1.
+    """
+
+    method: str = "rover"
+    """`rover`: a vote word by word; `rover-lm`: the same with an n-gram; `mbr`: the candidate with the fewest word
+    errors to be expected; `average`: of the acoustic models' posteriors; `correct`: a large language model is asked."""
+    weights: tuple[float, ...] = ()
+    """Weight of each system, at least 0; equal when empty."""
+    nbest: int = 10
+    """So many of the best sentences of each system take part."""
+    score_scale: float = 1.0
+    """Factor on the scores of a system's sentences before they become probabilities; 0 makes them equal."""
+    alpha: float = 1.0
+    """rover: share of the votes in a word's score; the rest is the mean confidence of those who vote for it."""
+    null_confidence: float = 0.7
+    """rover: confidence of leaving a word out, where `alpha` is below 1."""
+    null_weight: float = 1.0
+    """rover: factor on the score of leaving a word out."""
+    lm_weight: float = 0.05
+    """rover-lm: factor on the n-gram's log-probabilities beside the logarithms of the votes."""
+    word_score: float = 0.0
+    """rover-lm: added for every word."""
+    mean: str = "arithmetic"
+    """average: of the probabilities, or (`geometric`) of their logarithms."""
+    candidates: int = 20
+    """correct: so many recombinations of the words at most, besides the systems' own sentences."""
+    llm_weight: float = 0.1
+    """correct: factor on the large model's log-probability; one word error to be expected costs 1."""
+    free: bool = False
+    """correct: the large model writes what it likes."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("mean", MEANS)):
+            if (value := getattr(self, name)) not in known:
+                raise DecodingError(f"{name} is {value!r}; {nearest(str(value), known)}")
+        if not isinstance(self.free, bool):
+            raise DecodingError(f"free is {self.free!r}; true or false is needed")
+        for name, (low, high) in _BOUNDS.items():
+            value, whole = getattr(self, name), isinstance(getattr(EnsembleOptions, name), int)
+            if not is_finite(value) or not low <= value <= high or (whole and int(value) != value):
+                kind = "whole number" if whole else "number"
+                raise DecodingError(f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is needed")
+            object.__setattr__(self, name, int(value) if whole else float(value))
+        object.__setattr__(self, "weights", _checked_weights(self.weights))
+
+    def changed(self, changes: Mapping[str, Any]) -> EnsembleOptions:
+        """These options with some fields changed; unknown names are refused with the nearest one."""
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise DecodingError(f"unknown option {name!r} of an ensemble; {nearest(name, known)}")
+        return replace(self, **changes)
+
+    @classmethod
+    def read(cls, path: str | Path) -> EnsembleOptions:
+        """Options from a YAML file. Raises ConfigError or DecodingError naming the file."""
+        return load_config(path, cls)
+
+    def write(self, path: str | Path) -> None:
+        """Write the YAML file that `read` reads."""
+        mapping = asdict(self) | {"weights": list(self.weights)}
+        write_whole(Path(path), yaml.safe_dump(mapping, sort_keys=False).encode())
+
+
+def _checked_weights(weights: Any) -> tuple[float, ...]:
+    if not isinstance(weights, list | tuple) or not all(is_finite(weight) and weight >= 0 for weight in weights):
+        raise DecodingError(f"weights is {weights!r}; a list of numbers of at least 0 is needed")
+    if weights and not sum(weights) > 0:
+        raise DecodingError("all weights are 0; one at least must be above")
+    return tuple(float(weight) for weight in weights)
+
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "nbest": (1, 1e6),
+    "score_scale": (0, 1e3),
+    "alpha": (0, 1),
+    "null_confidence": (0, 1),
+    "null_weight": (0, 1e3),
+    "lm_weight": (0, 1e3),
+    "word_score": (-1e3, 1e3),
+    "candidates": (1, 1e4),
+    "llm_weight": (0, 1e3),
+}

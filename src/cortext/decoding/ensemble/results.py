@@ -1,0 +1,261 @@
+"""Whole runs: what is combined is read, measured where the sentences are known, and written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.disk import disk_errors, replace_directory, temporary_name
+from cortext.decoding.ensemble.candidates import Candidates
+from cortext.decoding.ensemble.combine import Combined, Progress, check_method, combine
+from cortext.decoding.ensemble.correct import Corrector
+from cortext.decoding.ensemble.options import EnsembleOptions
+from cortext.decoding.ensemble.posteriors import Origin, decode_average
+from cortext.decoding.ensemble.sources import NBEST, read_evaluations, read_lists
+from cortext.decoding.nbest import hypothesis_json
+from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import DecoderOptions, NBest
+from cortext.errors import DataError, DecodingError
+from cortext.provenance import provenance
+from cortext.text.metrics import ErrorRate, edit_counts, error_rate
+from cortext.text.normalize import normalize
+
+Lm = str | Path | None
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What an ensemble made of its trials.
+
+    sources:   what was combined
+    combined:  of each trial
+    nbest:     the lists of averaged posteriors; None for other methods
+    log_probs: the averaged posteriors, float32 [P, V] of each trial, in the order of `origin`
+    """
+
+    options: EnsembleOptions
+    sources: tuple[str, ...]
+    trials: tuple[Candidates, ...]
+    combined: tuple[Combined, ...]
+    seconds: float
+    lm: str | None = None
+    nbest: tuple[NBest, ...] | None = None
+    log_probs: tuple[np.ndarray, ...] | None = None
+    origin: Origin | None = None
+
+    def error_rate(self, unit: str = "word") -> ErrorRate | None:
+        """WER (`word`) or CER (`char`) of the trials with a reference; None where there are none."""
+        return self._rate([combined.text for combined in self.combined], unit)
+
+    def system_rates(self) -> tuple[float, ...] | None:
+        """WER of each system's best sentences; None without references or where trials have other numbers of them."""
+        if len({len(trial.systems) for trial in self.trials}) != 1:
+            return None
+        systems = zip(*(trial.best for trial in self.trials), strict=True)
+        rates = [self._rate([" ".join(words) for words in texts], n_boot=0) for texts in systems]
+        return tuple(rate.rate for rate in rates if rate is not None and rate.rate is not None) or None
+
+    def oracle_rate(self) -> float | None:
+        """WER if of every trial the best candidate were known; None without references."""
+        texts = []
+        for trial in self.trials:
+            words = normalize(trial.reference or "").split()
+            candidates = [candidate.words for system in trial.systems for candidate in system[: self.options.nbest]]
+            texts.append(" ".join(min(candidates, key=lambda found: edit_counts(words, found).errors)))
+        rate = self._rate(texts, n_boot=0)
+        return None if rate is None else rate.rate
+
+    def _rate(self, texts: Sequence[str], unit: str = "word", n_boot: int = 1000) -> ErrorRate | None:
+        known = [(t.reference, text) for t, text in zip(self.trials, texts, strict=True) if t.reference is not None]
+        if not known:
+            return None
+        return error_rate([one for one, _ in known], [two for _, two in known], unit, n_boot)  # type: ignore[arg-type]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `cortext ensemble --json` prints. A rate is None without references."""
+        wer, cer = self.error_rate("word"), self.error_rate("char")
+        options = asdict(self.options)
+        return {
+            "method": self.options.method,
+            "n_trials": len(self.trials),
+            "n_words": wer.counts.reference_length if wer else 0,
+            "wer": wer.rate if wer else None,
+            "wer_ci95": [wer.low, wer.high] if wer and wer.low is not None else None,
+            "cer": cer.rate if cer else None,
+            "systems": list(self.sources),
+            "system_wer": self.system_rates(),
+            "oracle_wer": self.oracle_rate(),
+            "degraded": sum(combined.degraded is not None for combined in self.combined),
+            "seconds": round(self.seconds, 3),
+            "options": options,
+        }
+
+
+def combine_lists(
+    path: str | Path,
+    field: str,
+    options: EnsembleOptions | None = None,
+    *,
+    lm: Lm = None,
+    llm: Corrector | None = None,
+    progress: Progress | None = None,
+) -> Ensemble:
+    """Combine the sentences of a file (`read_lists`), with arguments and errors as `combine`; `lm` is a directory."""
+    options = options or EnsembleOptions()
+    check_method(options, lm is not None, llm is not None)
+    trials = read_lists(path, field)
+    return _combined(trials, (f"{path}: {field}",), options, lm, llm, progress)
+
+
+def combine_runs(
+    directories: Sequence[str | Path],
+    options: EnsembleOptions | None = None,
+    *,
+    lm: Lm = None,
+    llm: Corrector | None = None,
+    decoder: DecoderOptions | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Ensemble:
+    """Combine evaluation directories (`read_evaluations`), with arguments and errors as `combine`.
+
+    lm:      language-model directory, for `rover-lm` and `average`
+    decoder: options of the search, for `average`; without them those of the directories, which must be the same
+    threads: for that search
+    """
+    options = options or EnsembleOptions()
+    if options.method != "average":
+        check_method(options, lm is not None, llm is not None)
+        return _combined(read_evaluations(directories), tuple(map(str, directories)), options, lm, llm, progress)
+    if lm is None:
+        raise DecodingError("average needs a language-model directory", fix="give one with --lm")
+    start = time.perf_counter()
+    trials = read_evaluations(directories)
+    log_probs, nbest = decode_average(
+        directories, trials, lm, mean=options.mean, weights=options.weights, options=decoder, threads=threads,
+        progress=progress,
+    )  # fmt: skip
+    first = Origin.of(directories[0])
+    return Ensemble(
+        options,
+        tuple(map(str, directories)),
+        tuple(trials),
+        tuple(Combined(tuple(normalize(found[0].text).split()), found.degraded) for found in nbest),
+        time.perf_counter() - start,
+        str(lm),
+        tuple(nbest),
+        tuple(log_probs),
+        Origin(first.inventory, first.frame_ms, decoder or first.options),
+    )
+
+
+def _combined(
+    trials: Sequence[Candidates],
+    sources: tuple[str, ...],
+    options: EnsembleOptions,
+    lm: Lm,
+    llm: Corrector | None,
+    progress: Progress | None,
+) -> Ensemble:
+    model = LanguageModel.open(lm) if lm is not None and options.method == "rover-lm" else None
+    start = time.perf_counter()
+    combined = combine(trials, options, lm=model, llm=llm, progress=progress)
+    seconds = time.perf_counter() - start
+    return Ensemble(options, sources, tuple(trials), tuple(combined), seconds, None if model is None else str(lm))
+
+
+def check_replaceable(out: Path) -> None:
+    """Raise DataError unless `out` is absent, an empty directory, or what an ensemble wrote."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        ours = "ensemble" in json.loads((out / "metrics.json").read_text(encoding="utf-8"))["provenance"]
+    except (OSError, ValueError, TypeError, KeyError):
+        ours = False
+    if not ours:
+        raise DataError("exists and is not an ensemble's directory", where=out, fix="choose another name or remove it")
+
+
+def write_ensemble(found: Ensemble, out: str | Path) -> None:
+    """Write `out`: metrics.json, predictions.csv, nbest.jsonl and, of averaged posteriors, logits/*.npy.
+
+    Of averaged posteriors that is enough to be combined in turn. `out` appears when all is written; what an ensemble
+    wrote there earlier is replaced. Raises DataError for an `out` that holds something else or cannot be written.
+    """
+    out = Path(out)
+    check_replaceable(out)
+    folder = temporary_name(out)
+    try:
+        with disk_errors(out):
+            folder.mkdir(parents=True)
+            _write_json(folder / "metrics.json", _metrics(found))
+            _write_predictions(folder / "predictions.csv", found)
+            with (folder / NBEST).open("w", encoding="utf-8") as file:
+                for number in range(len(found.trials)):
+                    line = _nbest_line(found, number)
+                    file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            if found.log_probs is not None:
+                _write_logits(folder / "logits", found.trials, found.log_probs)
+            replace_directory(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _metrics(found: Ensemble) -> dict[str, Any]:
+    facts: dict[str, Any] = provenance() | {"ensemble": list(found.sources), "lm": found.lm}
+    if found.origin is not None:
+        origin = found.origin
+        inventory = {"name": origin.inventory.name, "symbols": origin.inventory.symbols}
+        facts |= {"inventory": inventory, "frame_ms": origin.frame_ms, "options": asdict(origin.options)}
+    return found.to_json() | {"provenance": facts}
+
+
+def _write_predictions(path: Path, found: Ensemble) -> None:
+    """Rows `id,text`; a trial that the evaluations left out keeps its row, with an empty text."""
+    rows = {str(trial.id): combined.text for trial, combined in zip(found.trials, found.combined, strict=True)}
+    before = Path(found.sources[0]) / path.name
+    if before.is_file():
+        with before.open(newline="", encoding="utf-8") as file:
+            numbers = [row[0] for row in csv.reader(file)][1:]
+        rows = {number: rows.get(number, "") for number in numbers} | rows
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("id", "text"))
+        table.writerows(rows.items())
+
+
+def _nbest_line(found: Ensemble, number: int) -> dict[str, Any]:
+    trial, combined = found.trials[number], found.combined[number]
+    unknown = dict.fromkeys(("score", "acoustic", "ngram", "llm"))
+    hypotheses: list[dict[str, Any]] = [{"text": combined.text, **unknown, "words": []}]
+    if found.nbest is not None:
+        hypotheses = [hypothesis_json(hypothesis) for hypothesis in found.nbest[number]]
+    return {
+        "id": trial.id,
+        "session": trial.session,
+        "block": trial.block,
+        "trial": trial.trial,
+        "reference": trial.reference,
+        "hypotheses": hypotheses,
+        "source": found.options.method,
+        "degraded": combined.degraded,
+    }
+
+
+def _write_logits(folder: Path, trials: Sequence[Candidates], log_probs: Sequence[np.ndarray]) -> None:
+    folder.mkdir()
+    for trial, log_probs_PV in zip(trials, log_probs, strict=True):
+        # float16 ends at -65504, and what is less is as good as impossible
+        np.save(folder / f"{trial.id:05d}.npy", np.maximum(log_probs_PV, -6e4).astype(np.float16))
+
+
+def _write_json(path: Path, mapping: dict[str, Any]) -> None:
+    path.write_text(json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")

@@ -1,0 +1,148 @@
+"""What is combined: evaluation directories of several runs over the same trials, or plain lists of sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cortext.decoding.ensemble.candidates import Candidate, Candidates
+from cortext.decoding.options import is_finite
+from cortext.errors import DataError, nearest
+from cortext.text.normalize import normalize
+
+NBEST = "nbest.jsonl"
+KEY = ("id", "session", "block", "trial")
+"""The fields that must agree for two lines to be of one trial."""
+
+
+def read_lists(path: str | Path, field: str) -> list[Candidates]:
+    """The trials of a file with a JSON object a line: `field` has a list of sentences, one of each system.
+
+    `id` (the line's number from 0 without it) and `reference` may be there too. Raises DataError naming the file and
+    line for whatever cannot be combined.
+    """
+    path = Path(path)
+    trials = []
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        if field not in line:
+            lists = [name for name, value in line.items() if isinstance(value, list)]
+            raise DataError(f"no field {field!r}; {nearest(field, lists or line)}", where=where)
+        texts, reference = line[field], line.get("reference")
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{field} is no list of sentences", where=where, fix="give another field with --field")
+        if reference is not None and not isinstance(reference, str):
+            raise DataError(f"reference is {reference!r}; a sentence is needed", where=where)
+        trials.append(Candidates.of(texts, id=line.get("id", number - 1), reference=reference))
+    return trials
+
+
+def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
+    """The trials of several evaluation directories, in the first one's order, with each one's n-best list.
+
+    Raises DataError where a directory lacks a trial that another has, or tells another reference for it.
+    """
+    if not directories:
+        raise DataError("nothing to combine", fix="give evaluation directories")
+    paths = [Path(directory) for directory in directories]
+    first, *others = (_read_nbest(path) for path in paths)
+    for path, other in zip(paths[1:], others, strict=True):
+        _check_same(paths[0], first, path, other)
+    trials = []
+    for key, line in first.items():
+        lists = (line["hypotheses"], *(other[key]["hypotheses"] for other in others))
+        systems = tuple(tuple(map(_candidate, found)) for found in lists)
+        number, session, block, trial = key
+        trials.append(Candidates(systems, number, session, block, trial, line["reference"]))
+    return trials
+
+
+def trial_name(trial: Candidates) -> str:
+    """How messages name a trial."""
+    return _name((trial.id, trial.session, trial.block, trial.trial))
+
+
+def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
+    """The lines of a directory's n-best file by what names their trials."""
+    path = directory / NBEST
+    if not path.is_file():
+        fix = "give a directory that cortext evaluate wrote with --lm"
+        raise DataError(f"no {NBEST}", where=directory, fix=fix)
+    found: dict[Any, dict[str, Any]] = {}
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        missing = [name for name in (*KEY, "reference", "hypotheses") if name not in line]
+        if missing:
+            raise DataError(f"no field {missing[0]!r}", where=where, fix="evaluate the run again")
+        key = tuple(line[name] for name in KEY)
+        _check_hypotheses(line["hypotheses"], where)
+        try:
+            is_new = key not in found
+        except TypeError:
+            raise DataError(f"{', '.join(KEY)} are {key}; numbers and names are needed", where=where) from None
+        if not is_new:
+            raise DataError(f"{_name(key)} is there twice", where=where, fix="evaluate the run again")
+        found[key] = line
+    return found
+
+
+def _check_hypotheses(hypotheses: Any, where: str) -> None:
+    if not isinstance(hypotheses, list) or not hypotheses:
+        raise DataError("hypotheses is no list of sentences", where=where, fix="evaluate the run again")
+    for hypothesis in hypotheses:
+        score = hypothesis.get("score") if isinstance(hypothesis, dict) else "none"
+        if not isinstance(hypothesis, dict) or not isinstance(hypothesis.get("text"), str):
+            raise DataError("a hypothesis has no text", where=where, fix="evaluate the run again")
+        if score is not None and not is_finite(score):
+            raise DataError(f"the score of a hypothesis is {score!r}; a number is needed", where=where)
+
+
+def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, Any]) -> None:
+    fix = "combine evaluations of the same split of the same data"
+    for key in first:
+        if key not in second:
+            raise DataError(f"lacks {_name(key)}, which {one} has", where=two, fix=fix)
+        theirs, ours = (lines[key]["reference"] for lines in (first, second))
+        if (theirs is None) != (ours is None) or (ours is not None and normalize(ours) != normalize(theirs)):
+            raise DataError(f"the reference of {_name(key)} is {ours!r}, in {one} {theirs!r}", where=two, fix=fix)
+    for key in second:
+        if key not in first:
+            raise DataError(f"has {_name(key)}, which {one} lacks", where=two, fix=fix)
+
+
+def _candidate(hypothesis: dict[str, Any]) -> Candidate:
+    words = tuple(normalize(hypothesis["text"]).split())
+    sure = [word.get("confidence") for word in hypothesis.get("words") or () if isinstance(word, dict)]
+    known = tuple(float(value) for value in sure if isinstance(value, int | float) and 0 <= value <= 1)
+    return Candidate(words, hypothesis.get("score"), known if len(known) == len(sure) == len(words) else None)
+
+
+def _name(key: Sequence[Any]) -> str:
+    number, session, block, trial = key
+    return f"trial {number}" if session is None else f"trial {number} ({session}/block {block}/trial {trial})"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbers, from 1, and objects of the lines that are not empty."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=path) from None
+    except UnicodeDecodeError:
+        raise DataError("is no text", where=path, fix="give a file with a JSON object a line") from None
+    any_line = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        any_line = True
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError):
+            parsed = None
+        if not isinstance(parsed, dict):
+            raise DataError("is no JSON object", where=f"{path}, line {number}")
+        yield number, parsed
+    if not any_line:
+        raise DataError("holds no trials", where=path)
