@@ -22,6 +22,10 @@ SUM_TOLERANCE = 1e-2
 """How far the log of a frame's summed probabilities may be from 0; float16 rounding stays below it."""
 
 
+Progress = Callable[[int, int], None]
+"""Called with what is done and how much there is."""
+
+
 class Utterance(Protocol):
     """The search through one utterance. Frames are checked before they come here."""
 
@@ -73,7 +77,9 @@ class LargeModel(Protocol):
     def hook(self, options: DecoderOptions, context: str) -> Hook | None:
         """What sees the live hypotheses of one utterance, every `options.llm.every_frames` frames, and adds scores."""
 
-    def rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
+    def rank(
+        self, lists: Sequence[NBest], options: DecoderOptions, context: str, progress: Progress | None = ...
+    ) -> list[NBest]:
         """The sentences of each list with the model's scores, best first; an NBest says in `degraded` what failed."""
 
 
@@ -98,8 +104,10 @@ class Session:
         inventory: Inventory,
         llm: LargeModel | None = None,
         context: str = "",
+        hook: Hook | None = None,
     ) -> None:
         self._utterance: Utterance | None = utterance
+        self._hook = hook
         self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
         self._searched_llm = options.llm
 
@@ -132,7 +140,7 @@ class Session:
 
     def finish(self) -> NBest:
         """The candidate sentences, best first. Ends the session."""
-        nbest = self._open().finish()
+        nbest = _told(self._open().finish(), self._hook)
         self._utterance = None
         return nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
 
@@ -226,20 +234,31 @@ class Decoder:
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
         nbest = self._search(log_probs_PV, inventory, self._words.with_bonuses(hotwords or {}), context)
-        return nbest if self._llm is None else self._llm.rank([nbest], self.options, context)[0]
+        return self.rank([nbest], context)[0]
 
     def decode_batch(
         self,
         log_probs: Sequence[np.ndarray],
         inventory: Inventory | str,
         threads: int = 1,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
         """`decode` for each utterance, in `threads` threads; the results do not depend on their number.
 
         All utterances are checked before any is decoded; the error says which one it is.
         """
+        return self.rank(self.search_batch(log_probs, inventory, threads, progress, context), context)
+
+    def search_batch(
+        self,
+        log_probs: Sequence[np.ndarray],
+        inventory: Inventory | str,
+        threads: int = 1,
+        progress: Progress | None = None,
+        context: str = "",
+    ) -> list[NBest]:
+        """`decode_batch` before a large model ranks the sentences: with `rank` after it, it is the same."""
         inventory = get_inventory(inventory)
         for number, log_probs_PV in enumerate(log_probs):
             try:
@@ -259,19 +278,26 @@ class Decoder:
                     progress(len(found), len(log_probs))
         finally:  # after Ctrl-C nothing that has not begun is decoded
             pool.shutdown(cancel_futures=True)
-        return found if self._llm is None else self._llm.rank(found, self.options, context)
+        return found
+
+    def rank(self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None) -> list[NBest]:
+        """The lists of `search_batch` as the large model ranks them; as they are without one."""
+        return list(lists) if self._llm is None else self._llm.rank(lists, self.options, context, progress)
 
     def _search(self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str) -> NBest:
         """The candidate sentences of a whole utterance before a large model ranks them."""
-        utterance = self._start(inventory, words, context)
+        hook = self._hook(context)
+        utterance = self._start(inventory, words, hook)
         utterance.advance(log_probs_PV)
-        return utterance.finish()
+        return _told(utterance.finish(), hook)
 
-    def _start(self, inventory: Inventory, words: WordChanges, context: str) -> Utterance:
+    def _hook(self, context: str) -> Hook | None:
+        return None if self._llm is None else self._llm.hook(self.options, context)
+
+    def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> Utterance:
         options = _searched(self.options, self._llm)
         if self._llm is None:
             return self._engine.start(options, inventory, words)
-        hook = self._llm.hook(self.options, context)
         return self._engine.start(options, inventory, words, hook, options.llm.every_frames)
 
     def session(
@@ -296,7 +322,9 @@ class Decoder:
         inventory = get_inventory(inventory)
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
         if hook is None:
-            return Session(self._start(inventory, changes, context), self.options, inventory, self._llm, context)
+            hook = self._hook(context)
+            utterance = self._start(inventory, changes, hook)
+            return Session(utterance, self.options, inventory, self._llm, context, hook)
         if self._llm is not None:
             raise DecodingError("a hook cannot be used beside a large model", fix="open it with_llm(None)")
         utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
@@ -314,6 +342,12 @@ class Decoder:
 
 def _searched(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions:
     return options if llm is None else llm.search_options(options)
+
+
+def _told(nbest: NBest, hook: Hook | None) -> NBest:
+    """The list, which says so where a large model could not take part in the search to its end (`Fusion.failed`)."""
+    why = getattr(hook, "failed", None)
+    return nbest if why is None else NBest(nbest, f"searched without the large model: {why}")
 
 
 def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:

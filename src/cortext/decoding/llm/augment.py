@@ -1,0 +1,83 @@
+"""More candidates for a large model, made by exchanging words between the best ones.
+
+The exchange follows language_model/language-model-standalone.py of the public NEJM 2024 release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from cortext.decoding.options import DecoderOptions, Hypothesis
+from cortext.text.metrics import align
+
+
+def augmented(
+    hypotheses: Sequence[Hypothesis], options: DecoderOptions, top: int, penalty_fraction: float
+) -> list[Hypothesis]:
+    """The hypotheses, and those that come of two of the best `top` exchanging one word; best first.
+
+    Two sentences of equal length exchange the words in which they differ, one at a time. What comes of it has the
+    mean of their scores, less a fraction of its size.
+    """
+    known = {hypothesis.text for hypothesis in hypotheses}
+    made: list[Hypothesis] = []
+    best = [(hypothesis, hypothesis.text.split()) for hypothesis in hypotheses[:top]]
+    for place, (left, left_words) in enumerate(best):
+        for right, right_words in best[place + 1 :]:
+            if len(left_words) != len(right_words):
+                continue
+            for one, other, at, word in _exchanges((left, left_words), (right, right_words)):
+                text = " ".join([*one.text.split()[:at], word, *one.text.split()[at + 1 :]])
+                if text not in known:
+                    known.add(text)
+                    made.append(_between(text, one, other, at, options, penalty_fraction))
+    return sorted([*hypotheses, *made], key=lambda hypothesis: -hypothesis.score)  # stable: found before made
+
+
+def _exchanges(
+    left: tuple[Hypothesis, list[str]], right: tuple[Hypothesis, list[str]]
+) -> Iterable[tuple[Hypothesis, Hypothesis, int, str]]:
+    """For each word in which two sentences differ, and for each of them: it, the other, the place, the other's word."""
+    at_left = at_right = 0
+    for ours, theirs in align(left[1], right[1]):
+        if ours is not None and theirs is not None and ours != theirs:
+            yield left[0], right[0], at_left, theirs
+            yield right[0], left[0], at_right, ours
+        at_left += ours is not None
+        at_right += theirs is not None
+
+
+def _between(
+    text: str, one: Hypothesis, other: Hypothesis, at: int, options: DecoderOptions, fraction: float
+) -> Hypothesis:
+    """The first hypothesis with a word of the other in place `at`; their scores are halved between them."""
+
+    def mean(ours: float, theirs: float) -> float:
+        middle = (ours + theirs) / 2
+        return middle - fraction * abs(middle)
+
+    def rest(hypothesis: Hypothesis) -> float:
+        ranked = options.acoustic_scale * hypothesis.acoustic_score + options.lm_weight * hypothesis.lm_score
+        return hypothesis.score - ranked
+
+    acoustic, ngram = mean(one.acoustic_score, other.acoustic_score), mean(one.lm_score, other.lm_score)
+    words = one.words
+    if len(words) == len(text.split()):
+        words = (*words[:at], replace(words[at], word=text.split()[at], confidence=None), *words[at + 1 :])
+    return replace(
+        one,
+        text=text,
+        score=options.acoustic_scale * acoustic + options.lm_weight * ngram + (rest(one) + rest(other)) / 2,
+        acoustic_score=acoustic,
+        lm_score=ngram,
+        words=words,
+        llm_score=_half(one.llm_score, other.llm_score),
+        sil_score=(one.sil_score + other.sil_score) / 2,
+        hotword_score=(one.hotword_score + other.hotword_score) / 2,
+        confidence=None,
+    )
+
+
+def _half(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or theirs is None else (ours + theirs) / 2

@@ -1,0 +1,129 @@
+"""A large language model beside the n-gram of a `Decoder`: it ranks the sentences, and may take part in the search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cortext.decoding.engine import Hook
+from cortext.decoding.llm.augment import augmented
+from cortext.decoding.llm.model import CausalLM
+from cortext.decoding.llm.scoring import score_texts
+from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
+from cortext.errors import LanguageModelError
+
+LISTS_AT_ONCE = 16
+"""So many lists are ranked together; what fails, fails for them alone."""
+
+
+class LanguageReader:
+    """A causal language model as `Decoder.with_llm` takes it. Threads and decoders may share one.
+
+    lm: the model
+    """
+
+    def __init__(self, lm: CausalLM) -> None:
+        self.lm = lm
+
+    @classmethod
+    def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> LanguageReader:
+        """The model of a directory or of the Hugging Face Hub; arguments and errors are those of `CausalLM.load`."""
+        return cls(CausalLM.load(name, lora, device))
+
+    def describe(self) -> dict[str, Any]:
+        """What a result file should say about the model."""
+        return self.lm.describe()
+
+    def search_options(self, options: DecoderOptions) -> DecoderOptions:
+        """What the search is told: in fusion more words of history, and interpolation whatever the form.
+
+        Adding w * llm to lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of lm_weight + w, so
+        that what the n-gram says of an unfinished word has the size that the whole word will have.
+        """
+        llm = options.llm
+        if not llm.weight or llm.mode != "fusion":
+            return options
+        changes: dict[str, Any] = {"history_words": max(options.history_words, llm.history_words)}
+        if llm.form == "add":
+            both = options.lm_weight + llm.weight
+            changes["lm_weight"] = both
+            changes["llm"] = replace(llm, form="interpolate", weight=llm.weight / both)
+        return options.changed(changes)
+
+    def hook(self, options: DecoderOptions, context: str) -> Hook | None:
+        """What adds the model's scores to the live hypotheses of one utterance; None where it only ranks at the end."""
+        if not options.llm.weight or options.llm.mode != "fusion":
+            return None
+        from cortext.decoding.llm.fusion import Fusion
+
+        return Fusion(self.lm, options, context)
+
+    def rank(
+        self,
+        lists: Sequence[NBest],
+        options: DecoderOptions,
+        context: str = "",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[NBest]:
+        """The sentences of each list with the model's scores, best first, and those made by exchanging words.
+
+        A weight of 0 leaves the lists as they are. Where the model fails, the n-gram's list is returned, and says why
+        in `degraded`.
+        """
+        if not options.llm.weight:
+            return list(lists)
+        ranked: list[NBest] = []
+        for start in range(0, len(lists), LISTS_AT_ONCE):
+            ranked += self._rank(lists[start : start + LISTS_AT_ONCE], options, context)
+            if progress:
+                progress(len(ranked), len(lists))
+        return ranked
+
+    def _rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
+        llm = options.llm
+        longer = [augmented(nbest, options, llm.augment, llm.augment_penalty) for nbest in lists]
+        texts = list(dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses))
+        try:
+            scores = score_texts(self.lm, texts, context, llm.variants)
+        except LanguageModelError as error:
+            return [_without(nbest, options, str(error)) for nbest in lists]
+        said = {
+            text: score.log_prob - llm.token_penalty * score.n_tokens if score.n_tokens else None
+            for text, score in zip(texts, scores, strict=True)
+        }
+        return [
+            _ranked([replace(found, llm_score=said[found.text]) for found in hypotheses], options, nbest.degraded)
+            for hypotheses, nbest in zip(longer, lists, strict=True)
+        ]
+
+
+def _ranked(hypotheses: Sequence[Hypothesis], options: DecoderOptions, degraded: str | None) -> NBest:
+    """The hypotheses by their whole scores, with the share of each in the summed probabilities."""
+    scored = [replace(found, score=_score(found, options)) for found in hypotheses]
+    scored.sort(key=lambda found: -found.score)
+    best = scored[0].score
+    parts = [math.exp(found.score - best) if math.isfinite(best) else 1.0 for found in scored]
+    total = math.fsum(parts)
+    return NBest((replace(found, confidence=part / total) for found, part in zip(scored, parts, strict=True)), degraded)
+
+
+def _score(found: Hypothesis, options: DecoderOptions) -> float:
+    """The whole score. Of a sentence without tokens the large model says what the n-gram says."""
+    ngram, llm = options.llm.shares(options.lm_weight)
+    said = found.lm_score if found.llm_score is None else found.llm_score
+    rest = options.word_score * len(found.text.split()) + found.sil_score + found.hotword_score
+    return options.acoustic_scale * found.acoustic_score + ngram * found.lm_score + llm * said + rest
+
+
+def _without(nbest: NBest, options: DecoderOptions, why: str) -> NBest:
+    """The list as the n-gram ranks it, where the large model failed; what it added in the search is taken away."""
+    why = f"without the large model: {why}"
+    if all(found.llm_score is None for found in nbest):
+        return NBest(nbest, why)
+    plain = options.changed({"llm": {"weight": 0.0}})
+    scored = [replace(found, llm_score=None) for found in nbest]
+    scored = [replace(found, score=_score(found, plain)) for found in scored]
+    return NBest(sorted(scored, key=lambda found: -found.score), why)
