@@ -47,7 +47,7 @@ class DecoderFiles:
     """
 
     lm: Path
-    options: DecoderOptions = DecoderOptions()
+    options: DecoderOptions
     engine: str = "native"
     llm: LargeModelFiles | None = None
 

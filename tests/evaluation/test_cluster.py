@@ -1,0 +1,84 @@
+"""A split on a Ray cluster of two workers gives what one machine gives."""
+
+import json
+import sys
+import warnings
+
+import pytest
+
+from cortext.cli import run as cortext
+from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding.fake import fake_log_probs
+from cortext.errors import DecodingError, MissingLibrary, RunError
+from cortext.evaluation import evaluate
+from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.text.phonemes import RELEASE
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """A cluster on this machine."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield ray
+        ray.shutdown()
+
+
+@pytest.mark.slow
+def test_predictions_and_lists_are_those_of_one_machine_byte_for_byte(tiny, tmp_path, two_workers):
+    options = {"nbest": 20, "lattice_beam": 20.0}
+    here = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "here", options=options)
+    there = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "there", options=options, ray="local")
+    for name in ("predictions.csv", "nbest.jsonl"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert len((tmp_path / "there" / "nbest.jsonl").read_text().splitlines()) == 6
+    assert max(len(json.loads(line)["hypotheses"]) for line in (tmp_path / "here" / "nbest.jsonl").open()) > 1
+    assert there.wer == here.wer
+    assert two_workers.is_initialized()  # it was there before, and is not ours to end
+
+
+@pytest.mark.slow
+def test_the_verbs_take_a_cluster(tiny, tmp_path, two_workers, capsys):
+    base = [tiny.run, "--data", tiny.data, "--lm", tiny.lm]
+    for name, more in (("here", []), ("there", ["--ray", "local"])):
+        assert cortext([str(part) for part in ("decode", *base, "--out", tmp_path / f"{name}.csv", *more)]) == 0
+        assert cortext([str(part) for part in ("evaluate", *base, "--out", tmp_path / name, *more, "--json")]) == 0
+    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+    assert (tmp_path / "there/nbest.jsonl").read_bytes() == (tmp_path / "here/nbest.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_order_is_kept_whatever_the_number_of_tasks(tiny, two_workers, monkeypatch):
+    sentences = ["i see you", "you see me", "we see you", "me and you", "you", "i see me", "we"]
+    log_probs = [fake_log_probs(sentence, 0.5, n, "release") for n, sentence in enumerate(sentences)]
+    expected = Decoder.from_dir(tiny.lm).decode_batch(log_probs, "release")
+    told = []
+    for per_cpu in (1, 2, 100):
+        monkeypatch.setattr("cortext.evaluation.cluster.TASKS_PER_CPU", per_cpu)
+        files = DecoderFiles(tiny.lm, DecoderOptions())
+        found = decode_on_cluster("local", files, log_probs, RELEASE, progress=lambda *done: told.append(done))
+        assert found == expected
+    assert told[-1] == (7, 7)
+
+
+@pytest.mark.slow
+def test_what_the_user_did_wrong_comes_back_as_one_line(tiny, two_workers, tmp_path):
+    log_probs = [fake_log_probs("you", 0.5, 0, "release")]
+    files = DecoderFiles(tmp_path / "nowhere", DecoderOptions())
+    with pytest.raises(Exception, match="nowhere") as caught:
+        decode_on_cluster("local", files, log_probs, RELEASE)
+    assert type(caught.value).__module__ == "cortext.errors"
+    with pytest.raises(DecodingError, match="sum to"):
+        decode_on_cluster("local", DecoderFiles(tiny.lm, DecoderOptions()), [log_probs[0] + 1], RELEASE)
+
+
+def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(tiny, tmp_path, monkeypatch):
+    with pytest.raises(RunError, match=r"Ray at '127.0.0.1:1' cannot be reached"):
+        evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):
+        evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="local")
+    assert not (tmp_path / "out").exists()
