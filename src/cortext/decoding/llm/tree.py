@@ -1,0 +1,343 @@
+"""Sentences that begin alike, scored by a causal language model that reads each token once.
+
+A tree holds the tokens of all hypotheses, and one cache the keys and values of its tokens in the order in which they
+came. A forward pass reads the new tokens of all hypotheses at once: each has its depth as its position, and sees its
+ancestors and itself. So far this is how trees of guesses are verified in speculative decoding (SpecInfer, arXiv
+2305.09781); here the tree lives as long as an utterance, and loses the branches that the search has left.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cortext.decoding.llm.explain import out_of_memory
+from cortext.decoding.llm.pool import FIRST_ROWS, PoolCache, Rows, additive_mask, plain_layers
+from cortext.errors import DecodingError
+
+if TYPE_CHECKING:
+    from cortext.decoding.llm.model import CausalLM
+
+MIB = 2**20
+
+ROWS_AT_ONCE = 64
+"""Rows of scores over the whole vocabulary that are in memory at once."""
+
+
+class Node:
+    """One token after those of its parent. Without a slot the model's memory of it is not at hand.
+
+    log_prob:    of all tokens from the first of the sentence to this one; None: not known yet
+    slot:        its row in the cache, or -1
+    last_needed: number of the last call that needed its row
+    """
+
+    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "slot", "token")
+
+    def __init__(self, parent: Node | None, token: int, depth: int) -> None:
+        self.parent, self.token, self.depth = parent, token, depth
+        self.children: dict[int, Node] = {}
+        self.log_prob: float | None = None
+        self.slot, self.last_needed = -1, 0
+
+    def path(self) -> list[Node]:
+        """The nodes from below the root to this one."""
+        backwards, node = [], self
+        while node.parent is not None:
+            backwards.append(node)
+            node = node.parent
+        return backwards[::-1]
+
+
+class TokenTree:
+    """Log-probabilities of token sequences after a prefix.
+
+    Not for two threads at once; not to be used any more after an exception.
+
+    prefix:   tokens before every sequence; at least one
+    cache_mb: bound on the memory of the cache; a single sequence is read whatever it takes
+    window:   tokens that all layers see, as `shape` tells it; None: all in the model's window
+    longest:  most tokens that a sequence can have
+    evaluated: tokens that the model has read, the prefix and what was read again included
+    passes:    forward passes
+    peak_mb:   the most memory that the cache has held
+    """
+
+    def __init__(self, lm: CausalLM, prefix: Sequence[int], cache_mb: float = 512.0, window: int | None = None) -> None:
+        if not len(prefix):
+            raise DecodingError("a token tree needs a prefix of at least one token")
+        self._lm, self._prefix = lm, list(prefix)
+        self.longest = min(lm.window, window or lm.window) - len(prefix)
+        self._cache_bytes = int(cache_mb * MIB)
+        self._root = Node(None, self._prefix[-1], len(prefix) - 1)
+        self._root.log_prob, self._root.slot = 0.0, len(prefix) - 1
+        self._cached: list[Node] = [self._root]
+        self._cache, self._outputs, self._totals = PoolCache(), Rows(), Rows()
+        self._most = FIRST_ROWS
+        self._calls = self.evaluated = self.passes = 0
+        self.peak_mb = 0.0
+
+    @torch.inference_mode()
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """Natural log-probability of each token sequence after the prefix.
+
+        Raises DecodingError for a sequence that the model's window does not hold.
+        """
+        self._calls += 1
+        if not self.passes:
+            self._read_prefix()
+        ends = [self._node(sequence) for sequence in sequences]
+        unknown = sorted({id(node): node for node in ends if node.log_prob is None}.values(), key=lambda n: n.depth)
+        while unknown:
+            group, new = self._group(unknown)
+            if new:
+                self._evaluate(new)
+            self._fill(group)
+            unknown = unknown[len(group) :]
+        return [float(node.log_prob or 0.0) for node in ends]
+
+    @torch.inference_mode()
+    def retain(self, sequences: Iterable[Sequence[int]]) -> None:
+        """Forget what is neither one of these sequences nor a beginning of one."""
+        kept = {id(self._root)}
+        for sequence in sequences:
+            node: Node | None = self._root
+            for token in sequence:
+                node = node.children.get(token) if node else None
+                if node is None:
+                    break
+                kept.add(id(node))
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            node.children = {token: child for token, child in node.children.items() if id(child) in kept}
+            stack.extend(node.children.values())
+        for node in self._cached:
+            if id(node) not in kept:
+                node.slot = -1
+        dead = sum(node.slot < 0 for node in self._cached)
+        if dead > max(FIRST_ROWS // 4, len(self._cached) // 2):
+            self._compact()
+
+    @property
+    def n_cached(self) -> int:
+        """Rows in the cache that are in use, the prefix's included."""
+        return len(self._prefix) - 1 + sum(node.slot >= 0 for node in self._cached)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that the cache holds."""
+        return sum(rows.capacity * rows.row_bytes for rows in self._rows())
+
+    def _node(self, sequence: Sequence[int]) -> Node:
+        if len(sequence) > self.longest:
+            raise DecodingError(
+                f"a hypothesis has {len(sequence)} tokens, and the model's window has room for {self.longest}"
+            )
+        node = self._root
+        for token in sequence:
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = Node(node, token, node.depth + 1)
+            node = child
+        return node
+
+    def _read_prefix(self) -> None:
+        tokens = torch.tensor([self._prefix], device=self._lm.device)
+        outputs_NF, totals_N = self._read(dict(input_ids=tokens), n_last=1)
+        self._outputs.append(outputs_NF)
+        self._totals.append(totals_N[:, None])
+        row_bytes = sum(rows.row_bytes for rows in self._rows())
+        self._most = max(1, self._cache_bytes // row_bytes)
+        for rows in self._rows():
+            rows.most = self._most
+
+    def _group(self, unknown: list[Node]) -> tuple[list[Node], list[Node]]:
+        """The first of some nodes without scores whose ancestors fit into the cache, and those to be evaluated."""
+        needed: set[int] = {id(self._root)}
+        group: list[Node] = []
+        new: list[Node] = []
+        room = self._most - len(self._prefix)
+        for end in unknown:
+            path = [node for node in end.path()[:-1] if id(node) not in needed]
+            if group and len(needed) - 1 + len(path) > room:
+                break
+            group.append(end)
+            for node in path:
+                needed.add(id(node))
+                node.last_needed = self._calls
+                if node.slot < 0:
+                    new.append(node)
+        self._make_room(len(new), needed)
+        return group, new
+
+    def _make_room(self, n_new: int, needed: set[int]) -> None:
+        """Take leaves out of the cache, those first that were needed longest ago, until new rows fit."""
+        n_used = len(self._prefix) - 1 + len(self._cached)
+        if n_used + n_new <= self._most:
+            return
+        excess = self.n_cached + n_new - self._most
+        if excess > 0:
+            leaves = _leaves(self._cached)
+            while excess > 0:
+                spare = sorted((node for node in leaves if id(node) not in needed), key=lambda node: node.last_needed)
+                if not spare:
+                    break  # one sequence alone is longer than the bound
+                for node in spare[:excess]:
+                    node.slot = -1
+                excess -= len(spare[:excess])
+                leaves = _leaves(self._cached)
+        self._compact()
+
+    def _compact(self) -> None:
+        self._cached = [node for node in self._cached if node.slot >= 0]
+        first = len(self._prefix) - 1
+        slots = torch.tensor([*range(first), *(node.slot for node in self._cached)], device=self._lm.device)
+        for rows in self._cache.pools:
+            rows.keep(slots)
+        for rows in (self._outputs, self._totals):
+            rows.keep(slots[first:] - first)
+        for slot, node in enumerate(self._cached, start=first):
+            node.slot = slot
+
+    def _evaluate(self, new: list[Node]) -> None:
+        """One forward pass for tokens that the cache lacks; each comes after its ancestors."""
+        first = len(self._prefix) - 1
+        n_used = first + len(self._cached)
+        for slot, node in enumerate(new, start=n_used):
+            node.slot = slot
+        device, dtype = self._lm.device, self._lm.network.dtype
+        outputs_NF, totals_N = self._read(
+            dict(
+                input_ids=torch.tensor([[node.token for node in new]], device=device),
+                position_ids=torch.tensor([[node.depth for node in new]], device=device),
+                attention_mask=additive_mask(self._visible(new, n_used + len(new)).to(device), dtype),
+            )
+        )
+        self._outputs.append(outputs_NF)
+        self._totals.append(totals_N[:, None])
+        self._cached += new
+
+    def _visible(self, new: list[Node], n_slots: int) -> Tensor:
+        """Which slots each new token sees, bool [N, n_slots]: its ancestors' and its own."""
+        visible_NK = torch.zeros((len(new), n_slots), dtype=torch.bool)
+        visible_NK[:, : len(self._prefix)] = True
+        pairs = [(row, each.slot) for row, node in enumerate(new) for each in node.path()]
+        rows, slots = torch.tensor(pairs).T
+        visible_NK[rows, slots] = True
+        return visible_NK
+
+    def _read(self, inputs: dict[str, Any], n_last: int | None = None) -> tuple[Tensor, Tensor]:
+        """What the model says after its inputs (or the last of them), and the log of the summed exponentials of logits.
+
+        outputs [N, F] are hidden states where logits are their products with a matrix, else the logits themselves: a
+        state takes far less memory, and one of its logits is a product of two rows. [N] sums are float32.
+        """
+        n_tokens = inputs["input_ids"].shape[1]
+        lm, inputs = self._lm, dict(**inputs, past_key_values=self._cache, use_cache=True)
+        last = slice(-n_last if n_last else None, None)
+        with lm.lock:
+            if lm.splits:
+                outputs_NF = lm.body(**inputs).last_hidden_state[0, last]
+                totals = [lm.head(part).float().logsumexp(dim=-1) for part in outputs_NF.split(ROWS_AT_ONCE)]
+            else:
+                outputs_NF = lm.network(**inputs).logits[0, last].float()
+                totals = [outputs_NF.logsumexp(dim=-1)]
+        self.passes += 1
+        self.evaluated += n_tokens
+        self.peak_mb = max(self.peak_mb, self.cache_bytes / MIB)
+        return outputs_NF, torch.cat(totals)
+
+    def _logits(self, outputs_NF: Tensor, tokens_N: Tensor) -> Tensor:
+        """The logit of one token by each row of outputs, float32 [N]."""
+        if not self._lm.splits:
+            return outputs_NF.gather(1, tokens_N[:, None])[:, 0]
+        head = self._lm.head
+        logits_N: Tensor = (outputs_NF.float() * head.weight[tokens_N].float()).sum(dim=-1)
+        return logits_N if head.bias is None else logits_N + head.bias[tokens_N].float()
+
+    def _fill(self, ends: list[Node]) -> None:
+        """Scores of nodes and of their ancestors, from the outputs of their parents."""
+        nodes = list({id(node): node for end in ends for node in end.path() if node.log_prob is None}.values())
+        parents = [node.parent for node in nodes if node.parent is not None]
+        first, device = len(self._prefix) - 1, self._lm.device
+        rows_N = torch.tensor([parent.slot - first for parent in parents], device=device)
+        tokens_N = torch.tensor([node.token for node in nodes], device=device)
+        logits_N = self._logits(self._outputs.rows[rows_N], tokens_N)
+        gains = (logits_N - self._totals.rows[rows_N, 0]).tolist()
+        for node, parent, gain in zip(nodes, parents, gains, strict=True):
+            assert parent.log_prob is not None
+            node.log_prob = parent.log_prob + gain
+
+    def _rows(self) -> list[Rows]:
+        return [*self._cache.pools, self._outputs, self._totals]
+
+
+def _leaves(cached: list[Node]) -> list[Node]:
+    """Nodes in the cache without a child there."""
+    with_children = {id(node.parent) for node in cached if node.slot >= 0}
+    return [node for node in cached if node.slot >= 0 and node.parent and id(node) not in with_children]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Whether hypotheses can be a tree; other models need each sentence from its beginning.
+
+    window: tokens that all layers of the model see, where that is bounded
+    """
+
+    is_tree: bool
+    window: int | None = None
+
+
+_shapes: weakref.WeakKeyDictionary[CausalLM, Shape] = weakref.WeakKeyDictionary()
+_probing = threading.RLock()
+
+
+def shape(lm: CausalLM) -> Shape:
+    """Whether a model can read a tree: tried out with a few tokens the first time, and remembered."""
+    with _probing:
+        if lm not in _shapes:
+            _shapes[lm] = _probed(lm)
+        return _shapes[lm]
+
+
+def _probed(lm: CausalLM) -> Shape:
+    """Three branches in two calls, and each by itself. Raises what says that memory has run out."""
+    plain, window = plain_layers(lm.network.config)
+    n_tokens = lm.vocab_size
+    tokens = [n_tokens * (2 * each + 1) // 16 for each in range(8)]
+    one, two, three = tokens[:4], [*tokens[:2], *tokens[4:6]], [tokens[6], *tokens[2:5]]
+    prefix = lm.prefix()
+    if not plain or min(lm.window, window or lm.window) < len(prefix) + len(one):
+        return Shape(is_tree=False)
+    expected, spread = _plain(lm, prefix, [one, two, three])
+    tolerance = 1e-5 + spread * (5e-3 if lm.network.dtype == torch.float32 else 0.1)
+    try:
+        tree = TokenTree(lm, prefix, window=window)
+        found = [*tree.score([one]), *tree.score([three, two])[::-1]]
+    except Exception as error:  # whatever a model raises that cannot be read so
+        if out_of_memory(error):
+            raise
+        return Shape(is_tree=False)
+    worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+    return Shape(is_tree=worst <= tolerance, window=window)
+
+
+@torch.inference_mode()
+def _plain(lm: CausalLM, prefix: list[int], sequences: list[list[int]]) -> tuple[list[float], float]:
+    """Log-probabilities of sequences, each read alone, and how far the logits of a row are from each other."""
+    scores, spread = [], 0.0
+    for sequence in sequences:
+        with lm.lock:
+            logits_NV = lm.network(input_ids=torch.tensor([prefix + sequence], device=lm.device)).logits[0].float()
+        rows_NV = logits_NV[len(prefix) - 1 : -1].log_softmax(dim=-1)
+        scores.append(rows_NV[torch.arange(len(sequence)), torch.tensor(sequence)].sum().item())
+        spread = max(spread, rows_NV.std(dim=-1).mean().item())
+    return scores, spread
