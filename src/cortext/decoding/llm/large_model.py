@@ -11,7 +11,7 @@ from typing import Any
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.scoring import score_texts
+from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.errors import LanguageModelError
 
@@ -83,26 +83,36 @@ class LanguageReader:
         return ranked
 
     def _rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
+        try:
+            read = self.read(lists, options, context)
+        except LanguageModelError as error:
+            return [_without(nbest, options, str(error)) for nbest in lists]
+        return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
+
+    def read(
+        self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
+    ) -> list[list[tuple[Hypothesis, TextScore]]]:
+        """The sentences of each list, and those made by exchanging words, with what the model says of them.
+
+        From that `ranked` makes lists for any weights. Raises LanguageModelError where the model fails.
+        """
         llm = options.llm
         longer = [augmented(nbest, options, llm.augment, llm.augment_penalty) for nbest in lists]
         texts = list(dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses))
-        try:
-            scores = score_texts(self.lm, texts, context, llm.variants)
-        except LanguageModelError as error:
-            return [_without(nbest, options, str(error)) for nbest in lists]
-        said = {
-            text: score.log_prob - llm.token_penalty * score.n_tokens if score.n_tokens else None
-            for text, score in zip(texts, scores, strict=True)
-        }
-        return [
-            _ranked([replace(found, llm_score=said[found.text]) for found in hypotheses], options, nbest.degraded)
-            for hypotheses, nbest in zip(longer, lists, strict=True)
-        ]
+        scores = dict(zip(texts, score_texts(self.lm, texts, context, llm.variants), strict=True))
+        return [[(hypothesis, scores[hypothesis.text]) for hypothesis in hypotheses] for hypotheses in longer]
 
 
-def _ranked(hypotheses: Sequence[Hypothesis], options: DecoderOptions, degraded: str | None) -> NBest:
-    """The hypotheses by their whole scores, with the share of each in the summed probabilities."""
-    scored = [replace(found, score=_score(found, options)) for found in hypotheses]
+def ranked(read: Sequence[tuple[Hypothesis, TextScore]], options: DecoderOptions, degraded: str | None = None) -> NBest:
+    """Hypotheses by their whole scores, best first, with the share of each in the summed probabilities.
+
+    read: each with what a large model says of its text, as `LanguageReader.read` gives them
+    """
+    scored = []
+    for found, said in read:
+        log_prob = said.log_prob - options.llm.token_penalty * said.n_tokens if said.n_tokens else None
+        found = replace(found, llm_score=log_prob)
+        scored.append(replace(found, score=_score(found, options)))
     scored.sort(key=lambda found: -found.score)
     best = scored[0].score
     parts = [math.exp(found.score - best) if math.isfinite(best) else 1.0 for found in scored]
