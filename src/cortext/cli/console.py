@@ -88,6 +88,12 @@ def print_left_out(problems: Sequence[Problem]) -> None:
             typer.echo(f"  {str(problem).removesuffix(f', {SKIP_HINT}')}")
 
 
+def print_notes(notes: Sequence[str]) -> None:
+    """Print what was not as asked for, on stderr."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
 @contextmanager
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr, drawn only on a terminal; yields `report(done, total)`."""

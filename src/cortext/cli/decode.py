@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, PLUGINS, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    PLUGINS,
+    SKIP_BAD,
+    print_json,
+    print_left_out,
+    print_notes,
+    print_table,
+    progress_bar,
+)
+from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
 from cortext.cli.model import Engine, Options, Ray, Threads
 from cortext.data.checks import Problem
 from cortext.errors import DecodingError
@@ -16,8 +28,9 @@ from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
+    from cortext.evaluation.cluster import LargeModelFiles
 
-SHARED = {"lm", "options", "engine", "as_json"}
+SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
     "run": ({"run", "data", "out"}, {"split", "threads", "ray", "skip_bad", "device", "plugin"}),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
@@ -34,7 +47,7 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def decode(
-    context: typer.Context,
+    call: typer.Context,
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     run: Annotated[Path | None, typer.Argument(help="Run directory of a trained model; needs --data, --out.")] = None,
     data: Annotated[Path | None, typer.Option(help="Directory of session files, or a packed one.")] = None,
@@ -56,6 +69,10 @@ def decode(
     engine: Engine = "native",
     threads: Threads = None,
     ray: Ray = None,
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugin: list[Path] = PLUGINS,
@@ -68,25 +85,30 @@ def decode(
 
     Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out predictions.csv
 
+    Example: cortext decode runs/first --data runs/sim --lm runs/lm --llm facebook/opt-6.7b --out predictions.csv
+
     Example: cortext decode --logits logits.npz --order release --lm runs/lm --out predictions.csv
 
     Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
     """
-    check_form(context)
+    check_form(call)
+    large = llm_files(llm, llm_lora, llm_device, context)
     load_plugins(plugin)
     if run is not None and data is not None and out is not None:
-        _decode_split(run, data, split, lm, out, options, engine, threads, ray, skip_bad, device, as_json)
+        _decode_split(
+            run, data, split, lm, out, options, engine, threads, ray, large, context, skip_bad, device, as_json
+        )
     elif logits is not None and order is not None and out is not None:
-        decoder = _decoder(lm, options, engine)
-        _decode_logits(logits, order, temperature, decoder, out, threads, as_json)
+        decoder = _decoder(lm, options, engine, large)
+        _decode_logits(logits, order, temperature, decoder, out, threads, context, as_json)
     elif fake_text is not None:
-        _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine), as_json)
+        _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine, large), context, as_json)
 
 
-def check_form(context: typer.Context) -> None:
+def check_form(call: typer.Context) -> None:
     """Raise DecodingError unless the parameters given belong to one of the forms, and none is missing."""
-    given = {name for name in context.params if _is_given(context, name)}
-    named = {name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in context.params}
+    given = {name for name in call.params if _is_given(call, name)}
+    named = {name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in call.params}
     forms = [name for name in FORMS if name in given]
     if len(forms) != 1:
         found = f"{' and '.join(named[name] for name in forms)} at once" if forms else "nothing to decode"
@@ -98,16 +120,26 @@ def check_form(context: typer.Context) -> None:
         raise DecodingError(f"{named[forms[0]]} needs {named[name]}", fix=SEE_HELP)
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
+def _is_given(call: typer.Context, name: str) -> bool:
+    source = call.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 
 
-def _decoder(lm: Path, options: Path | None, engine: str) -> Decoder:
+def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles | None) -> Decoder:
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
 
-    return Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
+    decoder = Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
+    return decoder if large is None else decoder.with_llm(large.open())
+
+
+def _notes(decoder: Decoder, lists: Iterable[NBest]) -> list[str]:
+    """What was not as asked for, printed, too."""
+    from cortext.decoding.session import notes_of
+
+    notes = notes_of([] if decoder.llm is None else decoder.llm.describe()["notes"], lists)
+    print_notes(notes)
+    return notes
 
 
 def _decode_split(
@@ -120,6 +152,8 @@ def _decode_split(
     engine: str,
     threads: int | None,
     ray: str | None,
+    large: LargeModelFiles | None,
+    context: str,
     skip_bad: bool,
     device: str,
     as_json: bool,
@@ -127,6 +161,7 @@ def _decode_split(
     from cortext import evaluation
 
     skipped: list[Problem] = []
+    notes: list[str] = []
     with progress_bar("decoding") as progress:
         texts = evaluation.decode(
             run,
@@ -140,18 +175,30 @@ def _decode_split(
             skip_bad=skipped if skip_bad else False,
             threads=threads,
             ray=ray,
+            llm=large,
+            context=context,
+            notes=notes,
             progress=progress,
         )
+    print_notes(notes)
     if as_json:
         left_out = [problem.to_json() for problem in skipped]
-        print_json({"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out})
+        facts = {"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out}
+        print_json(facts | {"notes": notes})
     else:
         typer.echo(f"{out}: {len(texts)} rows")
         print_left_out(skipped)
 
 
 def _decode_logits(
-    logits: Path, order: str, temperature: float, decoder: Decoder, out: Path, threads: int | None, as_json: bool
+    logits: Path,
+    order: str,
+    temperature: float,
+    decoder: Decoder,
+    out: Path,
+    threads: int | None,
+    context: str,
+    as_json: bool,
 ) -> None:
     import os
 
@@ -165,18 +212,20 @@ def _decode_logits(
             out,
             temperature=temperature,
             threads=threads or os.cpu_count() or 1,
+            context=context,
             progress=progress,
         )
+    notes = _notes(decoder, found.values())
     if as_json:
         trials = [{"id": name, "text": nbest[0].text, "score": nbest[0].score} for name, nbest in found.items()]
-        print_json({"out": str(out), "n_trials": len(trials), "trials": trials})
+        print_json({"out": str(out), "n_trials": len(trials), "trials": trials, "notes": notes})
         return
     shown = list(found.items())[:10]
     print_table("", ["trial", "text", "score"], [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown], 2)
     typer.echo(f"{out}: {len(found)} rows")
 
 
-def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, as_json: bool) -> None:
+def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, context: str, as_json: bool) -> None:
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
     from cortext.text.lexicon import Lexicon
@@ -186,11 +235,12 @@ def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, as_js
     unknown = [word for word in normalize(sentence).split() if word not in lexicon]
     log_probs_PV = fake_log_probs(sentence, noise, seed, "release", lexicon)
     start = time.perf_counter()
-    nbest = decoder.decode(log_probs_PV, "release")
+    nbest = decoder.decode(log_probs_PV, "release", context=context)
     seconds = time.perf_counter() - start
+    notes = _notes(decoder, [nbest])
     if as_json:
         facts: dict[str, Any] = {"text": sentence, "noise": noise, "seed": seed, "n_frames": len(log_probs_PV)}
-        facts |= {"seconds": seconds, "not_in_lexicon": unknown}
+        facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": notes}
         print_json(facts | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in nbest]})
         return
     _print_nbest(nbest)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cortext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cortext.evaluation.cluster import LargeModelFiles
 
 Llm = Annotated[
     str | None,
@@ -26,3 +29,11 @@ def check_llm(llm: str | None, lora: Path | None, context: str) -> None:
         raise ConfigError("--llm-lora is given without --llm", fix="name the model, too, that it was trained for")
     if llm is None and context:
         raise ConfigError("--context is given without --llm", fix="name the large model that is to read it")
+
+
+def llm_files(llm: str | None, lora: Path | None, device: str, context: str) -> LargeModelFiles | None:
+    """The large model that is named, if any; checked as `check_llm` does."""
+    from cortext.evaluation.cluster import LargeModelFiles
+
+    check_llm(llm, lora, context)
+    return None if llm is None else LargeModelFiles(llm, lora, device)

@@ -17,8 +17,10 @@ from cortext.cli.console import (
     print_json,
     print_left_out,
     print_metrics,
+    print_notes,
     progress_bar,
 )
+from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 
@@ -123,6 +125,10 @@ def evaluate(
     description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
     threads: Threads = None,
     ray: Ray = None,
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
@@ -131,9 +137,12 @@ def evaluate(
     """Decode a split, measure PER, WER and CER, and write predictions, n-best lists and a report.
 
     Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --out runs/eval
+
+    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --llm facebook/opt-6.7b --out runs/eval
     """
     from cortext import evaluation
 
+    large = llm_files(llm, llm_lora, llm_device, context)
     load_plugins(plugins)
     with progress_bar("evaluating") as progress:
         metrics = evaluation.evaluate(
@@ -149,8 +158,11 @@ def evaluate(
             description=description,
             threads=threads,
             ray=ray,
+            llm=large,
+            context=context,
             progress=progress,
         )
+    print_notes(metrics.notes)
     if as_json:
         print_json(dataclasses.asdict(metrics))
         return

@@ -9,13 +9,18 @@ from cortext.decoding.options import Hypothesis
 
 
 def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
-    """A hypothesis as `nbest.jsonl` has it: text, scores (natural logs) and words with their times and confidences."""
+    """A hypothesis as `nbest.jsonl` has it: text, scores (natural logs) and words with their times and confidences.
+
+    Where a large model ranked the list, `confidence` is the sentence's share of its probability.
+    """
+    ranked = {} if hypothesis.confidence is None else {"confidence": _finite(hypothesis.confidence)}
     return {
         "text": hypothesis.text,
         "score": _finite(hypothesis.score),
         "acoustic": _finite(hypothesis.acoustic_score),
         "ngram": _finite(hypothesis.lm_score),
         "llm": _finite(hypothesis.llm_score),
+        **ranked,
         "words": [
             {
                 "word": word.word,

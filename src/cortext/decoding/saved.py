@@ -92,6 +92,7 @@ def decode_saved(
     *,
     temperature: float = 1.0,
     threads: int = 1,
+    context: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, NBest]:
     """Decode the trials of a saved file, write `id,text` rows to the CSV file `out`, and return the n-best lists.
@@ -108,7 +109,7 @@ def decode_saved(
         with disk_errors(out):  # before the work
             out.parent.mkdir(parents=True, exist_ok=True)
             temporary.touch()
-        found = decoder.decode_batch(log_probs, inventory, threads=threads, progress=progress)
+        found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
         results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
         with disk_errors(out):
             with temporary.open("w", newline="", encoding="utf-8") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,9 @@ class Engine(Protocol):
 
 class LargeModel(Protocol):
     """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a result file should say about it; `notes` is what its users should be told, one line each."""
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """What the search needs to be told so that the model can do that."""
@@ -248,7 +252,9 @@ class Decoder:
 
         All utterances are checked before any is decoded; the error says which one it is.
         """
-        return self.rank(self.search_batch(log_probs, inventory, threads, progress, context), context)
+        n_parts = 1 if self._llm is None else 2
+        found = self.search_batch(log_probs, inventory, threads, part_of(progress, 0, n_parts), context)
+        return self.rank(found, context, part_of(progress, 1, n_parts))
 
     def search_batch(
         self,
@@ -338,6 +344,21 @@ class Decoder:
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
+
+
+def notes_of(said: Iterable[str], lists: Iterable[NBest]) -> list[str]:
+    """What was not as asked for, one line each: what a large model notes in `describe`, and what lists lack."""
+    found = list(lists)
+    missing = Counter(nbest.degraded for nbest in found if nbest.degraded)
+    return [*said, *(f"{n} of {len(found)} sentences {why}" for why, n in missing.items())]
+
+
+def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:
+    """Progress of one of several stages as progress of the whole."""
+    if progress is None:
+        return None
+    report = progress
+    return lambda done, total: report(part * total + done, parts * total)
 
 
 def _searched(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions:

@@ -34,6 +34,11 @@ class LargeModelFiles:
     lora: Path | None = None
     device: str = "auto"
 
+    def resolved(self) -> LargeModelFiles:
+        """The same with whole paths; a name of the Hub stays as it is."""
+        model = str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
+        return LargeModelFiles(model, self.lora and self.lora.resolve(), self.device)
+
     def open(self) -> LargeModel:
         """The model, loaded; what a process has loaded last it keeps."""
         return _loaded(self)

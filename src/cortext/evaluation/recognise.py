@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from cortext.decoding import Decoder
 from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.decoding.options import DecoderOptions, NBest
-from cortext.errors import DataError, nearest
-from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.decoding.session import notes_of, part_of
+from cortext.errors import DataError, DecodingError, nearest
+from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster
 from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, load_model
@@ -45,6 +46,7 @@ class Recognised:
     indices: position of each trial in `data.split(split)`
     skipped: by number in the split, why a trial was left out; a file that cannot be read has a negative number
     seconds: what each stage took
+    llm:     what is known of the large language model; None without one
     """
 
     data: PackedDataset
@@ -57,6 +59,17 @@ class Recognised:
     indices: tuple[int, ...]
     skipped: dict[int, Problem]
     seconds: dict[str, float] = field(default_factory=dict)
+    llm: dict[str, Any] | None = None
+
+    @property
+    def degraded(self) -> list[str]:
+        """For each trial whose sentences lack what was asked for: what is missing."""
+        return [trial.nbest.degraded for trial in self.trials if trial.nbest and trial.nbest.degraded]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not as asked for, one line each."""
+        return notes_of((self.llm or {}).get("notes", []), [trial.nbest for trial in self.trials if trial.nbest])
 
 
 def recognise(
@@ -72,33 +85,51 @@ def recognise(
     description: str | Path | None = None,
     threads: int | None = 1,
     ray: str | None = None,
+    llm: LargeModelFiles | None = None,
+    context: str = "",
     progress: Progress | None = None,
 ) -> Recognised:
     """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
+    if llm is not None and lm is None:
+        raise DecodingError("a large language model ranks what the word search finds", fix="give an n-gram, too: --lm")
     seconds: dict[str, float] = {}
     with stage(seconds, "load"):
         options = read_options(options)
         blocks = Description.read(description) if description is not None else Description()
         model = load_model(run, device)
+        reader = llm.open() if llm is not None and ray is None else None
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])
         decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
+        if decoder is not None and reader is not None:
+            decoder = decoder.with_llm(reader)
         vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
         _check_fits(model, packed, Path(data))
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
-    stages = 1 if decoder is None else 2
+    stages = 1 + (decoder is not None) + (decoder is not None and decoder.llm is not None)
     with stage(seconds, "model"):
-        logits = _logits(model, trials_of, chosen, _part(progress, 0, stages))
+        logits = _logits(model, trials_of, chosen, part_of(progress, 0, stages))
         trials = [
             _trial(trials_of, i, ids[i], logits_PV, model, blocks) for i, logits_PV in zip(chosen, logits, strict=True)
         ]
     if decoder is not None:
         with stage(seconds, "search"):
-            found = _search(decoder, trials, model, threads, ray, _part(progress, 1, stages))
-            trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, found, strict=True)]
-    return Recognised(packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds)
+            searched = part_of(progress, 1, stages)
+            if ray is None:
+                found = _search(decoder, trials, model, threads, context, searched)
+            else:
+                found = _search_on_cluster(ray, decoder, llm, trials, model, context, searched)
+        if decoder.llm is not None:
+            with stage(seconds, "llm"):
+                found = decoder.rank(found, context, part_of(progress, 2, stages))
+        timed = [nbest.timed(frame_ms(model)) for nbest in found]
+        trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
+    known = None if llm is None else _known(llm, decoder, context)
+    return Recognised(
+        packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds, known
+    )
 
 
 @contextmanager
@@ -241,31 +272,41 @@ def _search(
     trials: Sequence[TrialResult],
     model: AcousticModel,
     threads: int | None,
-    ray: str | None,
+    context: str,
     progress: Progress | None,
 ) -> list[NBest]:
+    """The sentences of each trial before a large model ranks them."""
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    if ray is not None:
-        files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine)
-        found = decode_on_cluster(ray, files, log_probs, model.inventory, progress=progress)
-    else:
-        threads = (os.cpu_count() or 1) if threads is None else threads
-        found = decoder.decode_batch(log_probs, model.inventory, threads=threads, progress=progress)
-    return [nbest.timed(frame_ms(model)) for nbest in found]
+    threads = (os.cpu_count() or 1) if threads is None else threads
+    return decoder.search_batch(log_probs, model.inventory, threads, progress, context)
+
+
+def _search_on_cluster(
+    ray: str,
+    decoder: Decoder,
+    llm: LargeModelFiles | None,
+    trials: Sequence[TrialResult],
+    model: AcousticModel,
+    context: str,
+    progress: Progress | None,
+) -> list[NBest]:
+    """The sentences of each trial, as each task's large model ranks them."""
+    log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+    files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved())
+    return decode_on_cluster(ray, files, log_probs, model.inventory, context=context, progress=progress)
+
+
+def _known(llm: LargeModelFiles, decoder: Decoder | None, context: str) -> dict[str, Any]:
+    """What a result file says of a large model; of one that was loaded here, what it says of itself, too."""
+    loaded = decoder.llm if decoder is not None else None
+    said = asdict(llm) if loaded is None else loaded.describe()
+    return {**said, "context": context}
 
 
 def frame_ms(model: AcousticModel) -> float:
     """Time from one frame of the model's logits to the next."""
     config = model.network.config
     return float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
-
-
-def _part(progress: Progress | None, part: int, parts: int) -> Progress | None:
-    """Progress of one of several stages as progress of the whole."""
-    if progress is None:
-        return None
-    report = progress
-    return lambda done, total: report(part * total + done, parts * total)
 
 
 def in_order(trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> Iterator[tuple[int, TrialResult | None]]:

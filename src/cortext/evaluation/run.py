@@ -19,6 +19,7 @@ import yaml
 from cortext.data.disk import disk_errors, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
+from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import Options, Progress, Recognised, frame_ms, recognise, stage
 from cortext.evaluation.report import write_report
@@ -68,10 +69,14 @@ class Metrics(Rates):
     n_skipped: int
     skipped: list[dict[str, Any]]
     """Trials left out as bad: number, file, trial, field and why."""
+    n_degraded: int
+    """Trials whose sentences lack what was asked for, such as a large model's scores; `nbest.jsonl` says why."""
+    notes: list[str]
+    """What was not as asked for, one line each."""
     seconds: dict[str, float]
     """What each stage took, and their sum `total`."""
     provenance: dict[str, Any] = field(repr=False)
-    """Run, data, language model, decoder options, device, seed, versions, commit, the run's configuration."""
+    """Run, data, language models, decoder options, device, seed, versions, commit, the run's configuration."""
     format_version: int = FORMAT_VERSION
 
 
@@ -89,6 +94,8 @@ def evaluate(
     description: str | Path | None = None,
     threads: int | None = 1,
     ray: str | None = None,
+    llm: LargeModelFiles | None = None,
+    context: str = "",
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
@@ -104,6 +111,8 @@ def evaluate(
     threads:     for the search, None for one a core
     ray:         address of a Ray cluster, or `local`, whose tasks then do the search; every machine must see the
                  language model under the same path
+    llm:         large language model that ranks the sentences, or takes part in the search, as `options.llm` says
+    context:     what was said before, for the large model
     progress:    called with steps done and in all
     seed:        of the bootstrap intervals
 
@@ -125,6 +134,8 @@ def evaluate(
             description=description,
             threads=threads,
             ray=ray,
+            llm=llm,
+            context=context,
             progress=progress,
         )
         blocks = Description.read(description) if description is not None else Description()
@@ -187,6 +198,8 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
         "bleu_hint": None if available() else HINT,
         "n_skipped": len(skipped),
         "skipped": skipped,
+        "n_degraded": len(found.degraded),
+        "notes": found.notes,
         "provenance": provenance(),
     }
 
@@ -220,6 +233,7 @@ def _origin(
         "lm": None if lm is None else str(lm),
         "engine": None if lm is None else found.engine,
         "options": None if lm is None else asdict(found.options),
+        "llm": found.llm,
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper(),
         "seed": seed,

@@ -13,6 +13,7 @@ from cortext.data.checks import Problem
 from cortext.data.disk import disk_errors
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
+from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
 from cortext.evaluation.scores import TrialResult
 
@@ -30,14 +31,17 @@ def decode(
     skip_bad: bool | list[Problem] = False,
     threads: int | None = 1,
     ray: str | None = None,
+    llm: LargeModelFiles | None = None,
+    context: str = "",
+    notes: list[str] | None = None,
     progress: Progress | None = None,
 ) -> list[str]:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are normalised as the
     benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text; `skip_bad` may be a
-    list, which gets the reasons. Other arguments and errors are those of `evaluate`; labels are not needed. An `out`
-    that cannot be written is an error before the work.
+    list, which gets the reasons, and `notes` one, which gets what was not as asked for. Other arguments and errors are
+    those of `evaluate`; labels are not needed. An `out` that cannot be written is an error before the work.
     """
     if lm is None:
         raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
@@ -53,6 +57,8 @@ def decode(
             skip_bad=skip_bad is not False,
             threads=threads,
             ray=ray,
+            llm=llm,
+            context=context,
             progress=progress,
         )
         with disk_errors(Path(out)):
@@ -60,6 +66,8 @@ def decode(
             temporary.replace(out)
     if isinstance(skip_bad, list):
         skip_bad.extend(found.skipped.values())
+    if notes is not None:
+        notes.extend(found.notes)
     return texts
 
 
@@ -91,7 +99,7 @@ def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mappin
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
     """Write one JSON object a line and trial: its candidate sentences with their scores (natural logs) and words.
 
-    source: what searched; `degraded` says what was missing while it did (nothing, here).
+    source: what searched; `degraded` says what is missing in the sentences, such as a large model's scores.
     """
     with path.open("w", encoding="utf-8") as file:
         for trial in trials:
@@ -103,6 +111,6 @@ def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
                 "reference": trial.sentence,
                 "hypotheses": [hypothesis_json(hypothesis) for hypothesis in trial.nbest or ()],
                 "source": source,
-                "degraded": None,
+                "degraded": trial.nbest.degraded if trial.nbest else None,
             }
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
