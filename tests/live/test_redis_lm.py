@@ -14,6 +14,7 @@ from release_client import ReleaseClient
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import ConfigError, LiveError
 from cortext.live.lm_params import PublishedParams
+from cortext.live.lm_protocol import NO_LLM
 
 PUBLISHED = PublishedParams().options(DecoderOptions())
 
@@ -75,7 +76,10 @@ def test_parameters_take_effect_and_are_announced(redis_server, decoder, tmp_pat
         assert (newest[b"do_opt"], newest[b"alpha"], newest[b"beam"]) == (b"1", b"0.3", b"17.0")
         assert log.lines("parameter_refused")[-1]["parameter"] == "beam"
         kept = log.lines("parameters_kept")[-1]
-        assert (kept["reason"], kept["parameters"]) == ("no large model loaded", ["do_opt", "alpha"])
+        assert (kept["reason"], kept["parameters"]) == (NO_LLM, ["do_opt", "alpha"])
+        assert client.decode(logits_PV).fields[b"degraded"].decode() == NO_LLM
+        client.update(rescore=1)
+        assert log.lines("parameters_kept")[-1]["parameters"] == ["rescore"]
 
 
 def test_parameters_that_come_in_mid_utterance_hold_from_there_on(redis_server, decoder, tmp_path):

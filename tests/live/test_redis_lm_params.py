@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cortext.cli import app
-from cortext.decoding import DecoderOptions
+from cortext.decoding import DecoderOptions, Hypothesis
+from cortext.decoding.llm.augment import augmented
+from cortext.decoding.llm.options import LLMOptions
 from cortext.errors import ConfigError
-from cortext.live.candidates import Candidate, augmented, scoring
+from cortext.live.candidates import Candidate, scoring
 from cortext.live.lm_params import PublishedParams, changed_params
 from cortext.live.lm_protocol import CONTEXT_KEY, PublishedStreams
 
@@ -74,20 +76,57 @@ OPTIONS = DecoderOptions(acoustic_scale=0.5, lm_weight=1.0)
 
 
 def test_two_candidates_exchange_the_words_in_which_they_differ():
-    candidates = [Candidate("i see you", -10.0, -4.0, 0.0, -9.0), Candidate("a sea you", -12.0, -8.0, 0.0, -14.0)]
-    found = augmented(candidates, OPTIONS, top=20, penalty_fraction=0.01)
+    found = [Hypothesis("i see you", -9.0, -10.0, -4.0), Hypothesis("a sea you", -14.0, -12.0, -8.0)]
+    candidates = augmented(found, OPTIONS, top=20, penalty_fraction=0.01)
     # each new one: acoustic -11 less 1 %, n-gram -6 less 1 %; total = 0.5 acoustic + ngram
-    made = {(round(c.acoustic, 9), round(c.ngram, 9), round(c.total, 9)) for c in found[1:3]}
-    assert [candidate.sentence for candidate in found] == ["i see you", "a see you", "i sea you", "a sea you"]
+    made = {(round(c.acoustic_score, 9), round(c.lm_score, 9), round(c.score, 9)) for c in candidates[1:3]}
+    assert [candidate.text for candidate in candidates] == ["i see you", "a see you", "i sea you", "a sea you"]
     assert made == {(-11.11, -6.06, -11.615)}
-    assert (found[0], found[3]) == tuple(candidates)
+    assert (candidates[0], candidates[3]) == tuple(found)
 
 
 def test_candidates_of_other_lengths_and_beyond_the_top_are_left_alone():
-    candidates = [Candidate(text, -1.0, -1.0, 0.0, -float(n)) for n, text in enumerate(("a b", "a b c", "a d", "e b"))]
-    assert augmented(candidates, OPTIONS, top=2, penalty_fraction=0.0) == candidates
-    assert augmented(candidates, OPTIONS, top=0, penalty_fraction=0.0) == candidates
-    assert {c.sentence for c in augmented(candidates, OPTIONS, 20, 0.0)} == {"a b", "a b c", "a d", "e b", "e d"}
+    found = [Hypothesis(text, -float(n), -1.0, -1.0) for n, text in enumerate(("a b", "a b c", "a d", "e b"))]
+    assert augmented(found, OPTIONS, top=2, penalty_fraction=0.0) == found
+    assert augmented(found, OPTIONS, top=0, penalty_fraction=0.0) == found
+    assert {c.text for c in augmented(found, OPTIONS, 20, 0.0)} == {"a b", "a b c", "a d", "e b", "e d"}
+
+
+LARGE = LLMOptions(mode="fusion", weight=0.3, token_penalty=0.7, augment=4, augment_penalty=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"weight": 0.0}),
+        ({"do_opt": True}, {}),
+        ({"do_opt": True, "alpha": 0.9}, {"weight": 0.9}),
+        ({"do_opt": True, "alpha": 0.0}, {"weight": 0.0}),
+        ({"do_opt": True, "length_penalty": 0.25}, {"token_penalty": 0.25}),
+        ({"do_opt": True, "top_candidates_to_augment": 20, "score_penalty_percent": 0.05},
+         {"augment": 20, "augment_penalty": 0.05}),
+        ({"do_opt": True, "top_candidates_to_augment": 20, "nbest": 1}, {"augment": 0}),
+    ],
+)  # fmt: skip
+def test_the_parameters_of_a_large_model_change_what_they_name(changes, expected):
+    options = DecoderOptions(llm=LARGE, word_score=0.5)
+    params = dataclasses.replace(PublishedParams.of(options), **changes)
+    assert params.llm(options) == dataclasses.replace(LARGE, **expected)
+
+
+def test_a_weight_that_is_added_is_announced_as_its_share_and_left_alone():
+    options = DecoderOptions(lm_weight=1.5, llm={"form": "add", "weight": 4.5})
+    params = dataclasses.replace(PublishedParams.of(options), do_opt=True)
+    assert params.alpha == 0.75  # 4.5 of 1.5 + 4.5
+    assert params.llm(options) == options.llm
+    changed = dataclasses.replace(params, alpha=0.2).llm(options)
+    assert (changed.form, changed.weight) == ("interpolate", 0.2)
+
+
+def test_the_preset_with_a_large_model_is_the_published_sum():
+    options = PublishedParams(do_opt=True).llm(DecoderOptions())
+    assert options.shares(1.0) == pytest.approx((0.45, 0.55))
+    assert (options.token_penalty, options.augment, options.augment_penalty) == (0.0, 20, 0.01)
 
 
 def test_scores_that_are_equal_keep_their_order_for_a_client_that_sorts():

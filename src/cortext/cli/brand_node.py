@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
+
 
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verb to the command line."""
@@ -20,12 +22,17 @@ def brand_node(
     socket: Annotated[
         str | None, typer.Option("-s", "--socket", help="Unix socket of Redis, which goes before host and port.")
     ] = None,
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
     log_text: Annotated[bool, typer.Option("--log-text", help="Write decoded texts into the log, too.")] = False,
 ) -> None:
     """Be a BRAND node: bins of features from a Redis stream in, logits and words into streams out.
 
     A BRAND supervisor starts it; its parameters come from `supergraph_stream`. Flags that it does not know are ignored.
-    What it tells goes to stderr, as JSON lines.
+    Those of a large model are parameters, too; given here they go before the graph's. What it tells goes to stderr, as
+    JSON lines.
 
     Example: cortext brand-node -n speech -i 127.0.0.1 -p 6379
     """
@@ -33,5 +40,7 @@ def brand_node(
     from cortext.live.log import open_log
     from cortext.live.signals import stop_event
 
+    check_llm(llm, llm_lora, context)
+    changes = {} if llm is None else {"llm": llm, "llm_lora": llm_lora, "llm_device": llm_device, "context": context}
     with open_log(with_text=log_text), stop_event() as stop:
-        run_node(nickname, host, port, socket, stop)
+        run_node(nickname, host, port, socket, stop, changes)

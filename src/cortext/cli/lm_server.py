@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cortext.cli.console import OVERRIDES, REDIS_HOST, REDIS_PORT, REDIS_URL
+from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
 from cortext.cli.model import Engine, Options
 
 
@@ -27,6 +28,10 @@ def lm_server(
     ] = None,
     options: Options = None,
     engine: Engine = "native",
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
     overrides: list[str] = OVERRIDES,
     input_stream: Annotated[str | None, typer.Option(help="Stream of logits.")] = None,
     partial_output_stream: Annotated[str | None, typer.Option(help="Stream of partial sentences.")] = None,
@@ -41,20 +46,27 @@ def lm_server(
     Runs until SIGINT or SIGTERM. Parameters have their published names in --set: acoustic_scale, blank_penalty, nbest
     and others.
 
+    With --llm the large model scores the candidates until a client sets do_opt to 0; alpha is its weight, and the key
+    contextual_decoding_current_context goes before --context.
+
     Example: cortext lm-server --lm runs/lm --preset published --redis-host localhost --set acoustic_scale=0.35
     """
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
+    from cortext.live.llm import with_llm
     from cortext.live.log import open_log
     from cortext.live.pauses import no_long_pauses
     from cortext.live.redis_link import redis_url as url_of
     from cortext.live.redis_lm import LMServer, make_protocol
     from cortext.live.signals import stop_event
 
+    check_llm(llm, llm_lora, context)
     with open_log(log, log_text), stop_event() as stop:
         decoder = Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
+        if llm is not None:
+            decoder = with_llm(decoder, llm, llm_lora, llm_device)
         streams = {"input": input_stream, "partial": partial_output_stream, "final": final_output_stream}
-        protocol = make_protocol(decoder, profile, preset, overrides, streams, stop)
+        protocol = make_protocol(decoder, profile, preset, overrides, streams, stop, context)
         url = redis_url or url_of(redis_host, redis_port)
         with no_long_pauses():
             LMServer(protocol, url, stop, (keep, 64 * 2**20), take_over=take_over).run()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, progress_bar
+from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
 from cortext.cli.model import Options
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
@@ -79,6 +80,10 @@ def serve(
     ] = None,
     log: Annotated[Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")] = None,
     options: Options = None,
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
     backend: Annotated[Backend, typer.Option(help="What runs the model.")] = Backend.torch,
     precision: Annotated[Precision, typer.Option(help="How weights are kept; onnx has no bf16.")] = Precision.fp32,
     endpoint_ms: Annotated[
@@ -109,6 +114,7 @@ def serve(
     from cortext.live.server import listen, run_server
     from cortext.live.setup import LiveSettings
 
+    check_llm(llm, llm_lora, context)
     if token == "":
         raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
     if token is not None and quote(token, safe="") != token:  # headers and addresses hold these as they are
@@ -119,7 +125,8 @@ def serve(
         run=run, lm=lm, data=data, split=split, simulate=simulate, overrides=overrides, feed=feed, day=day,
         speed=_speed(speed), loop=loop, skip_bad=skip_bad, options=options, backend=backend.value,
         precision=precision.value, device=device, endpoint_ms=endpoint_ms, smoothing=smoothing.value,
-        normalise=normalise.value, session_log=session_log,
+        normalise=normalise.value, session_log=session_log, llm=llm, llm_lora=llm_lora, llm_device=llm_device,
+        context=context,
     )  # fmt: skip
     load_plugins(plugins)
     access = Access(token or new_token(), host, open_view)

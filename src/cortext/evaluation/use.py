@@ -35,6 +35,7 @@ class Tally:
     corrected:        utterances with a correction; `wer` is against it, its 95 % interval a bootstrap over utterances
     confirmed:        utterances rated right without a correction; with them as free of errors the rate is
                       `wer_with_confirmed`
+    degraded:         utterances in which something that was asked for, such as a large model, had no part
     """
 
     utterances: int
@@ -50,6 +51,7 @@ class Tally:
     wer_ci95: tuple[float, float] | None
     confirmed: int
     wer_with_confirmed: float | None
+    degraded: int = 0
 
     @property
     def rated(self) -> int:
@@ -149,6 +151,7 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
         wer_ci95=None if against.low is None or against.high is None else (against.low, against.high),
         confirmed=len(confirmed),
         wer_with_confirmed=_wer([*corrected, *confirmed], n_boot=0).rate,
+        degraded=sum(entry.degraded for entry in entries),
     )
 
 

@@ -1,8 +1,9 @@
 """The log of daily use: one JSON object a line, only ever appended to, read here.
 
 A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}` and, where it was
-kept, `nbest`; or what a person said of one, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last
-utterance above it that has it, and of several corrections or ratings the last one counts.
+kept, `nbest`, and `degraded` (why) where a large model had no part in it; or what a person said of one, `{id, when,
+correction}` or `{id, when, rating}`. An `id` means the last utterance above it that has it, and of several corrections
+or ratings the last one counts.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Entry:
     when:       when its text was there, with the offset from UTC of the place
     session:    the recording day that its features belong to
     correction: what was meant, as typed; None where nobody said
+    degraded:   whether something that was asked for, such as a large model, had no part in it
     """
 
     id: str
@@ -43,6 +45,7 @@ class Entry:
     source: str = ""
     correction: str | None = None
     rating: str | None = None
+    degraded: bool = False
 
     @property
     def n_words(self) -> int:
@@ -90,7 +93,7 @@ class Log:
             raise ValueError(f"duration_s is {duration_s!r}")
         source = line.get("source")
         entry = Entry(id_, when, _text(line, "session"), float(duration_s), _text(line, "text"),
-                      source if isinstance(source, str) else "")  # fmt: skip
+                      source if isinstance(source, str) else "", degraded=bool(line.get("degraded")))  # fmt: skip
         self.last = self._number[id_] = len(self.entries)
         self.entries.append(entry)
 

@@ -10,7 +10,9 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from cortext.live.brand_control import ControlReader, Mark
 from cortext.live.brand_entries import EntryReader, Numbering, index_of, timestamp, uint64
 from cortext.live.brand_parameters import SUPERGRAPH, NodeParameters, node_parameters
 from cortext.live.brand_position import Missed, Position, catch_up
+from cortext.live.llm import Notes, with_llm
 from cortext.live.log import LOGGER, event
 from cortext.live.pauses import no_long_pauses
 from cortext.live.pipeline import Pipeline, Update
@@ -42,9 +45,17 @@ MOST_PROBLEMS = 5
 """Problems of an utterance that are named; the others are counted."""
 
 
-def run_node(nickname: str, host: str, port: int, socket: str | None, stop: threading.Event) -> None:
+def run_node(
+    nickname: str,
+    host: str,
+    port: int,
+    socket: str | None,
+    stop: threading.Event,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Be a node until `stop` is set.
 
+    changes: parameters that go before the graph's
     Raises LiveError where Redis cannot be reached or refuses, and CortextError for parameters, a run or a language
     model that cannot be used; what is wrong is also told as NODE_FATAL_ERROR.
     """
@@ -54,7 +65,7 @@ def run_node(nickname: str, host: str, port: int, socket: str | None, stop: thre
     states = States(link, nickname)
     try:
         states.tell("NODE_STARTED")
-        parameters = read_parameters(link, nickname)
+        parameters = replace(read_parameters(link, nickname), **changes)
         LOGGER.setLevel(parameters.log.upper())
         node = BrandNode(link, nickname, parameters, _load(parameters), states)
         with no_long_pauses():
@@ -102,7 +113,9 @@ def _load(parameters: NodeParameters) -> Pipeline:
         found = f"parameters.n_features is {parameters.n_features}; the model needs {stepper.n_features}"
         raise ConfigError(found, where=parameters.run)
     decoder = None if parameters.lm is None else Decoder.from_dir(parameters.lm, parameters.options)
-    pipeline = Pipeline(None, decoder, options=parameters.pipeline, stepper=stepper)
+    if decoder is not None and parameters.llm is not None:
+        decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
+    pipeline = Pipeline(None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context)
     if decoder is not None:
         pipeline.hotwords = parameters.hotwords
     pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))
@@ -171,6 +184,7 @@ class BrandNode:
         self._utterance: _Utterance | None = None
         self._newest = Entry(parameters.input_stream, (0, 0), {})
         self._begins_late = ""
+        self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
 
     def run(self) -> None:
         """Work until `stop` is set; an utterance in progress is finished then, and named so."""
@@ -284,6 +298,8 @@ class BrandNode:
         if mark.what == "start":
             if self._utterance is not None:
                 self._finish("start", "no stop came before the next start")
+            context = mark.entry.fields.get(b"context")
+            self._pipeline.context = self._parameters.context if context is None else context.decode(errors="replace")
             self._begin(mark.trial, mark.index)
             if mark.index is not None and self._numbering.last is None:
                 self._numbering.see(mark.index - 1)
@@ -343,12 +359,15 @@ class BrandNode:
         start = time.perf_counter()
         nbest = self._pipeline.finish()
         final_ms = 1000 * (time.perf_counter() - start)
+        if self._notes:
+            self._notes.tell()
         if problem:
             self._problem(utterance, problem)
         if not utterance.n_bins:
             self._problem(utterance, "no usable bins came")
         candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
-        self._write_final(utterance, ended, nbest[0].text, candidates, final_ms=round(final_ms, 3))
+        facts = {"final_ms": round(final_ms, 3), "degraded": nbest.degraded or ""}
+        self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
         self._utterance, self._position.running = None, False
 
     def _write_missed(self, trial: bytes, error: str, number: int | None = None, text: bytes = b"") -> None:
@@ -361,6 +380,7 @@ class BrandNode:
 
     def _write_final(self, utterance: _Utterance, ended: str, text: str, nbest: list[Any], **facts: Any) -> None:
         p = self._parameters
+        facts = {"degraded": ""} | facts
         facts |= {
             "ended": ended,
             "error": utterance.error,
@@ -371,7 +391,7 @@ class BrandNode:
         fields = self._common(self._position.utterance - 1, utterance.trial)
         fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}
         self._link.add(p.final_stream, fields | facts)
-        level = "warning" if utterance.error else "info"
+        level = "warning" if utterance.error or facts["degraded"] else "info"
         seconds = utterance.n_bins * BIN_MS / 1000
         number = self._position.utterance
         said = {"text": text}

@@ -32,6 +32,14 @@ class NodeParameters:
     """Run directory of the model, or an exported one for the backend `onnx`."""
     lm: Path | None = None
     """Language-model directory; without it the node gives logits and no text."""
+    llm: str | None = None
+    """Large language model that ranks the sentences: a directory, or its name at the Hugging Face Hub."""
+    llm_lora: Path | None = None
+    """Directory of a LoRA adapter for it."""
+    llm_device: str = "auto"
+    """Where it runs: `cpu`, `cuda`, `cuda:N`, or `auto`."""
+    context: str = ""
+    """What was said before, for the large model; a trial's start may bring its own."""
     day: str = "latest"
     """Recording day whose layer the model uses."""
     backend: Backend = "torch"
@@ -99,6 +107,8 @@ class NodeParameters:
         except TypeError:
             found = f"parameters.input_dtype is {self.input_dtype!r}"
             raise ConfigError(f"{found}; a dtype of numbers such as 'float32' or 'int16' is needed") from None
+        if self.llm is not None and self.lm is None:
+            raise ConfigError("parameters.llm is given without parameters.lm, whose sentences it ranks")
         values = [self.start_value, self.stop_value, self.block_value]
         if len(set(values)) < len(values):
             found = ", ".join(map(repr, values))

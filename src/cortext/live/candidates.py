@@ -1,6 +1,6 @@
-"""Candidate sentences as the published protocol sends them, with those made by exchanging words.
+"""Candidate sentences as the published protocol sends them.
 
-The format and the exchange follow language_model/language-model-standalone.py of the public NEJM 2024 release.
+The format is that of language_model/language-model-standalone.py of the public NEJM 2024 release.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cortext.decoding.options import DecoderOptions, NBest
-from cortext.text.metrics import align
+from cortext.decoding.options import Hypothesis
 
 
 @dataclass(frozen=True)
@@ -24,58 +23,12 @@ class Candidate:
     total: float
 
 
-def candidates_of(nbest: NBest) -> list[Candidate]:
-    """The candidates of a search, best first."""
+def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
+    """The candidates of a search, in its order."""
     return [
         Candidate(found.text, found.acoustic_score, found.lm_score, found.llm_score or 0.0, found.score)
-        for found in nbest
+        for found in hypotheses
     ]
-
-
-def augmented(
-    candidates: Sequence[Candidate], options: DecoderOptions, top: int, penalty_fraction: float
-) -> list[Candidate]:
-    """The candidates, and those that come of two of the best `top` exchanging one word; best first.
-
-    Two sentences of equal length exchange the words in which they differ, one at a time. What comes of it has the
-    mean of their scores, less a fraction of its size.
-    """
-    known = {candidate.sentence for candidate in candidates}
-    made: list[Candidate] = []
-    best = [(candidate, candidate.sentence.split()) for candidate in candidates[:top]]
-    for place, (left, left_words) in enumerate(best):
-        for right, right_words in best[place + 1 :]:
-            if len(left_words) != len(right_words):
-                continue
-            for sentence in _exchanged(left_words, right_words):
-                if sentence not in known:
-                    known.add(sentence)
-                    made.append(_between(sentence, left, right, options, penalty_fraction))
-    return sorted([*candidates, *made], key=lambda candidate: -candidate.total)  # stable: found before made
-
-
-def _exchanged(left: list[str], right: list[str]) -> Iterable[str]:
-    """Both sentences, with one of the words in which they differ taken from the other."""
-    at_left = at_right = 0
-    for ours, theirs in align(left, right):
-        if ours is not None and theirs is not None and ours != theirs:
-            yield " ".join([*left[:at_left], theirs, *left[at_left + 1 :]])
-            yield " ".join([*right[:at_right], ours, *right[at_right + 1 :]])
-        at_left += ours is not None
-        at_right += theirs is not None
-
-
-def _between(sentence: str, left: Candidate, right: Candidate, options: DecoderOptions, fraction: float) -> Candidate:
-    def mean(one: float, other: float) -> float:
-        middle = (one + other) / 2
-        return middle - fraction * abs(middle)
-
-    def rest(candidate: Candidate) -> float:
-        return candidate.total - options.acoustic_scale * candidate.acoustic - options.lm_weight * candidate.ngram
-
-    acoustic, ngram = mean(left.acoustic, right.acoustic), mean(left.ngram, right.ngram)
-    total = options.acoustic_scale * acoustic + options.lm_weight * ngram + (rest(left) + rest(right)) / 2
-    return Candidate(sentence, acoustic, ngram, (left.llm + right.llm) / 2, total)
 
 
 def scoring(candidates: Sequence[Candidate]) -> str:

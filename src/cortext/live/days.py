@@ -22,6 +22,7 @@ class Days:
 
     chosen: the day whose layer is used whatever was recorded when (`latest` is the model's last); None: each
             recording uses its own day's, and the latest where the model does not know its day
+    context: what was said before, for a large model
     Raises RunError for a day that the model does not know.
     """
 
@@ -31,9 +32,10 @@ class Days:
         decoder: Decoder,
         options: PipelineOptions = PipelineOptions(),
         chosen: str | None = None,
+        context: str = "",
     ) -> None:
         self.known = stepper.sessions
-        self.pipeline = Pipeline(None, decoder, options=options, stepper=stepper)
+        self.pipeline = Pipeline(None, decoder, options=options, stepper=stepper, context=context)
         self.pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))
         self.pipeline.reset()
         self.chosen: str | None = None

@@ -17,6 +17,7 @@ from cortext.data.trial import BIN_MS, Trial
 from cortext.errors import DataError, LiveError
 from cortext.live.days import Days
 from cortext.live.fanout import Fanout, Reader
+from cortext.live.llm import Notes
 from cortext.live.log import event, internal_error
 from cortext.live.messages import Event, greeting
 from cortext.live.page_utterance import PageUtterance
@@ -72,6 +73,8 @@ class LiveSession:
         self.n_features, self.is_feed, self.scribe = n_features, source is None, scribe
         self._days, self._source, self._speed, self._about = days, source, speed, dict(about or {})
         self._tally, self.readers = Tally(), Fanout()
+        assert days.pipeline.decoder is not None
+        self._notes = Notes(days.pipeline.decoder)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._state: State = "idle"
         self._session: str | None = None
@@ -133,6 +136,10 @@ class LiveSession:
     def change_hotwords(self, bonuses: Mapping[str, Any]) -> Future[None]:
         """Change the bonuses of words (null takes one away), from the next utterance on."""
         return self._ask(lambda: self._days.change_hotwords(bonuses), tell=True)
+
+    def set_context(self, text: str) -> Future[None]:
+        """Say what was said before, for the large model. Raises LiveError where there is none."""
+        return self._ask(lambda: self._set_context(text), tell=True)
 
     def choose_day(self, session: str | None) -> Future[None]:
         """Use a day's layer from the next utterance on; None: each recording's own."""
@@ -355,7 +362,9 @@ class LiveSession:
         if self._n_refused:
             error = "; ".join(filter(None, (error, _refused(self._n_refused))))
             self._n_refused = 0
-        body = utterance.told(nbest, ended, final_ms, error)
+        assert pipeline.decoder is not None
+        self._notes.tell()
+        body = utterance.told(nbest, pipeline.decoder.options, ended, final_ms, error)
         # A feed's long silence, and what follows a trial's only sentence, are no utterances.
         only_silence = ended == "length" or (ended == "end of trial" and self._said_in_trial)
         if only_silence and not body["text"] and body["error"] is None:
@@ -377,6 +386,12 @@ class LiveSession:
         self._days.choose(session)
         if self._utterance is None:
             self._days.use(self._playing.trial.session if self._playing else None)
+
+    def _set_context(self, text: str) -> None:
+        decoder = self._days.pipeline.decoder
+        if decoder is None or decoder.llm is None:
+            raise LiveError("no large model is there to read it", fix="start the server with --llm MODEL")
+        self._days.pipeline.context = text.strip()
 
     # What readers are told
 
@@ -400,6 +415,7 @@ class LiveSession:
             "day_chosen": self._days.chosen,
             "options": asdict(decoder.options) | {"label_priors": dict(decoder.options.label_priors)},
             "hotwords": self._days.pipeline.hotwords,
+            "context": self._days.pipeline.context,
         }
 
     def _tell_state(self) -> None:

@@ -16,6 +16,7 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder
 from cortext.errors import LiveError, nearest
+from cortext.live.llm import Notes
 from cortext.live.lm_protocol import LOST, Answer
 from cortext.live.lm_utterance import LiveUtterance
 from cortext.live.log import event, internal_error
@@ -35,6 +36,7 @@ class JsonProtocol:
     """Any number of clients, each with utterances of its own.
 
     options: of the search; a `begin` may change some of them for its utterance
+    context: what was said before, for a large model, where a `begin` does not say it
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class JsonProtocol:
         input_stream: str = INPUT,
         output_stream: str = OUTPUT,
         stop: Callable[[], bool] = lambda: False,
+        context: str = "",
     ) -> None:
-        self._decoder, self._options, self._stop = decoder, options, stop
+        self._decoder, self._options, self._stop, self._context = decoder, options, stop, context
+        self._notes = Notes(decoder)
         self.inputs: tuple[str, ...] = (input_stream,)
         self.outputs: tuple[str, ...] = (output_stream,)
         self.anew, self._output = ("", ""), output_stream
@@ -104,7 +108,10 @@ class JsonProtocol:
         self._make_room()
         options = self._options.changed(_mapping(message, "options"))
         inventory, hotwords = get_inventory(message.get("order", "lm")), _mapping(message, "hotwords")
-        self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords)
+        context = message.get("context", self._context)
+        if not isinstance(context, str):
+            raise LiveError("context is no text")
+        self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords, context)
         return [*answers, self._say("begun", name, order=inventory.name)]
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -121,11 +128,13 @@ class JsonProtocol:
         start = time.perf_counter()
         if not utterance.n_frames:
             utterance.problem("nothing to decode was sent")
-        hypotheses = [hypothesis_json(hypothesis) for hypothesis in utterance.finish()]
+        nbest = utterance.finish()
+        hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest]
         finish_ms = round(1000 * (time.perf_counter() - start), 2)
+        self._notes.tell()
         event(
             "utterance_finished",
-            "warning" if utterance.problems else "info",
+            "warning" if utterance.problems or nbest.degraded else "info",
             {"text": hypotheses[0]["text"]},
             n_entries=utterance.n_entries,
             n_frames=utterance.n_frames,
@@ -133,6 +142,7 @@ class JsonProtocol:
             search_ms=round(1000 * utterance.search_s, 2),
             finish_ms=finish_ms,
             problems=utterance.problems,
+            degraded=nbest.degraded,
         )
         return [
             self._say(
@@ -143,6 +153,7 @@ class JsonProtocol:
                 hypotheses=hypotheses,
                 finish_ms=finish_ms,
                 error="; ".join(utterance.problems) or None,
+                degraded=nbest.degraded,
             )
         ]
 

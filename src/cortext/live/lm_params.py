@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
+from cortext.decoding.llm.options import LLMOptions
 from cortext.decoding.options import DecoderOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.live.limits import LIVE_BOUNDS
@@ -23,15 +24,15 @@ class PublishedParams:
     ctc_blank_skip_threshold: float = 1.0
     """`DecoderOptions.blank_skip`: of the blank's probability before the penalty."""
     length_penalty: float = 0.0
-    """`DecoderOptions.word_score`, negative."""
+    """`DecoderOptions.word_score`, negative; and what a large model's every token costs, `LLMOptions.token_penalty`."""
     nbest: int = 100
     blank_penalty: float = 90.0
     alpha: float = 0.55
-    """Weight of a large model against the n-gram; waits for a large model."""
+    """Weight of a large model against the n-gram, `LLMOptions.weight`."""
     do_opt: bool = False
-    """Whether a large model scores the candidates; waits for a large model."""
+    """Whether a large model scores the candidates, where the server has one."""
     rescore: bool = False
-    """Whether a larger n-gram scores the candidates; waits for one."""
+    """Whether a larger n-gram scores the candidates; nothing does, because the search has the whole n-gram at once."""
     top_candidates_to_augment: int = 20
     """So many of the best candidates exchange words for more candidates."""
     score_penalty_percent: float = 0.01
@@ -45,7 +46,7 @@ class PublishedParams:
 
     @classmethod
     def of(cls, options: DecoderOptions) -> PublishedParams:
-        """The parameters that say the same as a decoder's options; nothing is added to its candidates."""
+        """The parameters that say the same as a decoder's options."""
         return cls(
             max_active=options.max_active,
             min_active=options.min_active,
@@ -56,11 +57,16 @@ class PublishedParams:
             length_penalty=0.0 - options.word_score,
             nbest=options.nbest,
             blank_penalty=options.blank_penalty,
-            top_candidates_to_augment=0,
+            alpha=_share(options),
+            top_candidates_to_augment=options.llm.augment,
+            score_penalty_percent=options.llm.augment_penalty,
         )
 
     def options(self, base: DecoderOptions) -> DecoderOptions:
-        """A decoder's options with everything in them that these parameters speak of. Raises DecodingError."""
+        """A decoder's options with everything in them that these parameters speak of. Raises DecodingError.
+
+        What they say of a large model is `llm`'s business.
+        """
         return base.changed(
             {
                 "max_active": self.max_active,
@@ -74,6 +80,23 @@ class PublishedParams:
                 "blank_penalty": self.blank_penalty,
             }
         )
+
+    def llm(self, base: DecoderOptions) -> LLMOptions:
+        """The options of a large model, of weight 0 unless it is to score the candidates.
+
+        Where a parameter says what the decoder's options say, these hold as they are.
+        """
+        changes: dict[str, object] = {
+            "augment": self.top_candidates_to_augment if self.nbest > 1 else 0,
+            "augment_penalty": self.score_penalty_percent,
+        }
+        if not self.do_opt:
+            changes["weight"] = 0.0
+        elif self.alpha != _share(base):
+            changes |= {"form": "interpolate", "weight": self.alpha}
+        if self.length_penalty != -base.word_score:
+            changes["token_penalty"] = self.length_penalty
+        return base.llm.changed(changes)
 
     def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
         """The parameters with new values, and why some were refused: reasons by name. The others hold."""
@@ -97,6 +120,13 @@ _BOUNDS = {
     "top_candidates_to_augment": (0, 200),
     "score_penalty_percent": (0.0, 1e3),
 }
+
+
+def _share(options: DecoderOptions) -> float:
+    """Weight of the large model, of both models' together."""
+    if options.llm.form == "interpolate" or not options.llm.weight:
+        return options.llm.weight
+    return options.llm.weight / (options.lm_weight + options.llm.weight)
 
 
 def _value(name: str, text: str) -> int | float | bool:

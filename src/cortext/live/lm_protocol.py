@@ -7,13 +7,15 @@ release speak it. `docs/redis.md` describes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol as Interface
 
-from cortext.decoding.options import NBest
+from cortext.decoding.llm.augment import augmented
+from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.decoding.session import Decoder
-from cortext.live.candidates import augmented, candidates_of, plain, scoring
+from cortext.live.candidates import candidates_of, plain, scoring
+from cortext.live.llm import Notes
 from cortext.live.lm_params import PublishedParams
 from cortext.live.lm_utterance import LiveUtterance
 from cortext.live.log import event, internal_error
@@ -25,6 +27,7 @@ OWNER_SILENT_S = 30.0
 """After so long without a request a client's utterance may be taken over by another client."""
 NO_CANDIDATES = ";0.0;0.0;0.0;0.0"
 """The empty sentence; clients want at least one candidate."""
+NO_LLM = "do_opt asks for a large model, and none is loaded: start the server with --llm MODEL"
 LOST = "Redis lost its streams in mid-utterance (flushed or restarted); frames may be missing"
 
 
@@ -95,7 +98,8 @@ class PublishedProtocol:
 
     A client may put a field `client` into its entries; entries with another one are then refused while its utterance
     is under way. Entries without one cannot be told apart.
-    stop: whether the process was asked to stop, asked during long searches
+    stop:    whether the process was asked to stop, asked during long searches
+    context: what was said before, where the key `CONTEXT_KEY` says nothing
     """
 
     def __init__(
@@ -104,8 +108,9 @@ class PublishedProtocol:
         params: PublishedParams,
         streams: PublishedStreams = PublishedStreams(),
         stop: Callable[[], bool] = lambda: False,
+        context: str = "",
     ) -> None:
-        self._decoder, self._stop = decoder, stop
+        self._decoder, self._stop, self._context, self._notes = decoder, stop, context, Notes(decoder)
         self.params, self.streams = params, streams
         self.inputs: tuple[str, ...] = (streams.reset, streams.update, streams.input, streams.finalize)
         self.outputs: tuple[str, ...] = tuple(
@@ -121,7 +126,7 @@ class PublishedProtocol:
             streams.input: self._input,
             streams.finalize: self._finalize,
         }
-        self._say_what_is_missing(name for name in ("do_opt", "rescore") if getattr(params, name))
+        self._say_what_is_missing(("do_opt", "rescore"))
 
     def announcement(self) -> Answer:
         """The parameters in force."""
@@ -174,24 +179,29 @@ class PublishedProtocol:
         return [Answer(self.streams.reset_done, {"done": 1})]
 
     def _input(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        utterance = self._utterance or self._begin()
+        utterance = self._utterance or self._begin(get)
         problem = utterance.take(entry.fields.get(b"logits"))
         answers = [Answer(self.streams.partial, {"lm_response_partial": utterance.partial.text})]
         event("partial", "debug", {"text": utterance.partial.text}, n_frames=utterance.n_frames)
         return [*answers, self._error(entry, problem)] if problem else answers
 
     def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        context = get(CONTEXT_KEY).strip()
-        utterance, self._utterance = self._utterance or self._begin(), None
+        context = self._what_was_said(get)
+        utterance, self._utterance = self._utterance or self._begin(get), None
         start = time.perf_counter()
         if not utterance.n_frames:
             utterance.problem("nothing to decode was sent")
-        result = self._result(utterance.finish()) | {"context_str": context}
+        nbest = utterance.finish(context)
+        degraded = NO_LLM if self.params.do_opt and self._decoder.llm is None else nbest.degraded
+        result = self._result(nbest) | {"context_str": context}
         if utterance.problems:
             result["error"] = "; ".join(utterance.problems)
+        if degraded:
+            result["degraded"] = degraded
+        self._notes.tell()
         event(
             "utterance_finished",
-            "warning" if utterance.problems else "info",
+            "warning" if utterance.problems or degraded else "info",
             {"text": result["lm_response_final"], "context": result["context_str"]},
             n_entries=utterance.n_entries,
             n_frames=utterance.n_frames,
@@ -199,18 +209,16 @@ class PublishedProtocol:
             search_ms=round(1000 * utterance.search_s, 2),
             finish_ms=round(1000 * (time.perf_counter() - start), 2),
             problems=utterance.problems,
+            degraded=degraded,
         )
         return [Answer(self.streams.final, result), Answer(self.streams.finalize_done, {"done": 1})]
 
     def _result(self, nbest: NBest) -> dict[str, str | int | float]:
-        candidates = candidates_of(nbest)
-        if self.params.nbest > 1:
-            candidates = augmented(
-                candidates,
-                self.params.options(self._decoder.options),
-                self.params.top_candidates_to_augment,
-                self.params.score_penalty_percent,
-            )
+        hypotheses: Sequence[Hypothesis] = nbest
+        if self.params.nbest > 1 and nbest[0].confidence is None:  # else the large model was given more of them
+            top, penalty = self.params.top_candidates_to_augment, self.params.score_penalty_percent
+            hypotheses = augmented(nbest, self._options(), top, penalty)
+        candidates = candidates_of(hypotheses)
         return {"lm_response_final": plain(candidates[0].sentence), "scoring": scoring(candidates)}
 
     def _update(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
@@ -221,9 +229,8 @@ class PublishedProtocol:
         }
         self.params, refused = self.params.updated(texts)
         self.changes |= {name: text for name, text in texts.items() if name not in refused}
-        options = self.params.options(self._decoder.options)
         if self._utterance is not None:
-            self._utterance.set_options(options)
+            self._utterance.set_options(self._options())
         event("parameters_updated", values=self.params.announced())
         errors = []
         for name, reason in refused.items():
@@ -232,11 +239,14 @@ class PublishedProtocol:
         self._say_what_is_missing(texts)
         return [*errors, self.announcement(), Answer(self.streams.update_done, {"done": 1})]
 
-    def _say_what_is_missing(self, names: Iterable[str]) -> None:
-        """The parameters of large models are kept for when there is one."""
-        kept = [name for name in names if name in ("do_opt", "alpha", "rescore")]
-        if kept:
-            event("parameters_kept", "warning", parameters=kept, reason="no large model loaded")
+    def _say_what_is_missing(self, names: Collection[str]) -> None:
+        """Say which of the named parameters are kept, and change nothing."""
+        opt = [name for name in names if name in ("do_opt", "alpha") and self.params.do_opt]
+        if opt and self._decoder.llm is None:
+            event("parameters_kept", "warning", parameters=opt, reason=NO_LLM)
+        if "rescore" in names and self.params.rescore:
+            reason = "the search has the whole n-gram at once: there is no larger one to score with"
+            event("parameters_kept", "warning", parameters=["rescore"], reason=reason)
 
     def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
         """The answers that a client waits for when an error that nobody thought of came instead of a result."""
@@ -253,9 +263,19 @@ class PublishedProtocol:
             answers = [Answer(self.streams.final, {**empty}), Answer(self.streams.finalize_done, {"done": 1})]
         return [*answers, self._error(entry, what)]
 
-    def _begin(self) -> LiveUtterance:
-        self._utterance = LiveUtterance(self._decoder, self.params.options(self._decoder.options), self._stop)
+    def _begin(self, get: Callable[[str], str]) -> LiveUtterance:
+        options = self._options()
+        fused = self._decoder.llm is not None and options.llm.mode == "fusion"
+        context = self._what_was_said(get) if fused else ""  # otherwise only the end needs it
+        self._utterance = LiveUtterance(self._decoder, options, self._stop, context=context)
         return self._utterance
+
+    def _options(self) -> DecoderOptions:
+        base = self._decoder.options
+        return self.params.options(base).changed({"llm": self.params.llm(base)})
+
+    def _what_was_said(self, get: Callable[[str], str]) -> str:
+        return get(CONTEXT_KEY).strip() or self._context
 
     def _drop(self, why: str) -> None:
         if self._utterance is not None and self._utterance.n_entries:

@@ -11,6 +11,7 @@ from cortext.decoding.options import DecoderOptions, NBest, Partial
 from cortext.decoding.saved import to_log_probs
 from cortext.decoding.session import Decoder
 from cortext.errors import DecodingError
+from cortext.live.llm import in_time
 from cortext.live.redis_link import Stopped
 from cortext.text.phonemes import LM, Inventory
 
@@ -24,7 +25,8 @@ _SLICE_FRAMES = 500
 class LiveUtterance:
     """The search through what one client says until it says that this is all.
 
-    stop: asked during long searches; True ends them with `Stopped`
+    stop:    asked during long searches; True ends them with `Stopped`
+    context: what was said before, for a large model
     """
 
     def __init__(
@@ -34,8 +36,10 @@ class LiveUtterance:
         stop: Callable[[], bool],
         inventory: Inventory = LM,
         hotwords: Mapping[str, float] | None = None,
+        context: str = "",
     ) -> None:
-        self._session = decoder.with_options(**_fields(options)).session(inventory, hotwords=hotwords)
+        decoder = decoder.with_options(**vars(in_time(options)))
+        self._session = decoder.session(inventory, hotwords=hotwords, context=context)
         self._stop, self._inventory = stop, inventory
         self.partial = Partial("", "")
         self.n_frames, self.n_entries, self.search_s = 0, 0, 0.0
@@ -70,10 +74,12 @@ class LiveUtterance:
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""
-        self._session.set_options(**_fields(options))
+        self._session.set_options(**vars(in_time(options)))
 
-    def finish(self) -> NBest:
-        """The candidate sentences."""
+    def finish(self, context: str | None = None) -> NBest:
+        """The candidate sentences; a large model ranks them after this context, or that of the beginning."""
+        if context is not None:
+            self._session.context = context
         return self._session.finish()
 
 
@@ -114,7 +120,3 @@ def _looks_like_float64(raw: bytes) -> bool:
         if not (np.abs(singles) < LARGEST_LOGIT).all():
             return bool((np.abs(doubles) > 1e-6).mean() > 0.5)
         return not singles[0::2].any() and bool((singles[1::2] != 0).mean() > 0.5)
-
-
-def _fields(options: DecoderOptions) -> dict[str, object]:
-    return {name: getattr(options, name) for name in DecoderOptions.__dataclass_fields__}

@@ -9,7 +9,7 @@ import numpy as np
 
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import hypothesis_json
-from cortext.decoding.options import NBest
+from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.live.messages import Step, shown_bins, shown_posteriors
 from cortext.live.pipeline import Update
 from cortext.live.tally import words_per_minute
@@ -67,9 +67,12 @@ class PageUtterance:
         z_TC: np.ndarray = ((features_TC - mean_C) / np.where(std_C > 0, std_C, 1)).astype(np.float32)
         return z_TC
 
-    def told(self, nbest: NBest, ended: str, final_ms: float, error: str | None) -> dict[str, Any]:
+    def told(
+        self, nbest: NBest, options: DecoderOptions, ended: str, final_ms: float, error: str | None
+    ) -> dict[str, Any]:
         """The body of its `utterance` message, without an error rate.
 
+        options: those by which the candidates were ranked
         It lasts as long as its trial; what ended by itself, where a feed goes on without end, from the first word's
         beginning to the last one's end.
         """
@@ -92,4 +95,18 @@ class PageUtterance:
             "latency_ms": final_ms,
             "ended": ended,
             "error": error,
+            "ngram_text": ngram_text(nbest, options),
+            "degraded": nbest.degraded,
         }
+
+
+def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
+    """Which of the candidates would be the best without a large model; None where none ranked them."""
+    if nbest[0].confidence is None:
+        return None
+    ngram, llm = options.llm.shares(options.lm_weight)
+
+    def without(found: Hypothesis) -> float:
+        return found.score + (options.lm_weight - ngram) * found.lm_score - llm * (found.llm_score or 0.0)
+
+    return max(nbest, key=without).text

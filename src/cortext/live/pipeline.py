@@ -18,6 +18,7 @@ from cortext.errors import ConfigError, DataError
 from cortext.features.stream import RollingZScore, StreamSmoother
 from cortext.live.clock import TIMES, Stopwatch
 from cortext.live.endpoint import Endpoint, EndpointOptions, Reason
+from cortext.live.llm import in_time
 from cortext.models import AcousticModel
 from cortext.models.stepping import Stepper, TorchStepper
 
@@ -206,10 +207,13 @@ class Update:
 class Pipeline:
     """From features to words, one utterance after the other; any chunking gives the same text, times and scores.
 
+    (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not count.)
+
     model:   a loaded model; not needed with a stepper
-    decoder: the word search; None gives logits only
+    decoder: the word search, with a large model or without; None gives logits only
     session: the recording day whose layer is used; `latest` is the model's last one
     stepper: another way to run the model (ONNX Runtime, bfloat16); it has a session already
+    context: what was said before, for a large model; may be changed
     """
 
     def __init__(
@@ -220,6 +224,7 @@ class Pipeline:
         *,
         options: PipelineOptions = PipelineOptions(),
         stepper: Stepper | None = None,
+        context: str = "",
     ) -> None:
         source = stepper or model
         if source is None:
@@ -230,7 +235,8 @@ class Pipeline:
         self._inventory = self._stream.stepper.inventory
         self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
         self._endpoint = Endpoint(options.endpoint, self._inventory, self._frame_ms) if options.endpoint else None
-        self._decoder, self._hotwords = decoder, dict[str, float]()
+        self._decoder = None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
+        self._hotwords, self._context = dict[str, float](), context
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: Session | None = None
         self._begin()
@@ -275,6 +281,17 @@ class Pipeline:
         self._hotwords = bonuses
 
     @property
+    def context(self) -> str:
+        """What was said before: sentences are ranked after it; in fusion it counts from the next utterance on."""
+        return self._context
+
+    @context.setter
+    def context(self, text: str) -> None:
+        self._context = text
+        if self._search is not None:
+            self._search.context = text
+
+    @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Rolling mean and standard deviation in force, float64 [C] each, for a warm start another day; or None."""
         return self._stream.statistics
@@ -286,10 +303,10 @@ class Pipeline:
         """
         if self._decoder is None:
             raise ConfigError("a pipeline without a decoder has no decoder options")
-        changed = self._decoder.with_options(**changes)
+        options = in_time(self._decoder.options.changed(changes))
         if self._search is not None:
-            self._search.set_options(**changes)
-        self._decoder = changed
+            self._search.set_options(**vars(options))
+        self._decoder = self._decoder.with_options(**vars(options))
 
     def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
         """A block of recording begins, for the rolling statistics: with given ones, or those in force (warm start).
@@ -362,7 +379,7 @@ class Pipeline:
         if self._decoder is None:
             return None
         new = [word for word in hotwords if word not in self._decoder]
-        return self._decoder.session(self._inventory, words=new, hotwords=hotwords)
+        return self._decoder.session(self._inventory, words=new, hotwords=hotwords, context=self._context)
 
     def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
         """Take in bins that complete at most one frame."""

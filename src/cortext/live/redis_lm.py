@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from cortext.decoding.session import Decoder
 from cortext.errors import ConfigError, LiveError, nearest
@@ -30,21 +31,25 @@ def make_protocol(
     changes: Iterable[str] = (),
     streams: Mapping[str, str | None] | None = None,
     stop: threading.Event | None = None,
+    context: str = "",
 ) -> Protocol:
     """A protocol that speaks for a decoder.
 
     profile: "published", or "json" for messages of our own
-    preset:  "published" for the published parameters; without it the decoder's options hold
+    preset:  "published" for the published parameters; without it the decoder's options hold. A large model, where
+             the decoder has one, scores candidates until `do_opt` is 0
     changes: `name=value` of published parameters
     streams: other names for the streams `input`, `partial` and `final`
     stop:    the server's, so that long searches end when it is set
+    context: what was said before, where clients do not say it
     Raises ConfigError for a profile, preset, parameter or stream that cannot be.
     """
     if profile not in PROFILES:
         raise ConfigError(f"unknown profile {profile!r}; {nearest(profile, PROFILES)}")
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
-    params = changed_params(PublishedParams() if preset else PublishedParams.of(decoder.options), changes)
+    params = PublishedParams() if preset else PublishedParams.of(decoder.options)
+    params = changed_params(replace(params, do_opt=decoder.llm is not None), changes)
     names = {role: name for role, name in (streams or {}).items() if name is not None}
     if not all(name.strip() for name in names.values()):
         raise ConfigError("a stream has an empty name", fix="name it, or leave the option out")
@@ -53,13 +58,13 @@ def make_protocol(
         published = PublishedStreams(**names)
         if len(set(published.all())) < len(published.all()):
             raise ConfigError("two streams have the same name", fix="name them apart")
-        return PublishedProtocol(decoder, params, published, is_set)
+        return PublishedProtocol(decoder, params, published, is_set, context)
     if "partial" in names:
         raise ConfigError("the json profile has no stream of partial results; they come on the final one")
     if names.get("input", INPUT) == names.get("final", OUTPUT):
         raise ConfigError("two streams have the same name", fix="name them apart")
-    options = params.options(decoder.options)
-    return JsonProtocol(decoder, options, names.get("input", INPUT), names.get("final", OUTPUT), is_set)
+    options = params.options(decoder.options).changed({"llm": params.llm(decoder.options)})
+    return JsonProtocol(decoder, options, names.get("input", INPUT), names.get("final", OUTPUT), is_set, context)
 
 
 class LMServer:

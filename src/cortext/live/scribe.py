@@ -31,8 +31,9 @@ class Scribe:
     ) -> None:
         """Log an utterance, as its message tells it; a failure is told as an `error` message, with its number."""
         entry = Utterance(
-            told["id"], told["session"], told["duration_s"], told["text"], source=source, nbest=told["nbest"]
-        )
+            told["id"], told["session"], told["duration_s"], told["text"], source=source, nbest=told["nbest"],
+            degraded=told["degraded"],
+        )  # fmt: skip
         try:
             self._waiting.put_nowait(None)
         except queue.Full:

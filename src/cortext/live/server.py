@@ -160,6 +160,10 @@ def _verbs(session: LiveSession) -> dict[str, Handler]:
         _only(body, session=str)
         return session.choose_day(body.get("session"))
 
+    def context(body: dict[str, Any]) -> Future[None]:
+        _only(body, text=str)
+        return session.set_context(body.get("text") or "")
+
     def correction(body: dict[str, Any]) -> Future[bool]:
         _only(body, utterance=int, text=str)
         return _scribe(session).correct(_needed(body, "utterance"), _needed(body, "text"))
@@ -176,6 +180,7 @@ def _verbs(session: LiveSession) -> dict[str, Handler]:
         "stop": stop,
         "options": session.set_options,
         "hotwords": session.change_hotwords,
+        "context": context,
         "day": day,
         "correction": correction,
         "rating": rating,

@@ -63,6 +63,7 @@ class Utterance:
     text:       the decoded sentence; empty where there was none
     source:     where the features came from (`replay`, `feed` ...)
     nbest:      candidates as JSON objects, where they are to be kept
+    degraded:   what was missing in them, such as a large model's scores; None for nothing
     when:       when the text was there, with the offset from UTC
     """
 
@@ -73,6 +74,7 @@ class Utterance:
     source: str = ""
     nbest: Sequence[dict[str, Any]] | None = None
     when: datetime = field(default_factory=now)
+    degraded: str | None = None
 
     def __post_init__(self) -> None:
         """Raises LiveError for what no log can hold."""
@@ -97,6 +99,8 @@ class Utterance:
             "text": self.text,
             "source": self.source,
         }
+        if self.degraded is not None:
+            line["degraded"] = self.degraded
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 

@@ -14,6 +14,7 @@ from cortext.evaluation.recognise import read_options
 from cortext.live.days import Days
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.live_session import LiveSession
+from cortext.live.llm import with_llm
 from cortext.live.log import event
 from cortext.live.pipeline import PipelineOptions
 from cortext.live.scribe import Scribe
@@ -35,6 +36,8 @@ class LiveSettings:
     speed:       1 is the recording's own, infinity as fast as can be
     endpoint_ms: silence that ends an utterance; None: 1500 for a feed, and trials end where they end
     session_log: folder that keeps what was decoded
+    llm, llm_lora, llm_device: a large language model, an adapter for it and where it runs; context: what was said
+                 before, until the page says something else
     """
 
     run: Path
@@ -56,6 +59,10 @@ class LiveSettings:
     smoothing: Literal["published", "causal"] = "published"
     normalise: Literal["none", "rolling"] = "none"
     session_log: Path | None = None
+    llm: str | None = None
+    llm_lora: Path | None = None
+    llm_device: str = "auto"
+    context: str = ""
 
     def __post_init__(self) -> None:
         if sum((self.data is not None, self.simulate is not None, self.feed)) != 1:
@@ -72,7 +79,10 @@ class LiveSettings:
         if self.endpoint_ms is not None:
             endpoint = EndpointOptions(self.endpoint_ms)
         options = PipelineOptions(self.smoothing, self.normalise, endpoint)
-        days = Days(self._stepper(), Decoder.from_dir(self.lm, read_options(self.options)), options, self.day)
+        decoder = Decoder.from_dir(self.lm, read_options(self.options))
+        if self.llm is not None:
+            decoder = with_llm(decoder, self.llm, self.llm_lora, self.llm_device)
+        days = Days(self._stepper(), decoder, options, self.day, self.context)
         source = self._source(days, progress)
         scribe = None
         if self.session_log is not None:
@@ -80,7 +90,8 @@ class LiveSettings:
             for note in log.notes:
                 event("session_log_damaged", "warning", note=note)
             scribe = Scribe(log)
-        about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name}
+        llm = None if self.llm is None else Path(self.llm).name
+        about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name, "llm": llm}
         return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
 
     def _stepper(self) -> Stepper:

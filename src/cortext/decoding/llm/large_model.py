@@ -70,11 +70,11 @@ class LanguageReader:
     ) -> list[NBest]:
         """The sentences of each list with the model's scores, best first, and those made by exchanging words.
 
-        A weight of 0 leaves the lists as they are. Where the model fails, the n-gram's list is returned, and says why
-        in `degraded`.
+        A weight of 0 leaves the lists as they are, less what the model added in a search with another weight. Where
+        the model fails, the n-gram's list is returned, and says why in `degraded`.
         """
         if not options.llm.weight:
-            return list(lists)
+            return [_without(nbest, options, nbest.degraded) for nbest in lists]
         ranked: list[NBest] = []
         for start in range(0, len(lists), LISTS_AT_ONCE):
             ranked += self._rank(lists[start : start + LISTS_AT_ONCE], options, context)
@@ -86,7 +86,7 @@ class LanguageReader:
         try:
             read = self.read(lists, options, context)
         except LanguageModelError as error:
-            return [_without(nbest, options, str(error)) for nbest in lists]
+            return [_without(nbest, options, f"without the large model: {error}") for nbest in lists]
         return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
 
     def read(
@@ -128,12 +128,11 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
     return options.acoustic_scale * found.acoustic_score + ngram * found.lm_score + llm * said + rest
 
 
-def _without(nbest: NBest, options: DecoderOptions, why: str) -> NBest:
-    """The list as the n-gram ranks it, where the large model failed; what it added in the search is taken away."""
-    why = f"without the large model: {why}"
+def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:
+    """The list as the n-gram ranks it; what the large model added in the search is taken away."""
     if all(found.llm_score is None for found in nbest):
-        return NBest(nbest, why)
+        return nbest if degraded == nbest.degraded else NBest(nbest, degraded)
     plain = options.changed({"llm": {"weight": 0.0}})
     scored = [replace(found, llm_score=None) for found in nbest]
     scored = [replace(found, score=_score(found, plain)) for found in scored]
-    return NBest(sorted(scored, key=lambda found: -found.score), why)
+    return NBest(sorted(scored, key=lambda found: -found.score), degraded)

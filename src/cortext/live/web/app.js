@@ -71,7 +71,7 @@ function receive(message) {
 
 function welcome(message) {
   hello = message;
-  $("about").textContent = [message.run, message.lm, `cortext ${message.version}`].filter(Boolean).join(" \u00b7 ");
+  $("about").textContent = [message.run, message.lm, message.llm, `cortext ${message.version}`].filter(Boolean).join(" \u00b7 ");
   for (const part of $("judge").querySelectorAll(".together, #correct")) part.hidden = !message.session_log;
   $("judge-off").hidden = message.session_log;
   $("latency-note").textContent = `p99 against the ${message.budget_ms}\u202fms budget`;
@@ -137,6 +137,14 @@ function showTrial() {
   $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
 }
 
+// What the large model had to do with a sentence; nothing where there is none.
+function ranking({ text, ngram_text, degraded }) {
+  if (degraded) return `without the large model (${degraded})`;
+  if (ngram_text === null || ngram_text === undefined) return null;
+  if (ngram_text === text) return "the large model agrees";
+  return `re-ranked by the large model, before: \u201c${ngram_text || "(no words)"}\u201d`;
+}
+
 // What the buttons for rating and correcting are about; it stays in view while the next sentence forms.
 function judge() {
   const facts = last && [
@@ -145,6 +153,7 @@ function judge() {
     `${last.duration_s.toFixed(1)}\u2009s`,
     last.words_per_minute ? `${Math.round(last.words_per_minute)} words a minute` : null,
     last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
+    ranking(last),
   ];
   $("judged").textContent = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
   for (const button of document.querySelectorAll("[data-rating]"))
@@ -166,7 +175,7 @@ function changed(message) {
   $("run-text").textContent = running ? "Stop" : "Start";
   document.body.dataset.state = state.state;
   document.title = running ? "cortext \u00b7 decoding" : "cortext";
-  options.show(state.options, state.day_chosen, hello.days);
+  options.show(state, hello.days, hello.llm);
   hotwords.show(state.hotwords);
   if (running && current === null) sentence.reference(state.reference);
   else if (!last && !running) sentence.waiting(hello.can_control ? "Ready" : "Watching");

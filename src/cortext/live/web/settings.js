@@ -13,6 +13,8 @@ const OPTIONS = [
   ["max_active", "Hypotheses at most", 50, 1],
   ["nbest", "Candidates", 1, 1],
 ];
+const WEIGHT = ["llm.weight", "Weight of the large model", 0.05, 0];
+const valueOf = (options, name) => name.split(".").reduce((found, part) => found[part], options);
 
 const option = (value, text) => new Option(text, String(value));
 
@@ -76,23 +78,25 @@ export class Options {
     $("options-reset").addEventListener("click", () => this.apply(this.first));
   }
 
-  // day: the one chosen for all trials, or null.
-  show(options, day, days) {
-    this.first ??= Object.fromEntries(OPTIONS.filter(([name]) => name in options).map(([name]) => [name, options[name]]));
-    [this.current, this.day] = [options, day];
-    if (!$("options-fields").children.length) this.build(options, days);
-    for (const input of $("options-fields").querySelectorAll("input"))
-      if (input !== document.activeElement) input.value = options[input.name];
+  // day: the one chosen for all trials, or null; llm: name of the large model, or null; context: what it reads first.
+  show({ options, day_chosen: day, context }, days, llm) {
+    const names = [...(llm ? [WEIGHT] : []), ...OPTIONS];
+    this.first ??= Object.fromEntries(names.map(([name]) => [name, valueOf(options, name)]));
+    [this.current, this.day, this.context] = [options, day, context];
+    if (!$("options-fields").children.length) this.build(names, days, llm);
+    for (const input of $("options-fields").querySelectorAll("input[name]"))
+      if (input !== document.activeElement) input.value = valueOf(options, input.name);
     if ($("day") !== document.activeElement) $("day").value = day ?? "";
+    if (llm && $("context") !== document.activeElement) $("context").value = context;
   }
 
-  build(options, days) {
+  build(names, days, llm) {
     const label = (text, field) => {
       const made = document.createElement("label");
       made.append(text, field);
       return made;
     };
-    const fields = OPTIONS.filter(([name]) => name in options).map(([name, text, step, least]) => {
+    const fields = names.map(([name, text, step, least]) => {
       const input = Object.assign(document.createElement("input"), { name, type: "number", required: true, step: "any" });
       input.dataset.step = step;
       if (least !== null) input.min = least;
@@ -101,17 +105,25 @@ export class Options {
     const day = Object.assign(document.createElement("select"), { id: "day", autofocus: true });
     day.replaceChildren(option("", "each trial's own"), ...days.map((name) => option(name, name)));
     $("options-fields").replaceChildren(label("Decode as of the day", day), ...fields);
+    if (!llm) return;
+    const context = Object.assign(document.createElement("input"), { id: "context", autocomplete: "off" });
+    context.title = `${llm} reads it before the sentence`;
+    $("options-fields").append(label("What was said before", context));
   }
 
   changed() {
-    const inputs = [...$("options-fields").querySelectorAll("input")];
-    return Object.fromEntries(inputs.map(({ name, value }) => [name, Number(value)]).filter(([name, value]) => value !== this.current[name]));
+    const inputs = [...$("options-fields").querySelectorAll("input[name]")];
+    return Object.fromEntries(inputs.map(({ name, value }) => [name, Number(value)]).filter(([name, value]) => value !== valueOf(this.current, name)));
   }
 
   async apply(changes) {
     const day = $("day").value || null;
+    const context = $("context")?.value ?? this.context;
+    const { [WEIGHT[0]]: weight, ...others } = changes;
+    if (weight !== undefined) others.llm = { weight };
     let done = day === this.day || (await this.ask("day", { session: day }));
-    if (done && Object.keys(changes).length) done = await this.ask("options", changes);
+    if (done && context !== this.context) done = await this.ask("context", { text: context });
+    if (done && Object.keys(others).length) done = await this.ask("options", others);
     if (done) $("options-panel").hidePopover();
   }
 }

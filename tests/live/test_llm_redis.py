@@ -1,0 +1,274 @@
+"""A large model behind the language-model server: a real one, over a real Redis, against a client with the release's
+habits; what the model says of a sentence is computed apart, by a plain loop over transformers."""
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+from engine_cases import SENTENCES, sentence_entries, write_lm
+from lm_cases import SAID, normalised, served, spoken_logits
+from release_client import ReleaseClient
+
+from cortext.decoding import Decoder
+from cortext.errors import LanguageModelError
+from cortext.live.llm import LIVE_BUDGET_MS, in_time, with_llm
+
+CONTEXT_KEY = "contextual_decoding_current_context"
+SCALE = 0.325
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+
+
+@pytest.fixture(scope="module")
+def decoder(plain, tiny_lm_dir):
+    return with_llm(plain, str(tiny_lm_dir), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def log_prob(tiny_lm_dir):
+    """The log-probability of a sentence after a context, one token after the other."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_lm_dir), AutoTokenizer.from_pretrained(tiny_lm_dir)
+
+    def log_prob(text, context=""):
+        before = [tokenizer.bos_token_id, *tokenizer.encode(context)] if context else [tokenizer.bos_token_id]
+        said = tokenizer.encode(f" {text}" if context else text)
+        total = 0.0
+        for place, token in enumerate(said):
+            with torch.no_grad():
+                logits_V = network(torch.tensor([before + said[:place]])).logits[0, -1].double()
+            total += float(torch.log_softmax(logits_V, 0)[token])
+        return total
+
+    return log_prob
+
+
+@pytest.fixture
+def broken(decoder):
+    """Makes the model do something else before each pass, until told to stop."""
+    instead = {}
+    handle = decoder.llm.lm.network.get_input_embeddings().register_forward_pre_hook(
+        lambda *_: instead.get("does", lambda: None)()
+    )
+    yield instead
+    handle.remove()
+
+
+def check(final, log_prob, alpha, context=""):
+    """The published sum for every candidate, and the best of them as the answer."""
+    expected = np.array([log_prob(sentence, context) for sentence in final.sentences])
+    assert np.allclose(final.llm, expected, atol=2e-3)
+    totals = SCALE * np.array(final.acoustic) + (1 - alpha) * np.array(final.ngram) + alpha * expected
+    assert np.allclose(final.total, totals, atol=2e-3)
+    assert final.fields[b"lm_response_final"].decode() == final.sentences[0] == final.sentences[np.argmax(totals)]
+
+
+def test_candidates_have_the_models_scores_and_the_published_sum(redis_server, decoder, plain, log_prob, tmp_path):
+    changed = 0
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        for number, sentence in enumerate(SAID):
+            logits_PV = spoken_logits(sentence, seed=number)
+            final = client.decode(logits_PV, 7)
+            check(final, log_prob, alpha=0.55)
+            client.update(do_opt=0)
+            before = client.decode(logits_PV, 7)
+            client.update(do_opt=1)
+            assert set(final.sentences) == set(before.sentences)
+            assert set(before.llm) == {0.0}
+            changed += final.sentences != before.sentences
+        assert set(final.fields) == {b"lm_response_final", b"scoring", b"context_str"}
+    assert changed == len(SAID)  # a random model has an opinion of its own
+
+
+def test_without_do_opt_it_is_as_if_there_were_no_model(redis_server, decoder, plain, tmp_path):
+    answers = []
+    for made, changes in ((plain, []), (decoder, ["do_opt=0"]), (decoder, ["alpha=0"])):
+        with served(redis_server, made, tmp_path, changes=changes) as log:
+            client = ReleaseClient(redis_server.client())
+            answers.append([client.decode(spoken_logits(sentence), 5).fields for sentence in SAID])
+            args = client.redis.xrevrange("remote_lm_args", count=1)[0][1]
+            assert args[b"do_opt"] == (b"1" if changes == ["alpha=0"] else b"0")
+            assert not log.lines("parameters_kept")
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_alpha_is_the_models_weight(redis_server, decoder, log_prob, tmp_path):
+    logits_PV = spoken_logits("i would like water too")
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        best = []
+        for alpha in (0.2, 1):
+            client.update(alpha=alpha)
+            final = client.decode(logits_PV)
+            check(final, log_prob, alpha)
+            best.append(dict(zip(final.sentences, final.total, strict=True)))
+    assert best[0] != best[1]
+
+
+def test_a_context_is_read_first_until_it_is_taken_away(redis_server, decoder, log_prob, tmp_path):
+    logits_PV = spoken_logits("are you there")
+    with served(redis_server, decoder, tmp_path, with_text=False) as log:
+        client = ReleaseClient(redis_server.client())
+        without = client.decode(logits_PV)
+        check(without, log_prob, 0.55)
+        client.redis.set(CONTEXT_KEY, " how are you today ")
+        final = client.decode(logits_PV)
+        check(final, log_prob, 0.55, "how are you today")
+        assert final.fields[b"context_str"] == b"how are you today"
+        client.redis.delete(CONTEXT_KEY)
+        assert client.decode(logits_PV).fields == without.fields
+        assert "today" not in log.path.read_text()
+    with served(redis_server, decoder, tmp_path, context="please call my sister"):
+        client = ReleaseClient(redis_server.client())
+        check(client.decode(logits_PV), log_prob, 0.55, "please call my sister")
+        client.redis.set(CONTEXT_KEY, "how are you today")
+        check(client.decode(logits_PV), log_prob, 0.55, "how are you today")
+
+
+def test_a_context_that_is_too_long_is_cut_and_said(redis_server, decoder, tmp_path):
+    words = "water " * 400
+    with served(redis_server, decoder, tmp_path) as log:
+        client = ReleaseClient(redis_server.client())
+        client.redis.set(CONTEXT_KEY, words)
+        final = client.decode(spoken_logits("are you there"))
+        assert final.fields[b"context_str"].decode() == words.strip()
+        assert b"degraded" not in final.fields
+        assert "only the last" in log.wait("llm_note")["note"]
+        assert "water" not in log.path.read_text()
+
+
+def test_candidates_made_of_others_have_scores_of_their_own(redis_server, decoder, log_prob, tmp_path):
+    logits_PV = spoken_logits("we want to see you", seed=3)
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        client.update(top_candidates_to_augment=0)
+        found = client.decode(logits_PV)
+        client.update(top_candidates_to_augment=20, score_penalty_percent=0.02)
+        more = client.decode(logits_PV)
+    made = set(more.sentences) - set(found.sentences)
+    assert made
+    check(more, log_prob, 0.55)
+
+
+def test_a_model_that_fails_costs_no_sentence(redis_server, decoder, broken, tmp_path):
+    logits_PV = spoken_logits("i would like water too")
+
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more")
+
+    with served(redis_server, decoder, tmp_path) as log:
+        client = ReleaseClient(redis_server.client())
+        ranked = client.decode(logits_PV)
+        client.update(do_opt=0)
+        expected = client.decode(logits_PV)
+        client.update(do_opt=1)
+        broken["does"] = fail
+        final = client.decode(logits_PV)
+        degraded = final.fields.pop(b"degraded").decode()
+        assert final.fields == expected.fields
+        assert "illegal memory access" in degraded
+        assert "\n" not in degraded
+        assert "without the large model" in degraded
+        line = log.wait("utterance_finished", 3)
+        assert (line["level"], line["degraded"]) == ("warning", degraded)
+        del broken["does"]
+        assert client.decode(logits_PV).fields == ranked.fields
+
+
+def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(redis_server, decoder, log_prob, tmp_path):
+    logits_PV = spoken_logits("are you there")
+    for mode in ("rescore", "fusion"):
+        changed = decoder.with_options(llm={"mode": mode})
+        with served(redis_server, changed, tmp_path):
+            client = ReleaseClient(redis_server.client())
+            client.reset()
+            client.send(logits_PV[:10])
+            client.update(alpha=0.3)
+            client.send(logits_PV[10:])
+            check(client.finalize(), log_prob, alpha=0.3)
+            client.send(logits_PV[:10])
+            client.update(do_opt=0)
+            client.send(logits_PV[10:])
+            final = client.finalize()
+            assert set(final.llm) == {0.0}
+            assert np.allclose(SCALE * np.array(final.acoustic) + np.array(final.ngram), final.total)
+
+
+def test_the_first_words_are_there_in_time_however_slow_the_model_is(redis_server, decoder, broken, tmp_path):
+    fused = decoder.with_options(llm={"mode": "fusion", "every_frames": 1})
+    logits_PV = spoken_logits("we want to see you")
+    broken["does"] = lambda: time.sleep(0.4)
+    with served(redis_server, fused, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        client.reset()
+        took_ms = []
+        for logits_V in logits_PV:
+            start = time.perf_counter()
+            partial = client.send(logits_V[None])
+            took_ms.append(1e3 * (time.perf_counter() - start))
+        assert partial
+        assert np.median(took_ms) < LIVE_BUDGET_MS + 40
+        assert max(took_ms) < 400  # the pass that it did not wait for
+        broken.clear()
+        assert client.finalize().text
+
+
+def test_the_search_waits_for_nothing_without_a_bound(plain):
+    assert in_time(plain.options).llm.budget_ms == LIVE_BUDGET_MS
+    own = dataclasses.replace(plain.options, llm={"budget_ms": 5})
+    assert in_time(own) == own
+
+
+def test_in_json_each_utterance_has_its_context_and_weight(redis_server, decoder, log_prob, broken, tmp_path):
+    logits_PV = spoken_logits("are you there")
+    with served(redis_server, decoder, tmp_path, profile="json", preset=None, context="how are you"):
+        redis = redis_server.client()
+
+        def decode(**begin):
+            seen = redis.xrevrange("cortext_lm_output", count=1)[0][0]
+            said = [{"type": "begin", **begin}, {"type": "frames"}, {"type": "end"}]
+            for message in said:
+                fields = {"message": json.dumps(message | {"utterance": "a"})}
+                redis.xadd("cortext_lm_input", fields | {"logits": logits_PV.tobytes()})
+            while True:
+                for entry_id, fields in redis.xread({"cortext_lm_output": seen}, block=3_000)[0][1]:
+                    message, seen = json.loads(fields[b"message"]), entry_id
+                    if message["type"] in ("final", "error"):
+                        return message
+
+        for begin, context, weight in (
+            ({}, "how are you", 0.5),
+            ({"context": "", "options": {"llm": {"weight": 0.9}}}, "", 0.9),
+        ):
+            final = decode(**begin)
+            assert final["degraded"] is None
+            assert final["text"] == final["hypotheses"][0]["text"]
+            for found in final["hypotheses"]:
+                assert found["llm"] == pytest.approx(log_prob(found["text"], context), abs=2e-3)
+                total = found["acoustic"] + (1 - weight) * found["ngram"] + weight * found["llm"]
+                assert found["score"] == pytest.approx(total, abs=2e-3)
+
+        def fail():
+            raise MemoryError
+
+        broken["does"] = fail
+        final = decode()
+        expected = decoder.with_llm(None).decode(normalised(logits_PV), "lm")
+        assert [found["text"] for found in final["hypotheses"]] == expected.texts
+        assert "without the large model" in final["degraded"]
+        assert "context is no text" in decode(context=3)["error"]
+
+
+def test_a_model_that_cannot_be_used_is_one_line(plain, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LanguageModelError) as caught:
+        with_llm(plain, str(tmp_path))
+    assert "\n" not in str(caught.value)
