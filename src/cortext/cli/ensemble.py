@@ -91,7 +91,7 @@ def ensemble(
             )
     if found is not None and out is not None:
         write_ensemble(found, out)
-    _report(found, fitted, options, out, as_json)
+    _report(found, fitted, options, out, [] if corrector is None else corrector.lm.notes, as_json)
 
 
 def _check(
@@ -187,12 +187,18 @@ def _threads(threads: int | None) -> int:
 
 
 def _report(
-    found: Ensemble | None, fitted: Fitted | None, options: Path | None, out: Path | None, as_json: bool
+    found: Ensemble | None,
+    fitted: Fitted | None,
+    options: Path | None,
+    out: Path | None,
+    notes: list[str],
+    as_json: bool,
 ) -> None:
     import dataclasses
 
     if as_json:
         facts = {} if found is None else found.to_json() | {"out": None if out is None else str(out)}
+        facts |= {"notes": notes}
         print_json(facts | ({} if fitted is None else {"fitted": dataclasses.asdict(fitted)}))
         return
     if fitted is not None:
@@ -212,5 +218,7 @@ def _report(
     failed = [combined.degraded for combined in found.combined if combined.degraded]
     if failed:
         typer.echo(f"{len(failed)} without what was asked for; the first: {failed[0]}")
+    for note in notes:
+        typer.echo(note)
     if out is not None:
         typer.echo(f"{out}: predictions.csv, nbest.jsonl, metrics.json")

@@ -73,11 +73,14 @@ class CrossValidated:
 def tried_options(base: EnsembleOptions, methods: Iterable[str], trials: Sequence[Candidates]) -> list[EnsembleOptions]:
     """The options that are tried: those of `base`, with every combination of a method's values in `TRIED`.
 
-    Factors on scores and confidences are tried where the candidates have such.
+    Factors on scores and confidences are tried where the candidates have such. Raises DataError for a method that has
+    no such values.
     """
     candidates = [candidate for trial in trials for system in trial.systems for candidate in system]
     found = []
     for method in methods:
+        if method not in TRIED:
+            raise DataError(f"{method} has no options that can be fitted", fix=f"fit one of {', '.join(TRIED)}")
         values = dict(TRIED[method])
         if any(candidate.score is not None for candidate in candidates):
             values |= TRIED_WITH_SCORES

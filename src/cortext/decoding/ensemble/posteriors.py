@@ -155,7 +155,7 @@ def _logit_files(directory: Path) -> dict[int, Path]:
     files = sorted((directory / "logits").glob("*.npy"))
     if not files:
         raise DataError("no logits", where=directory, fix=AGAIN)
-    numbers = [file.name.partition("_")[0] for file in files]
+    numbers = [file.stem.partition("_")[0] for file in files]
     return {int(number): file for number, file in zip(numbers, files, strict=True) if number.isdecimal()}
 
 

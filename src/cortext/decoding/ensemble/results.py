@@ -69,7 +69,8 @@ class Ensemble:
         for trial in self.trials:
             words = normalize(trial.reference or "").split()
             candidates = [candidate.words for system in trial.systems for candidate in system[: self.options.nbest]]
-            texts.append(" ".join(min(candidates, key=lambda found: edit_counts(words, found).errors)))
+            errors = [edit_counts(words, candidate).errors for candidate in candidates]
+            texts.append(" ".join(candidates[errors.index(min(errors))]))
         rate = self._rate(texts, n_boot=0)
         return None if rate is None else rate.rate
 
