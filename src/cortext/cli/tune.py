@@ -1,4 +1,4 @@
-"""Verbs that search for good settings: tune training."""
+"""Verbs that search for good settings: tune training; `tune decoder` has a file of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_table
+from cortext.cli.tune_decoder import decoder
 
 if TYPE_CHECKING:
     from cortext.tuning import Search, Study
@@ -21,12 +22,8 @@ SHOWN = 30
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
     tune.command()(training)
+    tune.command()(decoder)
     app.add_typer(tune, name="tune")
-
-
-@tune.callback()
-def _group() -> None:
-    """Keep `training` a verb of its own while it is the only one."""
 
 
 def training(

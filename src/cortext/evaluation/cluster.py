@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cortext.cluster import first_line, joined
 from cortext.decoding import Decoder, DecoderOptions, NBest
-from cortext.decoding.session import LargeModel
 from cortext.errors import CortextError, RunError
 from cortext.text.phonemes import Inventory
+
+if TYPE_CHECKING:
+    from cortext.decoding.llm.large_model import LanguageReader
 
 TASKS_PER_CPU = 4
 """So many tasks for each processor of the cluster: one that is slow holds up few trials."""
@@ -39,7 +41,7 @@ class LargeModelFiles:
         model = str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
         return LargeModelFiles(model, self.lora and self.lora.resolve(), self.device)
 
-    def open(self) -> LargeModel:
+    def open(self) -> LanguageReader:
         """The model, loaded; what a process has loaded last it keeps."""
         return _loaded(self)
 
@@ -68,7 +70,7 @@ def _opened(lm: Path, engine: str) -> Decoder:
 
 
 @lru_cache(maxsize=1)
-def _loaded(files: LargeModelFiles) -> LargeModel:
+def _loaded(files: LargeModelFiles) -> LanguageReader:
     from cortext.decoding.llm.large_model import LanguageReader
     from cortext.decoding.llm.model import CausalLM
 
@@ -93,7 +95,7 @@ def decode_on_cluster(
     """
     with joined(address) as cluster:
         task = cluster.ray.remote(num_cpus=1, num_gpus=gpus_per_worker)(_decode)
-        size = max(1, -(-len(log_probs) // (TASKS_PER_CPU * cluster.cpus)))
+        size = shared(len(log_probs), TASKS_PER_CPU * cluster.cpus, decoder.llm)
         starts = range(0, len(log_probs), size)
         tasks = {task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at for at in starts}
         found: dict[int, list[NBest]] = {}
@@ -104,6 +106,17 @@ def decode_on_cluster(
             if progress:
                 progress(sum(map(len, found.values())), len(log_probs))
     return [nbest for start in starts for nbest in found[start]]
+
+
+def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
+    """So many of `n` trials for each of at most so many jobs.
+
+    A large model reads some lists together, and the last digits of its scores depend on which: the same ones, always.
+    """
+    together = 1
+    if llm is not None:
+        from cortext.decoding.llm.large_model import LISTS_AT_ONCE as together
+    return together * max(1, -(-n // (together * jobs)))
 
 
 def _decode(

@@ -121,11 +121,11 @@ def error_rate(
     rate = total.errors / total.reference_length if total.reference_length else None
     errors_B = np.array([trial.errors for trial in trials], dtype=np.int64)
     length_B = np.array([trial.reference_length for trial in trials], dtype=np.int64)
-    low, high = _bootstrap(errors_B, length_B, n_boot, seed, confidence) if rate is not None else (None, None)
+    low, high = bootstrap_interval(errors_B, length_B, n_boot, seed, confidence) if rate is not None else (None, None)
     return ErrorRate(rate, low, high, total, len(trials))
 
 
-def _bootstrap(
+def bootstrap_interval(
     errors_B: np.ndarray, length_B: np.ndarray, n_boot: int, seed: int, confidence: float
 ) -> tuple[float | None, float | None]:
     """Percentile interval of the pooled rate over resampled trials; resamples without any reference are left out."""

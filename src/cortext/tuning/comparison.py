@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,21 @@ STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its setting
 def write_table(study: Study) -> Path:
     """Write `trials.csv`: settings and metrics of every trial, best first."""
     keys = list(study.trials[0].settings) if study.trials else []
+    rows = []
+    for trial in study.ranked():
+        settings = [trial.settings[key] for key in keys]
+        metrics = [trial.metrics.get(name) for name in COLUMNS]
+        run = str(study.folder(trial).relative_to(study.out))
+        rows.append([trial.number, trial.state, *settings, *metrics, run, trial.reason or ""])
+    return write_rows(study.out / "trials.csv", ["trial", "state", *keys, *COLUMNS, "run", "reason"], rows)
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    """Write a CSV file; what is no number or text is written as JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "state", *keys, *COLUMNS, "run", "reason"])
-    for trial in study.ranked():
-        settings = [_cell(trial.settings[key]) for key in keys]
-        metrics = [_cell(trial.metrics.get(name)) for name in COLUMNS]
-        run = study.folder(trial).relative_to(study.out)
-        writer.writerow([trial.number, trial.state, *settings, *metrics, run, trial.reason or ""])
-    path = study.out / "trials.csv"
+    writer.writerow(header)
+    writer.writerows([_cell(value) for value in row] for row in rows)
     write_whole(path, text.getvalue().encode())
     return path
 
@@ -64,18 +71,43 @@ def write_picture(study: Study, space: Space) -> Path | None:
     colours = {trial.number: OTHERS for trial in ranked}
     finished = [trial for trial in ranked if trial.state == "finished"]
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
+    points = [
+        Point(trial.settings, _drawn(study.metric, study.value(trial)), colours[trial.number]) for trial in finished
+    ]
+    return draw(
+        study.out / "trials.png",
+        lambda axes: _draw_curves(axes, study, ranked, curves, colours),
+        space,
+        points,
+        NAMES[study.metric],
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trial in a picture: what was searched of its settings, what it has reached, and its colour."""
+
+    settings: Mapping[str, Any]
+    value: float
+    colour: str
+
+
+def draw(path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str) -> Path:
+    """Write a picture: what `draw_top` draws, and below it the trials over each setting.
+
+    points: best first; name: of their values
+    """
     columns = min(len(space), 3)
     rows = 1 + math.ceil(len(space) / columns)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.4 + 2.6 * (rows - 1)), layout="constrained")
         grid = figure.add_gridspec(rows, columns, height_ratios=[3.4] + [2.6] * (rows - 1))
-        _draw_curves(figure.add_subplot(grid[0, :]), study, ranked, curves, colours)
+        draw_top(figure.add_subplot(grid[0, :]))
         for place, (key, values) in enumerate(space.items()):
             axes = figure.add_subplot(grid[1 + place // columns, place % columns])
-            _draw_setting(axes, study, finished, key, values, colours)
+            _draw_setting(axes, points, key, values, name)
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=130)
-    path = study.out / "trials.png"
     write_whole(path, picture.getvalue())
     return path
 
@@ -118,21 +150,15 @@ def _draw_curves(
         axes.legend(handles[::-1], names[::-1], title="best")
 
 
-def _draw_setting(
-    axes: Axes,
-    study: Study,
-    finished: Sequence[Trial],
-    key: str,
-    values: Choice | Range,
-    colours: Mapping[int, str],
-) -> None:
-    for trial in reversed(finished):
-        value = trial.settings[key]
-        x = value if isinstance(values, Range) else values.values.index(value)
-        axes.plot(x, _drawn(study.metric, study.value(trial)), "o", color=colours[trial.number], ms=5)
+def _draw_setting(axes: Axes, points: Sequence[Point], key: str, values: Choice | Range, name: str) -> None:
+    for point in reversed(points):  # the best on top
+        if key in point.settings:
+            value = point.settings[key]
+            x = value if isinstance(values, Range) else values.values.index(value)
+            axes.plot(x, point.value, "o", color=point.colour, ms=5)
     if isinstance(values, Choice):
         axes.set_xticks(range(len(values.values)), [short(value)[:24] for value in values.values])
         axes.set_xlim(-0.5, len(values.values) - 0.5)
     elif values.log:
         axes.set_xscale("log")
-    axes.set(xlabel=key, ylabel=NAMES[study.metric])
+    axes.set(xlabel=key, ylabel=name)

@@ -125,10 +125,7 @@ def _fit_range(key: str, values: Range, config: Any) -> Range:
 
 def _understood(config: Any, key: str, value: Any) -> Any:
     """The value as it stands in the configuration once it was set there."""
-    section = to_mapping(with_settings(config, {key: value}))
-    for name in key.split("."):
-        section = section[name]
-    return section
+    return settings_of(with_settings(config, {key: value}), [key])[key]
 
 
 def _among(value: Any, values: Iterable[Any]) -> bool:
@@ -139,6 +136,28 @@ def with_settings(config: C, settings: Mapping[str, Any]) -> C:
     """The configuration with these settings, by dotted name; whole sections come first. Raises ConfigError."""
     keys = sorted(settings, key=lambda key: key.count("."))
     return with_overrides(config, [f"{key}={as_yaml(settings[key])}" for key in keys])
+
+
+def settings_of(config: Any, keys: Iterable[str]) -> dict[str, Any]:
+    """What a configuration has for each dotted key, as plain values."""
+    found = {}
+    for key in keys:
+        section = to_mapping(config)
+        for name in key.split("."):
+            section = section[name]
+        found[key] = section
+    return found
+
+
+def within(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the space holds."""
+    found = {}
+    for key, values in space.items():
+        if key in settings:
+            value = settings[key]
+            if _among(value, values.values) if isinstance(values, Choice) else values.low <= value <= values.high:
+                found[key] = value
+    return found
 
 
 def as_yaml(value: Any) -> str:

@@ -1,0 +1,170 @@
+"""The utterances that decoder options are tuned on and judged by, and what makes two searches the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.config import to_mapping
+from cortext.decoding.options import DecoderOptions
+from cortext.errors import ConfigError, DataError, RunError
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.files import write_whole
+from cortext.tuning.decoder_search import DecoderSearch
+from cortext.tuning.decoder_trial import DevSet
+from cortext.tuning.space import Space, space_to_json
+
+FORMAT_VERSION = 1
+FILES = {"study.json", "study.db", "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
+"""What may be in a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of errors."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some utterances of an evaluation directory.
+
+    places: in its `DevSet`
+    """
+
+    name: str
+    material: DevSet
+    places: tuple[int, ...]
+
+    @property
+    def references(self) -> list[str]:
+        """Their normalised references."""
+        return [self.material.utterances[place].reference for place in self.places]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Words of each reference."""
+        return [len(reference.split()) for reference in self.references]
+
+    @property
+    def n_words(self) -> int:
+        """Words of all references."""
+        return sum(self.lengths)
+
+    def shuffled(self, seed: int) -> Part:
+        """The same in another order."""
+        return replace(self, places=tuple(np.random.default_rng(seed).permutation(self.places).tolist()))
+
+    def first(self, n: int | None) -> Part:
+        """The first of them, or all."""
+        return replace(self, places=self.places[:n])
+
+
+def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
+    """The utterances to tune on, and those that are held out: a share of the directory's, or another directory's.
+
+    Utterances of one sentence stay together. Raises ConfigError where a part would be left without any.
+    """
+    material = DevSet.read(directory)
+    everything = tuple(range(len(material.utterances)))
+    if isinstance(held_out, Path):
+        other = DevSet.read(held_out)
+        if other.directory == material.directory:
+            raise ConfigError(f"{held_out} is both tuned on and held out", fix="name two evaluations, or a fraction")
+        return Part("tuned", material, everything), Part("held out", other, tuple(range(len(other.utterances))))
+    if not 0 <= held_out < 1:
+        raise ConfigError(f"held_out is {held_out:g}; at least 0 and less than 1 is needed")
+    if not held_out:
+        return Part("tuned", material, everything), None
+    sentences = sorted({utterance.reference for utterance in material.utterances})
+    left: set[str] = set()
+    places: list[int] = []
+    for number in np.random.default_rng(seed).permutation(len(sentences)).tolist():
+        if len(places) >= round(held_out * len(everything)):
+            break
+        left.add(sentences[number])
+        places = [place for place in everything if material.utterances[place].reference in left]
+    kept = tuple(place for place in everything if place not in set(places))
+    if not kept or not places:
+        what = f"of {len(everything)} utterances {held_out:g} cannot be held out"
+        raise ConfigError(what, fix="give another fraction, or another evaluation directory")
+    return Part("tuned", material, kept), Part("held out", material, tuple(places))
+
+
+def evaluated(
+    run: Path, data: Path, split: str, lm: Path, out: Path, options: DecoderOptions, device: str, report: Any
+) -> Path:
+    """The evaluation directory of a run's split below `out`, made where it is not there.
+
+    Raises RunError for one of another run, and what `evaluate` raises.
+    """
+    folder = out / f"eval-{split}"
+    if (folder / "metrics.json").is_file():
+        made = json.loads((folder / "metrics.json").read_text())["provenance"]
+        for name, now in (("run", run), ("data", data)):
+            if made[name] != str(now):
+                fix = "give another --out"
+                raise RunError(f"was made of {name} {made[name]}, not of {now}", where=folder, fix=fix)
+        return folder
+    from cortext.evaluation import evaluate
+
+    out.mkdir(parents=True, exist_ok=True)
+    report(f"evaluating {run} on {split}")
+    metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
+    if not metrics.n_words:
+        raise DataError(f"split {split!r} has no references", where=data, fix="name a labelled split")
+    return folder
+
+
+def describe(
+    tuned: Part, held_out: Part | None, decoder: DecoderFiles, context: str, space: Space, search: DecoderSearch
+) -> dict[str, Any]:
+    """What makes two searches the same; how many options are tried and given does not, so that a search can go on."""
+    llm = None if decoder.llm is None else {"model": decoder.llm.model, "lora": str(decoder.llm.lora or "")}
+    parts = {
+        part.name: {"utterances": part.material.checksum, "places": len(part.places)}
+        for part in (tuned, held_out)
+        if part is not None
+    }
+    return {
+        "space": space_to_json(space),
+        "seed": search.seed,
+        "time_weight": search.time_weight,
+        "sample": search.sample,
+        "prune": search.prune,
+        "options": to_mapping(decoder.options),
+        "engine": decoder.engine,
+        "language_model": {file.name: file.stat().st_size for file in sorted(decoder.lm.glob("*")) if file.is_file()},
+        "llm": llm,
+        "context": context,
+        **parts,
+    }
+
+
+def check_directory(out: Path, description: Mapping[str, Any]) -> None:
+    """Write `study.json`, or raise RunError where another search, or something else, is there."""
+    from cortext.training.checkpoint import first_difference
+
+    file, now = out / "study.json", json.loads(json.dumps(dict(description)))
+    if not file.is_file():
+        strangers = [path.name for path in out.iterdir() if not _is_ours(path.name)]
+        if strangers:
+            found = f"there is something else than a search: {strangers[0]}"
+            raise RunError(found, where=out, fix="give another --out")
+        content = {"format_version": FORMAT_VERSION, "description": now}
+        write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        return
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
+        before = content["description"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the search cannot be read: {error}", where=file, fix="give another --out") from None
+    if changed := first_difference(before, now):
+        key, old, new = changed
+        fix = "go on with the command it was begun with, or give another --out"
+        raise RunError(f"the search was begun with {key} = {old!r}, now it is {new!r}", where=out, fix=fix)
+
+
+def _is_ours(name: str) -> bool:
+    return name in FILES or name.startswith((".", "eval-", "study.db", "trial-", "read-"))

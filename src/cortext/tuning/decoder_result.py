@@ -1,0 +1,165 @@
+"""What a search for decoder options ends with: a table, a picture, and the options for every verb."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from matplotlib.axes import Axes
+
+from cortext.config import to_mapping
+from cortext.decoding.options import DecoderOptions
+from cortext.files import write_whole
+from cortext.text.metrics import bootstrap_interval
+from cortext.tuning.comparison import COLOURS, OTHERS, Point, draw, write_rows
+from cortext.tuning.decoder_material import Part
+from cortext.tuning.decoder_search import DecoderSearch
+from cortext.tuning.decoder_store import Tried
+from cortext.tuning.space import Space
+
+if TYPE_CHECKING:
+    from cortext.tuning.decoder_llm import Reranked
+
+N_BOOT = 1000
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Word error rate of a part with its 95 % interval, fractions."""
+
+    wer: float
+    low: float
+    high: float
+    n_utterances: int
+    n_words: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What options are worth.
+
+    tuned:        on the utterances that options were chosen by, so a little better than it is
+    held_out:     on others; None where there are none
+    ms_per_frame: of the first; processor time, with a large model time of the clock
+    degraded:     what was missing, such as a large model that failed
+    """
+
+    name: str
+    options: dict[str, Any]
+    tuned: Rate
+    ms_per_frame: float
+    held_out: Rate | None = None
+    degraded: str | None = None
+
+    @property
+    def wer(self) -> float:
+        """On the utterances tuned on."""
+        return self.tuned.wer
+
+
+def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[str, Any]) -> Judged:
+    """What a job has found about options on a part."""
+    errors_B, length_B = np.array(metrics["errors"]), np.array(part.lengths)
+    low, high = bootstrap_interval(errors_B, length_B, N_BOOT, 0, 0.95)
+    assert low is not None  # every reference has a word
+    assert high is not None
+    rate = Rate(float(errors_B.sum() / length_B.sum()), low, high, len(errors_B), int(length_B.sum()))
+    return Judged(name, dict(options), rate, metrics["ms_per_frame"], None, metrics["degraded"])
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A search that is done.
+
+    trials:  all of them, by number
+    judged:  the options it began with, those given, the best, and the best with a large model
+    options: what `options.yaml` holds
+    n_words: of the references that a trial is measured by
+    sweep:   points of a large model's weights by ranking lists again, with no decoding; None without one
+    """
+
+    out: Path
+    trials: list[Tried]
+    judged: list[Judged]
+    options: DecoderOptions
+    search: DecoderSearch
+    n_words: int
+    space: Space
+    sweep: Sequence[Reranked] | None = None
+
+    def ranked(self) -> list[Tried]:
+        """Finished trials from best to worst, then the others by number."""
+        return sorted(self.trials, key=lambda one: (one.value is None or one.state != "finished", one.value or 0.0))
+
+    def wer(self, trial: Tried) -> float | None:
+        """Of a finished trial, on what it decoded."""
+        return sum(trial.metrics["errors"]) / self.n_words if trial.state == "finished" else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`; trials from best to worst."""
+        trials = [
+            {
+                "number": trial.number,
+                "state": trial.state,
+                "settings": trial.settings,
+                "wer": self.wer(trial),
+                "ms_per_frame": trial.metrics.get("ms_per_frame"),
+                "value": trial.value,
+                "reason": trial.reason,
+            }
+            for trial in self.ranked()
+        ]
+        return {
+            "out": str(self.out),
+            "options_file": str(self.out / "options.yaml"),
+            "options": to_mapping(self.options),
+            "time_weight": self.search.time_weight,
+            "judged": [asdict(row) for row in self.judged],
+            "sweep": None if self.sweep is None else [asdict(point) for point in self.sweep],
+            "trials": trials,
+        }
+
+
+def write_results(tuned: Tuned) -> None:
+    """Write `options.yaml`, `trials.csv`, `trials.png`, and with a large model `sweep.csv`."""
+    text = yaml.safe_dump(to_mapping(tuned.options), sort_keys=False, allow_unicode=True)
+    write_whole(tuned.out / "options.yaml", text.encode())
+    keys, rows = list(tuned.space), []
+    for trial in tuned.ranked():
+        settings = [trial.settings.get(key) for key in keys]
+        measured = [tuned.wer(trial), trial.metrics.get("ms_per_frame"), trial.value]
+        rows.append([trial.number, trial.state, *settings, *measured, trial.reason])
+    write_rows(tuned.out / "trials.csv", ["trial", "state", *keys, "wer", "ms_per_frame", "value", "reason"], rows)
+    if tuned.sweep is not None:
+        names = list(dict.fromkeys(key for point in tuned.sweep for key in point.settings))
+        swept = [[*(point.settings.get(key) for key in names), point.errors] for point in tuned.sweep]
+        write_rows(tuned.out / "sweep.csv", [*names, "errors"], swept)
+    _draw(tuned)
+
+
+def _draw(tuned: Tuned) -> None:
+    finished = [trial for trial in tuned.ranked() if trial.state == "finished"]
+    colours = {trial.number: OTHERS for trial in finished}
+    colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
+
+    def draw_top(axes: Axes) -> None:
+        """Word errors over time: where both are low is good."""
+        for trial in reversed(finished):
+            ms, wer = trial.metrics["ms_per_frame"], 100 * (tuned.wer(trial) or 0.0)
+            axes.plot(ms, wer, "o", color=colours[trial.number], ms=5)
+            if colours[trial.number] != OTHERS or trial.number == 0:
+                axes.annotate(str(trial.number), (ms, wer), xytext=(4, 3), textcoords="offset points", fontsize=8)
+        axes.set_xscale("log")
+        axes.set(xlabel="ms per frame", ylabel="WER (%)", title=f"{len(finished)} trials; trial 0 is the start")
+
+    points = [
+        Point(trial.settings, trial.value if trial.value is not None else math.nan, colours[trial.number])
+        for trial in finished
+    ]
+    name = "WER (%)" if not tuned.search.time_weight else f"WER (%) + {tuned.search.time_weight:g} * ms"
+    draw(tuned.out / "trials.png", draw_top, tuned.space, points, name)

@@ -1,0 +1,83 @@
+"""What a search for decoder options varies, and what it minimises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cortext.decoding.options import DecoderOptions
+from cortext.errors import ConfigError
+from cortext.tuning.space import Range, Space, fit_space
+
+SEARCHED: Space = {
+    "acoustic_scale": Range(0.3, 1.5, log=True),
+    "lm_weight": Range(0.3, 3.0, log=True),
+    "word_score": Range(-3.0, 3.0),
+    "sil_cost": Range(0.0, 8.0),
+    "blank_penalty": Range(1.0, 300.0, log=True),
+    "beam": Range(6.0, 26.0),
+    "word_beam": Range(0.4, 1.0),
+    "max_active": Range(50, 2000, log=True),
+}
+"""What is searched where nothing else is said."""
+
+SWEPT: Space = {
+    "llm.weight": Range(0.0, 1.0),
+    "llm.token_penalty": Range(-1.0, 1.0),
+    "lm_weight": Range(0.3, 3.0, log=True),
+}
+"""What is swept over lists that a large model has read, where nothing else is said."""
+
+RERANKED = {*SWEPT, "word_score"}
+"""What can be changed in lists that are there."""
+
+
+@dataclass(frozen=True)
+class DecoderSearch:
+    """What is searched, and by which measure. Raises ConfigError.
+
+    space:       by dotted name of the decoder's options; `SEARCHED`, and `SWEPT` with a large model, without it
+    n_trials:    options to try, those given included
+    seed:        decides what is drawn, the sample and the held-out part
+    time_weight: points of word error rate that a millisecond per frame is worth
+    sample:      utterances that a trial decodes; None for all. The `finalists` best are judged by all of them.
+    prune:       whether a trial with more errors than the median of the others at an eighth, two eighths ... of the
+                 utterances is given up
+    llm_points:  weights of a large model to try
+    """
+
+    space: Space | None = None
+    n_trials: int = 50
+    seed: int = 0
+    time_weight: float = 1.0
+    sample: int | None = None
+    finalists: int = 5
+    prune: bool = False
+    llm_points: int = 200
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_trials", 1), ("seed", 0), ("time_weight", 0), ("finalists", 1), ("llm_points", 1)):
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.sample is not None and self.sample < 1:
+            raise ConfigError(f"sample is {self.sample}; it must be at least 1")
+
+    def spaces(self, options: DecoderOptions, llm: bool) -> tuple[Space, Space]:
+        """What is searched by decoding and what is swept afterwards, as the options understand it."""
+        given = dict(self.space or {})
+        decoded = given if llm and options.llm.mode == "fusion" else _without(given, "llm.")
+        swept = {key: values for key, values in given.items() if key not in decoded}
+        for key in swept:
+            if not llm:
+                raise ConfigError(f"{key} is searched, and no large model is given", fix="give one with --llm")
+            if key not in RERANKED:
+                fix = "set it in the options, or search it with llm.mode: fusion"
+                raise ConfigError(f"{key} cannot be swept after decoding", fix=fix)
+        if llm and options.llm.mode == "rescore" and not swept:
+            most = 2.0 if options.llm.form == "add" else 1.0
+            swept = dict(SWEPT) | {"llm.weight": Range(0.0, most)}
+        return fit_space(decoded or SEARCHED, options), fit_space(swept, options)
+
+
+def _without(space: Space, prefix: str) -> dict[str, Any]:
+    return {key: values for key, values in space.items() if not key.startswith(prefix)}
