@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,22 +127,28 @@ class Fusion:
         return replace(self._reader.counted(), late=self._late, waited_s=self._waited_s)
 
     def __call__(self, batch: LiveBatch) -> np.ndarray:
-        """What to add to each hypothesis of a batch, float32 [N]."""
-        looked = self._looked(batch)
-        if looked and self.failed is None:
+        """What to add to each hypothesis of a batch, float32 [N].
+
+        At the end the best are looked for again by their new scores, until the best are all scored.
+        """
+        looked = self._looked(batch, batch.added)
+        asked: set[Words] = set()
+        while looked and self.failed is None:
             self._ask(batch, looked)
+            asked.update(looked)
+            best = self._looked(batch, self._brought_to(batch)) if batch.is_last else {}
+            looked = {words: lm for words, lm in best.items() if words not in asked}
         if batch.is_last:
             self._end()
-        targets = [self._target(words) if self.failed is None else 0.0 for words in batch.words]
-        added: np.ndarray = (np.array(targets) - batch.added).astype(np.float32)
-        return added
+        added_N: np.ndarray = (self._brought_to(batch) - batch.added).astype(np.float32)
+        return added_N
 
-    def _looked(self, batch: LiveBatch) -> dict[Words, float]:
+    def _looked(self, batch: LiveBatch, added_N: np.ndarray) -> dict[Words, float]:
         """The best hypotheses that have words, with their n-gram scores, best first."""
         options = self._options
-        lengths = np.fromiter(map(len, batch.words), dtype=np.float64, count=len(batch.words))
-        values = options.acoustic_scale * batch.acoustic + self._ngram_weight * batch.lm + batch.added
-        best = np.argsort(-(values + options.word_score * lengths), kind="stable")[: options.llm.most_hypotheses]
+        lengths_N = np.fromiter(map(len, batch.words), dtype=np.float64, count=len(batch.words))
+        values_N = options.acoustic_scale * batch.acoustic + self._ngram_weight * batch.lm + added_N
+        best = np.argsort(-(values_N + options.word_score * lengths_N), kind="stable")[: options.llm.most_hypotheses]
         return {batch.words[row]: float(batch.lm[row]) for row in best if batch.words[row]}
 
     def _ask(self, batch: LiveBatch, looked: dict[Words, float]) -> None:
@@ -157,13 +163,14 @@ class Fusion:
         self._waited_s += time.perf_counter() - began
         self._late += 0 if waits else sum(words not in self._targets for words in looked)
 
+    def _brought_to(self, batch: LiveBatch) -> np.ndarray:
+        return np.array([self._target(words) if self.failed is None else 0.0 for words in batch.words])
+
     def _target(self, words: Words) -> float:
         """What a hypothesis is brought to: its own, or that of its longest beginning that has one."""
-        for length in range(len(words), 0, -1):
-            target = self._targets.get(words[:length])
-            if target is not None:
-                return target
-        return 0.0
+        while words not in self._targets:
+            words = words[:-1]
+        return self._targets[words]
 
     def _end(self) -> None:
         self._reader.stop()
@@ -193,7 +200,7 @@ class _Reader:
         self._lm, self._context, self._options = lm, context, options
         self.failed: str | None = None
         self._stats = FusionStats(utterances=1)
-        self._tokens: dict[Words, tuple[int, ...]] = {}
+        self._tokens: dict[Words, tuple[int, ...]] = {(): ()}
         self._known: set[Words] = set()
         self._change = threading.Condition()
         self._next: _Look | None = None
@@ -271,24 +278,22 @@ class _Reader:
         for words in look.looked:
             if words not in self._tokens:
                 self._tokens[words] = tuple(self._lm.tokens(" ".join(words), self._context))
-        hypotheses.retain(self._beginnings(look.live))
+        hypotheses.retain({self._tokens[self._beginning(words)] for words in look.live})
         new = [words for words in look.looked if words not in self._known]
         new = [words for words in new if len(self._tokens[words]) <= hypotheses.longest]
         log_probs = hypotheses.score([self._tokens[words] for words in new])
         if not all(map(math.isfinite, log_probs)):
-            raise LanguageModelError("the model gave scores that are no numbers", where=self._lm.name)
+            raise LanguageModelError("gave scores that are no numbers", where=self._lm.name)
         penalty = self._options.token_penalty
         return {
             words: log_prob - penalty * len(self._tokens[words]) for words, log_prob in zip(new, log_probs, strict=True)
         }
 
-    def _beginnings(self, live: list[Words]) -> Iterator[tuple[int, ...]]:
-        """Tokens of the longest beginning of each hypothesis that has been looked at."""
-        for words in live:
-            for length in range(len(words), 0, -1):
-                if words[:length] in self._tokens:
-                    yield self._tokens[words[:length]]
-                    break
+    def _beginning(self, words: Words) -> Words:
+        """The longest beginning of a hypothesis that has been looked at."""
+        while words not in self._tokens:
+            words = words[:-1]
+        return words
 
     def _count(self, hypotheses: Scorer, look: _Look, n_prefix: int, seconds: float) -> None:
         stats = self._stats
@@ -301,9 +306,8 @@ class _Reader:
         stats.model_s += seconds
 
     def _fail(self, error: Exception) -> None:
-        what = "memory ran out" if out_of_memory(error) else first_line(error)
         with self._change:
-            self.failed = f"the large model took no part in the search ({what})"
+            self.failed = "memory ran out" if out_of_memory(error) else first_line(error)
             self._change.notify_all()
 
 

@@ -1,0 +1,432 @@
+"""A large language model in the word search."""
+
+import functools
+import gc
+import itertools
+import math
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from engine_cases import TEXTS, posteriors
+from tiny_llm import SENTENCES
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from cortext.decoding import Decoder
+from cortext.decoding.engine import LiveBatch
+from cortext.decoding.fake import fake_log_probs
+from cortext.decoding.llm import fusion
+from cortext.decoding.llm.fusion import Fusion, FusionStats
+from cortext.decoding.llm.large_model import LanguageReader
+from cortext.decoding.llm.model import CausalLM
+from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import DecoderOptions
+
+
+class NgramNetwork(torch.nn.Module):
+    """A network that says what an n-gram says; `<s>`, with what unknown words have, is token 0 and `</s>` token 1."""
+
+    def __init__(self, ngram, words):
+        super().__init__()
+        self.ngram, self.words, self.rows = ngram, words, {}
+        self.config = transformers.MambaConfig(vocab_size=len(words) + 2, num_hidden_layers=1, sentence_end=True)
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.register_module("embeddings", torch.nn.Embedding(len(words) + 2, 1))
+
+    @property
+    def base_model(self):
+        return self
+
+    def get_input_embeddings(self):
+        return self.embeddings
+
+    def get_output_embeddings(self):
+        return None
+
+    def row(self, history):
+        if history not in self.rows:
+            state = self.ngram.begin()
+            for token in history:
+                state = self.ngram.score(state, self.words[token - 2])[1] if token > 1 else state
+            said = [self.ngram.end(state), *(self.ngram.score(state, word)[0] for word in self.words)]
+            self.rows[history] = [math.log(1 - math.fsum(map(math.exp, said))), *said]
+        return self.rows[history]
+
+    def forward(self, input_ids, **_):
+        rows = [[self.row(tuple(each[1 : n + 1])) for n in range(len(each))] for each in input_ids.tolist()]
+        return transformers.modeling_outputs.CausalLMOutput(logits=torch.tensor(rows))
+
+
+def ngram_model(directory):
+    """A causal language model of whole words that says what a directory's n-gram says."""
+    lm = LanguageModel.open(directory)
+    words = sorted(lm.lexicon)
+    vocabulary = {token: number for number, token in enumerate(["<s>", "</s>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    return CausalLM("n-gram", NgramNetwork(lm.ngram, words), fast)
+
+
+class Counting:
+    """A scorer: minus the number of tokens. `gate` is closed for as long as it is to wait."""
+
+    longest, evaluated, passes, peak_mb = 100, 0, 0, 0.0
+
+    def __init__(self):
+        self.gate, self.asked = threading.Event(), []
+        self.gate.set()
+
+    def score(self, sequences):
+        if sequences:
+            assert self.gate.wait(60)
+        self.asked.append(list(sequences))
+        return [-float(len(sequence)) for sequence in sequences]
+
+    def retain(self, sequences):
+        pass
+
+
+class Bytes:
+    """Stands for a model; its tokens are bytes."""
+
+    name = "bytes"
+
+    def prefix(self, context=""):
+        return [0]
+
+    def tokens(self, text, context=""):
+        return list(text.encode())
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    scorer = Counting()
+    monkeypatch.setattr(fusion, "scorer", lambda *_: scorer)
+    return scorer
+
+
+@pytest.fixture(scope="module")
+def lm_dir(tmp_path_factory):
+    """A 3-gram whose probabilities sum to 1."""
+    folder = tmp_path_factory.mktemp("fusion") / "lm"
+    LanguageModel.build([*TEXTS, "they would like two seas", "go home too"], 3, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_lm_dir):
+    return CausalLM.load(tiny_lm_dir, device="cpu")
+
+
+def options(lm_weight=1.0, **llm):
+    return DecoderOptions(lm_weight=lm_weight, llm=dict(mode="fusion", **llm))
+
+
+def batch(*hypotheses, is_last=False, lm=-1.0):
+    """A look at hypotheses, the first one the best; the n-gram gives each word `lm`."""
+    n = len(hypotheses)
+    return LiveBatch(
+        ids=np.arange(n, dtype=np.uint32),
+        parent_ids=np.zeros(n, dtype=np.uint32),
+        words=[tuple(each.split()) for each in hypotheses],
+        acoustic=-np.arange(n, dtype=np.float32) * 100,
+        lm=np.array([lm * len(each.split()) for each in hypotheses], dtype=np.float32),
+        added=np.zeros(n, dtype=np.float32),
+        frame=0,
+        is_last=is_last,
+    )
+
+
+def same(one, other):
+    return [(each.text, each.score, each.words) for each in one] == [(e.text, e.score, e.words) for e in other]
+
+
+@pytest.mark.parametrize("form", ["interpolate", "add"])
+@pytest.mark.parametrize("text", TEXTS[:3])
+def test_a_model_that_is_the_ngram_changes_nothing(lm_dir, text, form):
+    """Added to itself with weight 0.5 the n-gram counts half as much again."""
+    log_probs_PV = posteriors(text, 2.0)
+    plain = Decoder.from_dir(lm_dir, dict(history_words=8, lm_weight=1.5 if form == "add" else 1.0))
+    reader = LanguageReader(ngram_model(lm_dir))
+    fused = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.5, form=form))).with_llm(reader)
+    expected, found = plain.decode(log_probs_PV, "release"), fused.decode(log_probs_PV, "release")
+    assert found.texts == expected.texts
+    assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+    assert [each.llm_score for each in found] == pytest.approx([each.lm_score for each in expected], abs=1e-3)
+
+
+def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, tiny):
+    """Against sums of an n-gram's and a network's scores; what was not looked at has its longest beginning's."""
+    settings = options(lm_weight=1.5, weight=0.4, most_hypotheses=6, every_frames=4, history_words=8)
+    hook, ngram, looked_at = Fusion(tiny, settings), LanguageModel.open(lm_dir).ngram, []
+
+    @functools.cache
+    def said(words):
+        tokens = [tiny.start, *tiny.tokens(" ".join(words))]
+        logits_TV = tiny.network(torch.tensor([tokens])).logits[0].double().log_softmax(dim=-1)
+        llm, state = sum(logits_TV[n, token].item() for n, token in enumerate(tokens[1:])), ngram.begin()
+        for word in words:
+            log_prob, state = ngram.score(state, word)
+            llm -= log_prob
+        return 1.5 * 0.4 * llm
+
+    scored = {()}
+
+    def expected(live):
+        return [said(next(w[:n] for n in range(len(w), -1, -1) if w[:n] in scored)) for w in live.words]
+
+    def best(live, added):
+        values = live.acoustic + 1.5 * live.lm + added
+        return {live.words[row] for row in np.argsort(-values, kind="stable")[:6]}
+
+    def watched(live):
+        added = hook(live)
+        scored.update(best(live, live.added))
+        while live.is_last and not best(live, np.array(expected(live))) <= scored:
+            scored.update(best(live, np.array(expected(live))))
+        assert live.added + added == pytest.approx(expected(live), abs=1e-3)
+        looked_at.extend(words in scored for words in live.words)
+        return added
+
+    decoder = Decoder.from_dir(lm_dir, dict(lm_weight=1.5, history_words=8))
+    session = decoder.session("release", hook=watched, every_frames=4)
+    session.step(posteriors(TEXTS[3], 2.0))
+    for each in session.finish()[:3]:
+        assert each.llm_score == pytest.approx(said(tuple(each.text.split())), abs=1e-3)
+    assert 20 < sum(looked_at) < len(looked_at)
+
+
+def test_weight_zero_is_no_fusion(lm_dir, tiny):
+    log_probs_PV = posteriors(TEXTS[1], 2.0)
+    decoder = Decoder.from_dir(lm_dir, dict(history_words=8))
+    plain = decoder.decode(log_probs_PV, "release")
+    session = decoder.session("release", hook=Fusion(tiny, options(weight=0.0)), every_frames=5)
+    session.step(log_probs_PV)
+    assert same(session.finish(), plain)
+    settings = {"llm": {"mode": "fusion", "weight": 0.0}}
+    nbest = decoder.with_options(**settings).with_llm(LanguageReader(tiny)).decode(log_probs_PV, "release")
+    assert same(nbest, plain)
+    assert all(each.llm_score is None for each in nbest)
+
+
+def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
+    """Of homophones the list holds the n-gram's choice alone; in the search the other model's comes first."""
+    LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
+    reader, log_probs_PV = LanguageReader(ngram_model(tmp_path / "other")), posteriors("i want to go home", 0.5)
+    decoder = Decoder.from_dir(lm_dir, dict(nbest=1, llm=dict(weight=0.9))).with_llm(reader)
+    assert decoder.decode(log_probs_PV, "release")[0].text == "i want to go home"
+    fused = decoder.with_options(llm=dict(mode="fusion"))
+    assert fused.decode(log_probs_PV, "release")[0].text == "i want two go home"
+
+
+def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(LanguageReader(tiny))
+    utterances = [posteriors(text, 1.5, seed) for seed, text in enumerate(TEXTS[:3])]
+    expected = decoder.search_batch(utterances, "release")
+    for found, other in zip(decoder.search_batch(utterances, "release", threads=3), expected, strict=True):
+        assert same(found, other)
+    session = decoder.session("release")
+    for frame in range(len(utterances[0])):
+        session.step(utterances[0][frame : frame + 1])
+    assert same(session.finish(), decoder.decode(utterances[0], "release"))
+    unhurried = decoder.with_options(llm=dict(budget_ms=1e6))
+    assert same(unhurried.decode(utterances[0], "release"), decoder.decode(utterances[0], "release"))
+
+
+def test_far_fewer_tokens_are_read_than_from_scratch(lm_dir, tiny):
+    """At least five times fewer than the same hypotheses at the same looks."""
+    totals, lexicon = FusionStats(), LanguageModel.open(lm_dir).lexicon
+    for seed, text in enumerate(TEXTS):
+        hook = Fusion(tiny, options(), totals=totals)
+        session = Decoder.from_dir(lm_dir, dict(history_words=8)).session("release", hook=hook, every_frames=5)
+        session.step(fake_log_probs(text, noise=1.5, seed=seed, lexicon=lexicon))
+        session.finish()
+    assert totals.utterances == len(TEXTS)
+    assert totals.from_scratch > 5 * totals.evaluated > 0
+    assert totals.passes <= totals.looks + len(TEXTS)
+    assert totals.late == 0
+
+
+def test_counts(tiny):
+    """Words of one token. Two hypotheses of 1, then one of 2 and one of 1 tokens; in the tree `of` is read once."""
+    pairs = itertools.permutations(sorted({word for text in SENTENCES for word in text.split()}), 2)
+    one, two = next(
+        (one, two) for one, two in pairs if [len(tiny.tokens(each)) for each in (one, two, f"{one} {two}")] == [1, 1, 2]
+    )
+    hook = Fusion(tiny, options())
+    hook(batch(one, two, ""))
+    hook(batch(f"{one} {two}", two, is_last=True))
+    stats = hook.stats
+    assert (stats.utterances, stats.looks, stats.hypotheses) == (1, 2, 4)
+    assert (stats.from_scratch, stats.from_scratch_once) == (1 + 1 + 2 + 1, 1 + 1 + 2)
+    assert (stats.evaluated, stats.passes) == (2, 2)
+    assert 0 < stats.peak_mb < 1
+    assert min(stats.model_s, stats.waited_s) > 0
+
+
+def test_totals_are_sums_and_the_highest_peak():
+    totals = FusionStats(utterances=1, looks=2, passes=3, peak_mb=4.0)
+    totals.add(FusionStats(utterances=1, looks=5, passes=7, peak_mb=3.0))
+    assert totals == FusionStats(utterances=2, looks=7, passes=10, peak_mb=4.0)
+
+
+def test_the_best_hypotheses_are_looked_at(counting):
+    """The n-gram's weight counts, and the word score: `c d` is better than `b` by them."""
+    hook = Fusion(Bytes(), DecoderOptions(lm_weight=2.0, word_score=45.0, llm=dict(weight=0.5, most_hypotheses=2)))
+    live = batch("a", "b", "c d", "", lm=-2.0)
+    live.acoustic[:] = [0, -60, -80, 0]  # with n-gram and word score 41, -19, +2 and 0
+    added = hook(live)
+    assert counting.asked[-1] == [tuple(b"a"), tuple(b"c d")] or counting.asked[-1] == [tuple(b"a")]
+    assert added.dtype == np.float32
+    assert added[1] == added[3] == 0.0
+    assert added[0] == pytest.approx(2.0 * 0.5 * (-1 + 2))
+    hook(batch(is_last=True))
+
+
+def test_tokens_are_penalised_as_at_the_end(counting):
+    hook = Fusion(Bytes(), options(lm_weight=1.0, weight=0.5, token_penalty=0.25))
+    assert hook(batch("ab", is_last=True)) == pytest.approx([0.5 * (-2 - 2 * 0.25 + 1)])
+
+
+def test_the_search_waits_no_longer_than_its_budget_and_results_count_when_they_come(counting):
+    hook = Fusion(Bytes(), options(weight=0.5, budget_ms=30.0))
+    counting.gate.clear()
+    for _ in range(3):
+        began = time.perf_counter()
+        assert hook(batch("ab", "abc")) == pytest.approx([0.0, 0.0])
+        assert 0.03 <= time.perf_counter() - began < 5  # the model would take a minute
+    counting.gate.set()
+    until = time.monotonic() + 30
+    while not np.any(added := hook(batch("ab", "abc"))) and time.monotonic() < until:
+        pass
+    assert added == pytest.approx([0.5 * (-2 + 1), 0.5 * (-3 + 1)])
+    assert hook.stats.late >= 6
+    counting.gate.clear()
+    assert hook(batch("ab c", "ab")) == pytest.approx([0.5 * (-2 + 1)] * 2)  # the beginning's, for now
+    threading.Timer(0.2, counting.gate.set).start()
+    assert hook(batch("ab c", "ab", is_last=True)) == pytest.approx([0.5 * (-4 + 2), 0.5 * (-2 + 1)])
+
+
+def test_looks_that_the_model_has_no_time_for_are_dropped(counting):
+    """While it reads `a`, there come `b` and `c`: of the two `c` alone still lives."""
+    hook = Fusion(Bytes(), options(budget_ms=1.0))
+    counting.gate.clear()
+    hook(batch("a"))
+    until = time.monotonic() + 30
+    while hook._reader._next is not None and time.monotonic() < until:
+        time.sleep(0.001)
+    hook(batch("b"))
+    hook(batch("c"))
+    counting.gate.set()
+    hook(batch("c", is_last=True))
+    assert [each for each in counting.asked if each] == [[tuple(b"a")], [tuple(b"c")]]
+
+
+def test_a_hypothesis_longer_than_the_window_has_its_beginnings_score(counting):
+    counting.longest = 4
+    hook = Fusion(Bytes(), options(weight=0.5))
+    assert hook(batch("ab", "ab cdef", is_last=True)) == pytest.approx([-0.5, -0.5])
+    assert hook.failed is None
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "memory ran out"),
+        (RuntimeError("boom\nmore of it"), "boom"),
+        (None, "{}: gave scores that are no numbers"),
+    ],
+)
+def test_a_model_that_fails_leaves_the_ngrams_result(lm_dir, tiny, monkeypatch, error, message):
+    """It reads well twice, and then fails; what it added is taken back, and the sentence says so."""
+    log_probs_PV, passes = posteriors(TEXTS[0], 1.5), []
+    plain = Decoder.from_dir(lm_dir, dict(history_words=8)).decode(log_probs_PV, "release")
+    score = fusion.scorer(tiny, [0], 1.0).__class__.score
+
+    def failing(self, sequences):
+        passes.append(sequences)
+        if len(passes) <= 3:
+            return score(self, sequences)
+        if error is None:
+            return [float("nan")] * len(sequences)
+        raise error
+
+    monkeypatch.setattr("cortext.decoding.llm.tree.TokenTree.score", failing)
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.2))).with_llm(LanguageReader(tiny))
+    nbest = decoder.search_batch([log_probs_PV], "release")[0]
+    assert nbest.degraded == f"searched without the large model: {message.format(tiny.name)}"
+    assert nbest[0].text == plain[0].text
+    assert [each.llm_score for each in nbest] == pytest.approx([0.0] * len(nbest), abs=1e-4)
+    assert len(passes) == 4
+
+
+def test_a_model_that_cannot_begin_fails_the_same_way(monkeypatch):
+    class Broken(Bytes):
+        def prefix(self, context=""):
+            raise ValueError("no prefix")
+
+    hook = Fusion(Broken(), options())
+    assert hook(batch("a", is_last=True)) == pytest.approx([0.0])
+    assert hook.failed == "no prefix"
+
+
+def fusion_threads():
+    return [each for each in threading.enumerate() if each.name == "cortext-fusion"]
+
+
+def test_threads_end_with_their_utterances(counting):
+    """A thousand of them, and some that nobody finishes."""
+    before = fusion_threads()
+    for number in range(1000):
+        hook = Fusion(Bytes(), options())
+        hook(batch(f"a{number % 7}", is_last=True))
+        assert len(fusion_threads()) <= len(before)
+    left = [Fusion(Bytes(), options()) for _ in range(20)]
+    for hook in left:
+        hook(batch("a"))
+    assert len(fusion_threads()) == len(before) + 20
+    del left, hook
+    gc.collect()
+    until = time.monotonic() + 30
+    while len(fusion_threads()) > len(before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(fusion_threads()) <= len(before)
+
+
+@pytest.mark.slow
+def test_an_interpreter_ends_though_utterances_have_not():
+    """One waits for its next look, and one is in a forward pass that will not come back."""
+    code = """
+import sys, time
+from types import SimpleNamespace
+from cortext.decoding.llm import fusion
+from cortext.decoding.options import DecoderOptions
+import numpy as np
+
+class Scorer:
+    longest, evaluated, passes, peak_mb = 100, 0, 0, 0.0
+    def score(self, sequences):
+        if sequences == [(9,)]:
+            time.sleep(600)
+        return [0.0] * len(sequences)
+    def retain(self, sequences):
+        pass
+
+fusion.scorer = lambda *_: Scorer()
+fusion.AT_EXIT_S = 0.2
+lm = SimpleNamespace(name="fake", prefix=lambda context: [0], tokens=lambda text, context: [int(text)])
+options = DecoderOptions(llm=dict(mode="fusion", budget_ms=20.0))
+hooks = [fusion.Fusion(lm, options) for _ in range(2)]
+for hook, word in zip(hooks, ["5", "9"]):
+    one = np.zeros(1, dtype=np.float32)
+    hook(SimpleNamespace(words=[(word,)], acoustic=one, lm=one, added=one, is_last=False))
+print("ends")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")
