@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from opinion import Opinion
 
 from cortext.data import make_trial, write_session
 from cortext.data.packed import open_data
@@ -90,13 +91,15 @@ def main() -> None:
     parser.add_argument("--open-view", action="store_true")
     parser.add_argument("--feed", action="store_true")
     parser.add_argument("--no-log", action="store_true")
+    parser.add_argument("--opinion", action="store_true", help="a large model that fails where the context says so")
     asked = parser.parse_args()
     if not (asked.root / "lm").exists():
         prepare(asked.root)
     scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
-    days = Days(Hearing("latest"), Decoder.from_dir(asked.root / "lm"))
+    decoder = Decoder.from_dir(asked.root / "lm")
+    days = Days(Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder)
     source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
-    about = {"version": "0", "run": "a run", "lm": "a language model"}
+    about = {"version": "0", "run": "a run", "lm": "a language model", "llm": "an opinion" if asked.opinion else None}
     with listen("127.0.0.1", asked.port) as listener:
         session = LiveSession(days, source, speed=asked.speed, scribe=scribe, about=about)
         print(listener.getsockname()[1], flush=True)

@@ -153,6 +153,43 @@ def test_options_are_switched_and_wrong_ones_answered_with_the_servers_line(watc
     watched.complaints.clear()
 
 
+def test_what_a_large_model_did_to_a_sentence_is_told_and_can_be_changed(browser, root):
+    server = PageServer(root, "--no-log", "--opinion").start()
+    watched = Watched(browser, server.url).open().connected()
+
+    def change(selector, text):
+        watched.page.click("#options")
+        watched.page.fill(selector, text)
+        watched.page.click("#options-form .primary")
+        watched.page.wait_for_selector("#options-panel", state="hidden")
+
+    try:
+        assert "an opinion" in watched.text("#about")
+        watched.decode(0)
+        assert watched.text("#sentence") == "i sea you"
+        assert "re-ranked by the large model, before: \u201ci see you\u201d" in watched.text("#judged")
+        assert "large model 0.0" in watched.page.locator("#nbest li").first.get_attribute("title")
+        change("#context", "fail")
+        watched.decode(0)
+        assert watched.text("#sentence") == "i see you"
+        assert "without the large model: no memory" in watched.text("#judged")
+        assert watched.page.locator("#alert").is_hidden()
+        change("#context", "")
+        change("input[name='llm.weight']", "0")
+        watched.decode(0)
+        assert watched.text("#sentence") == "i see you"
+        assert "large model" not in watched.text("#judged")
+        watched.page.click("#options")
+        watched.page.click("#options-reset")
+        watched.page.wait_for_selector("#options-panel", state="hidden")
+        watched.decode(0)
+        assert watched.text("#sentence") == "i sea you"
+        assert watched.complaints == []
+    finally:
+        watched.context.close()
+        server.stop()
+
+
 def test_a_sentence_is_corrected_and_rated_and_both_are_in_the_log(watched, root):
     watched.decode(1)
     watched.page.click("#correct")

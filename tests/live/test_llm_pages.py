@@ -7,6 +7,7 @@ from threading import Event
 import numpy as np
 import pytest
 from brand_rig import Rig, make_world
+from opinion import Opinion
 from page_process import Hearing, spoken
 from serving import serving
 
@@ -25,38 +26,6 @@ from cortext.live.pipeline import Pipeline
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import SessionLog
 from cortext.live.sources import Replay
-
-
-class Opinion:
-    """A large model that says what it is told to; it obeys the protocol, and nothing of it is random.
-
-    said:  log-probability by sentence; the others have -50
-    fails: whether it fails
-    """
-
-    def __init__(self, **said):
-        self.said, self.fails, self.contexts, self.hooked = said, False, [], []
-
-    def search_options(self, options):
-        return options
-
-    def hook(self, options, context):
-        self.hooked.append((context, options.llm.budget_ms))
-
-    def rank(self, lists, options, context, progress=None):
-        self.contexts.append(context)
-        if self.fails or not options.llm.weight:
-            return [NBest(nbest, "without the large model: no memory" if self.fails else None) for nbest in lists]
-        return [self._ranked(nbest, options) for nbest in lists]
-
-    def _ranked(self, nbest, options):
-        ngram, llm = options.llm.shares(options.lm_weight)
-        found = []
-        for one in nbest:
-            said = self.said.get(one.text.replace(" ", "_"), -50.0)
-            score = one.score + (ngram - options.lm_weight) * one.lm_score + llm * said
-            found.append(replace(one, llm_score=said, score=score, confidence=0.5))
-        return NBest(sorted(found, key=lambda one: -one.score))
 
 
 @pytest.fixture(scope="module")

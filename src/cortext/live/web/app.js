@@ -139,7 +139,7 @@ function showTrial() {
 
 // What the large model had to do with a sentence; nothing where there is none.
 function ranking({ text, ngram_text, degraded }) {
-  if (degraded) return `without the large model (${degraded})`;
+  if (degraded) return degraded;
   if (ngram_text === null || ngram_text === undefined) return null;
   if (ngram_text === text) return "the large model agrees";
   return `re-ranked by the large model, before: \u201c${ngram_text || "(no words)"}\u201d`;
