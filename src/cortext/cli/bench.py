@@ -1,4 +1,4 @@
-"""Verbs that measure: bench decoder, bench training, bench latency; bench tpu-compile is in a file of its own."""
+"""Verbs that measure: bench decoder, training, latency; bench llm and tpu-compile are in files of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cortext.cli.bench_llm import llm
 from cortext.cli.bench_tpu import tpu_compile
 from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_json, print_table
 
@@ -22,6 +23,7 @@ def add_verbs(app: typer.Typer) -> None:
     bench.command()(training)
     bench.command()(latency)
     bench.command()(tpu_compile)
+    bench.command()(llm)
     app.add_typer(bench, name="bench")
 
 

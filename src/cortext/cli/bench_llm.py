@@ -1,0 +1,113 @@
+"""The verb bench llm, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cortext.cli.console import JSON, percent, print_json, print_table
+from cortext.cli.llm_options import Llm
+from cortext.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cortext.bench.llm import Materials
+
+
+def llm(
+    llm: Llm = None,
+    lm: Annotated[
+        Path | None, typer.Option(help="Directory of the n-gram; by default built of the real texts.")
+    ] = None,
+    logits: Annotated[Path | None, typer.Option(help="Decode the logits of this evaluation directory.")] = None,
+    ensemble: Annotated[
+        list[Path] | None, typer.Option(help="Evaluation directory of another run for the ensemble; repeatable.")
+    ] = None,
+    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
+    cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
+    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Word errors and cost without a language model, with the n-gram, with a large one at the end and in the search.
+
+    Without --logits it decodes pseudo-posteriors made from real phoneme errors ($CORTEXT_REAL_DATA).
+
+    Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
+    """
+    from cortext.bench.decoder import write_result
+    from cortext.bench.llm import bench_llm
+    from cortext.bench.materials import RealData, language_models
+    from cortext.data.disk import disk_errors
+
+    def stage(name: str) -> None:
+        typer.echo(f"{name} ...", err=True)
+
+    if llm is None:
+        raise ConfigError("no large model is named", fix="give --llm MODEL; cortext lm train-neural makes a small one")
+    if out is not None:
+        with disk_errors(out):  # before the work
+            out.parent.mkdir(parents=True, exist_ok=True)
+    found = _materials(logits, ensemble or [], trials)
+    lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
+    result = bench_llm(found, lm, llm, cache, stage)
+    if out is not None:
+        with disk_errors(out):
+            write_result(out, result)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:
+    from cortext.bench import posteriors
+    from cortext.bench.llm import Materials, averaged_posteriors
+    from cortext.bench.materials import RealData
+
+    if logits is not None:
+        if trials is not None:
+            raise typer.BadParameter("give one of --logits and --trials")
+        utterances, facts = posteriors.evaluation_posteriors(logits)
+        averaged = averaged_posteriors([logits, *ensemble]) if ensemble else None
+        return Materials(utterances, facts | {"ensemble": [str(path) for path in ensemble]}, averaged)
+    if ensemble:
+        raise typer.BadParameter("--ensemble goes with --logits")
+    path = trials or RealData.find().trials
+    utterances, facts = posteriors.pseudo_posteriors(path)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return Materials(utterances, facts, texts=[line.get("wfst_seed_hypotheses") or [""] for line in lines])
+
+
+def _print(result: dict[str, Any]) -> None:
+    counts, model = result["input"], result["model"]
+    rows = []
+    for name, way in result["ways"].items():
+        more, (low, high) = way["difference"]["wer"], way["difference"]["ci95"]
+        cost = ["-"] * 4
+        if "sentences_per_s" in way:
+            fewer = way["times_fewer_tokens"]
+            cost = [
+                f"{way['sentences_per_s']:.1f}",
+                f"{way['tokens_per_sentence']:.0f}",
+                f"{fewer:.1f}" if fewer and fewer > 1 else "-",
+                f"{way['peak_mb']:.0f}" if way["peak_mb"] else "-",
+            ]
+        interval = " to ".join(percent(bound) for bound in way["wer_ci95"])
+        rows.append(
+            [name, percent(way["wer"]), interval, f"{100 * more:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})", *cost]
+        )
+    title = f"{counts['reported']} utterances; settings chosen on {counts['tuning']} others; {model['model']}"
+    columns = [
+        "",
+        "WER",
+        "95 % interval",
+        "points more than the n-gram",
+        "sentences/s",
+        "LLM tokens",
+        "x fewer",
+        "peak MB",
+    ]
+    print_table(title, columns, rows)
+    typer.echo("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
