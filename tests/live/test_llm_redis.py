@@ -3,14 +3,21 @@ habits; what the model says of a sentence is computed apart, by a plain loop ove
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_cases import SENTENCES, sentence_entries, write_lm
-from lm_cases import SAID, normalised, served, spoken_logits
+from lm_cases import SAID, Log, normalised, served, spoken_logits
+from redis_process import wait_for
 from release_client import ReleaseClient
 
+from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.errors import LanguageModelError
 from cortext.live.llm import LIVE_BUDGET_MS, in_time, with_llm
@@ -265,6 +272,42 @@ def test_in_json_each_utterance_has_its_context_and_weight(redis_server, decoder
         assert [found["text"] for found in final["hypotheses"]] == expected.texts
         assert "without the large model" in final["degraded"]
         assert "context is no text" in decode(context=3)["error"]
+
+
+def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(plain, tmp_path, tiny_lm_dir, capfd):
+    (tmp_path / "empty").mkdir()
+    lm_server, serve = ["lm-server", "--lm", plain.lm_dir], ["serve", tmp_path, "--lm", plain.lm_dir, "--feed"]
+    node = ["brand-node", "-n", "speech"]
+    for arguments, expected in (
+        ([*lm_server, "--llm", tmp_path / "empty"], "empty"),
+        ([*lm_server, "--llm", tiny_lm_dir, "--llm-lora", tmp_path / "empty"], "it is no LoRA adapter"),
+        ([*lm_server, "--llm", tiny_lm_dir, "--llm-device", "gpu9"], "unknown device 'gpu9'"),
+        ([*lm_server, "--llm-lora", tmp_path], "--llm-lora is given without --llm"),
+        ([*serve, "--context", "how are you"], "--context is given without --llm"),
+        ([*node, "--llm-lora", tmp_path], "--llm-lora is given without --llm"),
+    ):
+        assert run([str(argument) for argument in arguments]) == 2
+        told = capfd.readouterr().err
+        assert expected in told
+        assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_verb_serves_with_a_model_and_a_context(redis_server, plain, tiny_lm_dir, log_prob, tmp_path):
+    log = Log(tmp_path / "log")
+    command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", plain.lm_dir, "--preset", "published"]
+    command += ["--llm", tiny_lm_dir, "--llm-device", "cpu", "--context", "how are you", "--log", log.path]
+    command += ["--redis-port", str(redis_server.port), "--set", "alpha=0.3"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        wait_for(lambda: log.path.exists() and log.lines("serving"), "server", 60)
+        assert log.lines("llm_loaded")[0]["model"] == str(tiny_lm_dir)
+        client = ReleaseClient(redis_server.client())
+        check(client.decode(spoken_logits("are you there"), 5), log_prob, 0.3, "how are you")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (0, b"")
 
 
 def test_a_model_that_cannot_be_used_is_one_line(plain, tmp_path):
