@@ -9,9 +9,11 @@ from cortext.errors import ConfigError, DataError, DecodingError
 
 
 def test_the_first_options_stay_unless_others_lead_by_more_than_the_noise():
-    # leads 1, 1, 1, 0: 3 in all; their deviation is sqrt(3) / 4, the sum's sqrt(4) * sqrt(3) / 4 = 0.87
+    # leads 1, 1, 1, 0: 3 in all; their deviation is sqrt(3) / 4, that of the sum sqrt(4) times as much, 0.87
     assert choose(np.array([[1, 0], [1, 0], [1, 0], [0, 0]])) == 1
-    # leads 1, -1, 1, 0: 1 in all, its noise sqrt(4) * sqrt(11) / 4 = 1.66
+    # leads 1, 1, 0, 0: 2 in all, which is not more than 2 * sqrt(4) / 2
+    assert choose(np.array([[1, 0], [1, 0], [0, 0], [0, 0]])) == 0
+    # leads 1, -1, 1, 0: 1 in all
     assert choose(np.array([[1, 0], [0, 1], [1, 0], [0, 0]])) == 0
     assert choose(np.array([[1, 1], [2, 2]])) == 0
     assert choose(np.array([[2, 1, 0]] * 5)) == 2

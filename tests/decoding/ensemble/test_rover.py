@@ -182,6 +182,16 @@ def test_the_ngram_turns_a_narrow_vote():
     assert vote_with_lm(slots, EnsembleOptions(lm_weight=0.1), lm) == ("see", "you")
 
 
+def test_only_the_method_says_whether_the_ngram_counts():
+    trial = Candidates.of(["see you", "sea you", "sea you"])
+    lm = Bigram({("<s>", "see"): -1.0, ("see", "you"): -0.5, ("you", "</s>"): -0.5}, other=-5.0)
+    said = [
+        combine([trial], EnsembleOptions(method=method, lm_weight=0.1), lm=lm)[0].text
+        for method in ("rover", "rover-lm")
+    ]
+    assert said == ["sea you", "see you"]
+
+
 @given(networks)
 def test_an_ngram_without_weight_leaves_the_best_path(pairs):
     slots, options = build_network(candidates_of(pairs)), EnsembleOptions(lm_weight=0)

@@ -83,4 +83,6 @@ def _combine_one(
             return Combined(correct(candidates, slots, options, llm))
         except LanguageModelError as error:
             return Combined(candidates[least_risk(candidates)].words, f"no large model: {error}")
-    return Combined(vote(slots, options) if lm is None else vote_with_lm(slots, options, lm))
+    if options.method == "rover-lm" and lm is not None:
+        return Combined(vote_with_lm(slots, options, lm))
+    return Combined(vote(slots, options))

@@ -32,6 +32,9 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
 TRIED_WITH_SCORES = {"score_scale": (1.0, 0.0, 0.1, 0.3)}
 TRIED_WITH_CONFIDENCES = {"alpha": (1.0, 0.5)}
 
+NOISE = 2.0
+"""Of the many options tried one leads by chance; by more than two standard errors few do."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -54,7 +57,7 @@ class CrossValidated:
     """WER of options fitted on other trials, over several shuffles.
 
     wer_S:       of each shuffle
-    baseline:    WER of the first options of the list, on all trials
+    baseline:    WER of what it is compared with
     difference:  mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap over trials
     """
 
@@ -114,13 +117,14 @@ def count_errors(
 
 
 def choose(errors_NK: np.ndarray) -> int:
-    """Number of the options with the fewest errors; the first ones unless another's lead exceeds its standard error.
+    """Number of the options with the fewest errors; the first ones unless another's lead is beyond its noise.
 
-    The lead is the sum over trials of the difference in errors; differences of trials are taken to be independent.
+    The lead is the sum over trials of the difference in errors, its noise `NOISE` standard errors of that sum; trials
+    are taken to be independent.
     """
     lead_NK = errors_NK[:, :1] - errors_NK
     best = int(np.argmax(lead_NK.sum(axis=0)))
-    noise = float(np.sqrt(len(lead_NK)) * lead_NK[:, best].std())
+    noise = NOISE * float(np.sqrt(len(lead_NK)) * lead_NK[:, best].std())
     return best if lead_NK[:, best].sum() > noise else 0
 
 
@@ -143,6 +147,7 @@ def fit(
 def cross_validate(
     errors_NK: np.ndarray,
     length_N: np.ndarray,
+    against_N: np.ndarray | None = None,
     *,
     shuffles: int = 20,
     folds: int = 5,
@@ -151,9 +156,14 @@ def cross_validate(
 ) -> CrossValidated:
     """How well options do that were chosen (`choose`) on other trials, in `folds` folds of `shuffles` shuffles.
 
+    errors_NK, length_N: as `count_errors` returns them
+    against_N:           errors of each trial to compare with; those under the first options when None
+
     Nothing but the choice is learned, so the inner loop's errors on its held-out parts add up to the errors of all the
-    training trials, by which is chosen. Arguments are those that `count_errors` returns.
+    training trials, by which is chosen.
     """
+    if against_N is None:
+        against_N = errors_NK[:, 0]
     generator, n_trials = np.random.default_rng(seed), len(errors_NK)
     errors_SN = np.zeros((shuffles, n_trials))
     for shuffle in range(shuffles):
@@ -163,9 +173,7 @@ def cross_validate(
             errors_SN[shuffle, held_out] = errors_NK[held_out, chosen]
     total = length_N.sum()
     wer_S = errors_SN.sum(axis=1) / total
-    paired_N = errors_SN.mean(axis=0) - errors_NK[:, 0]
+    paired_N = errors_SN.mean(axis=0) - against_N
     drawn = generator.integers(0, n_trials, (n_boot, n_trials))
     low, high = np.quantile(paired_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1), [0.025, 0.975])
-    return CrossValidated(
-        wer_S, float(errors_NK[:, 0].sum() / total), float(paired_N.sum() / total), float(low), float(high)
-    )
+    return CrossValidated(wer_S, float(against_N.sum() / total), float(paired_N.sum() / total), float(low), float(high))
