@@ -23,17 +23,20 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
-    """A context in which whatever keeps the model `name` from loading is a LanguageModelError."""
+def explained(name: str, else_: str = "cannot be loaded as a causal language model") -> Iterator[None]:
+    """A context in which whatever keeps the model `name` from loading is a LanguageModelError.
+
+    else_: what to say where the reason is none that is known here
+    """
     try:
         yield
     except CortextError:
         raise
     except Exception as error:  # the libraries raise all kinds, their own and Python's
-        raise _explain(error, name) from error
+        raise _explain(error, name, else_) from error
 
 
-def _explain(error: Exception, name: str) -> LanguageModelError:
+def _explain(error: Exception, name: str, else_: str) -> LanguageModelError:
     from huggingface_hub import constants, errors
 
     chain = list(_chain(error))
@@ -69,7 +72,7 @@ def _explain(error: Exception, name: str) -> LanguageModelError:
         return line(f"the Hub answered with status {status}", f"try again later, or {download}")
     if has(ImportError):
         return line(f"a library is missing ({first_line(error)})", "pip install what it names")
-    return line(f"cannot be loaded as a causal language model ({first_line(error)})", "give another model")
+    return line(f"{else_} ({first_line(error)})", "give a model and tokenizer as transformers saves them")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -68,21 +68,30 @@ class CausalLM:
         kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
         if where.type == "cuda":
             kinds["device_map"] = {"": str(where)}
+        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+            fix = "give a directory that transformers saved a model in"
+            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
         with quiet(transformers), explained(name):
+            transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # the quickest to say what is wrong
+        with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        with quiet(transformers), explained(name):
             network, facts = transformers.AutoModelForCausalLM.from_pretrained(
                 name, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **kinds
             )
         if facts["missing_keys"]:
             missing = sorted(facts["missing_keys"])
             raise LanguageModelError(
-                f"{len(missing)} weights are missing, {missing[0]} among them: this is no causal language model",
+                f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no causal language model",
                 where=name,
                 fix="give another model",
             )
         if lora is not None:
             network = _with_lora(network, Path(lora), name)
-        return cls(name, network, tokenizer, lora)
+        lm = cls(name, network, tokenizer, lora)
+        with explained(name):
+            lm.splits, lm.continues  # noqa: B018 # a first pass shows whether there is memory for one
+        return lm
 
     def describe(self) -> dict[str, Any]:
         """What a result file should say about the model."""
@@ -241,6 +250,7 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
             )
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")
             return peft.PeftModel.from_pretrained(network, str(folder)).merge_and_unload()
     except Exception as error:  # peft raises what it happens to
@@ -256,9 +266,10 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
     """Without the library's warnings and bars, which would stand among the lines of a verb."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
+    level, bars, hub_level = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.get_verbosity()
     logging.set_verbosity_error()
+    hub.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -266,5 +277,6 @@ def quiet(transformers: Any) -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(level)
+        hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,7 @@ def score_tokens(
     for tokens in sequences:
         lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
     rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
-    with lm.lock, torch.inference_mode():
+    with lm.lock, torch.inference_mode(), _explained(lm):
         return _score_rows(lm, prefix, rows, batch_tokens)
 
 
@@ -130,14 +131,9 @@ def _score_rows(
             if n_cached and cache is None:
                 cache = _read(lm, prefix[:n_cached])
             scores |= _score_batch(lm, prefix[n_cached:], batch, cache)
-        except Exception as error:  # a model may fail in any way
-            if isinstance(error, CortextError):
+        except Exception as error:
+            if not out_of_memory(error) or len(batch) == 1:
                 raise
-            if not out_of_memory(error):
-                raise LanguageModelError(f"the model failed ({first_line(error)})", where=lm.name) from error
-            if len(batch) == 1:
-                fix = "use a smaller model, a shorter context or another --llm-device"
-                raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
             budget = lm.batch_tokens = max(width, len(batch) * width // 2)
         else:
             done += len(batch)
@@ -145,6 +141,20 @@ def _score_rows(
         if lm.device.type == "cuda":  # here nothing holds the tensors of the batch that did not fit
             torch.cuda.empty_cache()
     return scores
+
+
+@contextmanager
+def _explained(lm: CausalLM) -> Iterator[None]:
+    """A context in which a model that fails, in whatever way, raises a LanguageModelError."""
+    try:
+        yield
+    except CortextError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            fix = "use a smaller model, a shorter context or another --llm-device"
+            raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
+        raise LanguageModelError(f"the model failed ({first_line(error)})", where=lm.name) from error
 
 
 def _read(lm: CausalLM, tokens: list[int]) -> Any:
