@@ -1,12 +1,18 @@
 """Recordings and settings with which a training takes less than a second."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cortext.data import pack
 from cortext.data.simulate import simulate
+from cortext.decoding.fake import fake_log_probs
+from cortext.decoding.ngram import LanguageModel
+from cortext.text.phonemes import RELEASE
 from cortext.tuning import Search, Study, tune_training
 
 
@@ -49,3 +55,45 @@ def packed(sessions) -> Path:
     out = sessions.parent / "packed"
     pack(sessions, out)
     return out
+
+
+SAID = (
+    "i see you", "you see me", "we see you", "the dog is here", "the dock is near", "is the dog near me",
+    "we hear the dog", "you are here", "are you near the dock", "i hear you", "we are near", "see the dog",
+)  # fmt: skip
+"""Sentences that are said twice each, in other noise."""
+
+
+@pytest.fixture(scope="session")
+def lm(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("lm")
+    (root / "text").write_text("\n".join(SAID) + "\n")
+    LanguageModel.build([root / "text"], 2, root / "lm")
+    return root / "lm"
+
+
+@pytest.fixture(scope="session")
+def evaluation(tmp_path_factory) -> Path:
+    """What `evaluate` leaves, as far as a search for decoder options reads it: noisy logits, and references."""
+    return _write_evaluation(tmp_path_factory.mktemp("evaluation") / "eval", 2 * len(SAID))
+
+
+def _write_evaluation(folder: Path, n: int, noise: float = 3.0) -> Path:
+    (folder / "logits").mkdir(parents=True)
+    lines = []
+    for number in range(n):
+        sentence = SAID[number % len(SAID)]
+        log_probs_PV = fake_log_probs(sentence, noise, number, "release")
+        np.save(folder / "logits" / f"{number:05d}_day_b01_t{number:03d}.npy", log_probs_PV.astype(np.float16))
+        trial = {"id": number, "session": "day", "block": 1, "trial": number, "reference": sentence.capitalize() + "."}
+        lines.append(json.dumps(trial | {"hypotheses": [{"text": "", "score": 0.0}]}))
+    (folder / "nbest.jsonl").write_text("\n".join(lines) + "\n")
+    origin = {"inventory": asdict(RELEASE), "frame_ms": 80.0, "options": {}}
+    (folder / "metrics.json").write_text(json.dumps({"provenance": origin}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_evaluation():
+    """Writes an evaluation directory: folder, number of trials, noise."""
+    return _write_evaluation

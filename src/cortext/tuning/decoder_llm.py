@@ -25,9 +25,6 @@ from cortext.tuning.tpe import Told, suggest
 Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
 """For each utterance its hypotheses, each with what the large model says of it."""
 
-SWEPT = ("llm.weight", "llm.token_penalty", "lm_weight", "word_score")
-"""What can be changed in lists that are there; an acoustic scale would only be another scale of all of them."""
-
 
 @dataclass(frozen=True)
 class Reranked:
@@ -87,7 +84,7 @@ def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypoth
         found = []
         for line in lines:
             said = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
-            found.append([(Hypothesis(**one), score) for one, score in zip(line, said, strict=True)])
+            found.append([(Hypothesis(**one | {"words": ()}), score) for one, score in zip(line, said, strict=True)])
         return found
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -144,6 +144,7 @@ def write_results(tuned: Tuned) -> None:
 
 def _draw(tuned: Tuned) -> None:
     finished = [trial for trial in tuned.ranked() if trial.state == "finished"]
+    finished = finished[: max(5, 3 * len(finished) // 4)]  # the worst would squeeze the others together
     colours = {trial.number: OTHERS for trial in finished}
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
 
@@ -155,7 +156,9 @@ def _draw(tuned: Tuned) -> None:
             if colours[trial.number] != OTHERS or trial.number == 0:
                 axes.annotate(str(trial.number), (ms, wer), xytext=(4, 3), textcoords="offset points", fontsize=8)
         axes.set_xscale("log")
-        axes.set(xlabel="ms per frame", ylabel="WER (%)", title=f"{len(finished)} trials; trial 0 is the start")
+        axes.set(
+            xlabel="ms per frame", ylabel="WER (%)", title=f"the best {len(finished)} trials; trial 0 is the start"
+        )
 
     points = [
         Point(trial.settings, trial.value if trial.value is not None else math.nan, colours[trial.number])

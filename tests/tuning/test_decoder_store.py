@@ -1,0 +1,124 @@
+"""The trials of a search in a file that several processes share."""
+
+import sqlite3
+import sys
+
+import pytest
+
+from cortext.errors import DecodingError, MissingLibrary, RunError
+from cortext.tuning.decoder_store import Given, Store
+from cortext.tuning.search import Search
+from cortext.tuning.space import Choice, Range
+
+SPACE = {"beam": Range(1.0, 9.0), "recombine": Choice(("max", "logadd"))}
+
+
+@pytest.fixture
+def open_store(tmp_path):
+    """Opens the store of one directory, as another process would."""
+    pytest.importorskip("optuna")
+    opened = []
+
+    def make(n_trials=6, given=(), as_options=dict, out=tmp_path) -> Store:
+        opened.append(Store(out, Search("tpe", SPACE, n_trials, 3), given, as_options))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+def finish_all(store: Store) -> list[dict]:
+    found = []
+    while (trial := store.claim()) is not None:
+        store.finish(trial.number, trial.settings["beam"], {"errors": [1]})
+        found.append(trial.settings)
+    return found
+
+
+def test_given_options_come_first_and_what_lies_outside_of_the_space_is_not_told(open_store):
+    outside = Given({"beam": 99.0}, {"recombine": "max"})
+    store = open_store(3, [Given({"beam": 2.0}, {"beam": 2.0, "recombine": "max"}), outside])
+    trials = [store.claim() for _ in range(3)]
+    assert [trial.options for trial in trials[:2]] == [{"beam": 2.0}, {"beam": 99.0}]
+    assert trials[1].settings == {"recombine": "max"}
+    assert trials[2].settings.keys() == SPACE.keys()
+    assert store.claim() is None
+
+
+def test_a_trial_of_a_process_that_is_gone_is_taken_over_once_and_one_of_a_living_one_is_not(open_store):
+    first, second = open_store(), open_store()
+    begun = [first.claim(), first.claim()]
+    assert second.claim().number == 2
+    first.close()  # as the end of its process does, it drops the locks
+    again = [second.claim(), second.claim()]
+    assert [trial.number for trial in again] == [0, 1]
+    assert [trial.settings for trial in again] == [trial.settings for trial in begun]
+    for number in (0, 1, 2):
+        second.finish(number, float(number), {"errors": [number]})
+    assert [trial.value for trial in second.trials()] == [0.0, 1.0, 2.0]
+
+
+def test_two_at_once_try_no_more_than_what_was_asked_for_and_nothing_twice(open_store):
+    first, second = open_store(), open_store()
+    running = [store.claim() for store in (first, second, first, second, first, second)]
+    assert [trial.number for trial in running] == [0, 1, 2, 3, 4, 5]
+    assert len({str(trial.settings) for trial in running}) == 6
+    assert first.claim() is None
+    assert second.claim() is None
+    assert [trial.state for trial in first.trials()] == ["running"] * 6
+
+
+def test_a_search_that_was_stopped_draws_what_it_would_have_drawn(open_store, tmp_path):
+    whole = finish_all(open_store(14, out=tmp_path / "whole"))
+    parts = finish_all(open_store(5, out=tmp_path / "parts"))
+    parts += finish_all(open_store(14, out=tmp_path / "parts"))
+    assert parts == whole
+    assert len(whole) == 14
+
+
+def test_what_came_of_each_trial_is_kept(open_store):
+    store = open_store()
+    numbers = [store.claim().number for _ in range(3)]
+    store.finish(numbers[0], 7.5, {"errors": [1, 2], "ms_per_frame": 0.1})
+    store.prune(numbers[1], {"errors": [9]})
+    store.fail(numbers[2], "no memory")
+    store.remember("part", {"errors": [3]})
+    one, two, three = open_store().trials()
+    assert (one.state, one.value, one.metrics) == ("finished", 7.5, {"errors": [1, 2], "ms_per_frame": 0.1})
+    assert (two.state, two.value, two.metrics) == ("pruned", None, {"errors": [9]})
+    assert (three.state, three.reason) == ("failed", "no memory")
+    assert open_store().recall("part") == {"errors": [3]}
+    assert open_store().recall("other") is None
+
+
+def test_options_that_do_not_go_together_are_failed_trials(open_store):
+    def as_options(settings):
+        if settings["recombine"] == "max":
+            raise DecodingError("not with max")
+        return settings
+
+    store = open_store(8, as_options=as_options)
+    finish_all(store)
+    trials = store.trials()
+    assert len(trials) == 8
+    assert {trial.settings["recombine"]: (trial.state, trial.reason) for trial in trials} == {
+        "max": ("failed", "not with max"),
+        "logadd": ("finished", None),
+    }
+
+
+def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store, monkeypatch):
+    (tmp_path / "study.db").write_bytes(b"no database" * 100)
+    with pytest.raises(RunError, match=r"study.db: cannot be used: .*not a database.*; give another --out"):
+        open_store()
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
+        open_store()
+
+
+def test_the_file_is_one_that_optuna_reads(open_store, tmp_path):
+    finish_all(open_store(2))
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        assert database.execute("select count(*) from trials where state = 'COMPLETE'").fetchone() == (2,)
+    database.close()
