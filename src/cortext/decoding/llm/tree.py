@@ -36,15 +36,16 @@ class Node:
     log_prob:    of all tokens from the first of the sentence to this one; None: not known yet
     slot:        its row in the cache, or -1
     last_needed: number of the last call that needed its row
+    retained:    number of the last call that wanted it kept
     """
 
-    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "slot", "token")
+    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "retained", "slot", "token")
 
     def __init__(self, parent: Node | None, token: int, depth: int) -> None:
         self.parent, self.token, self.depth = parent, token, depth
         self.children: dict[int, Node] = {}
         self.log_prob: float | None = None
-        self.slot, self.last_needed = -1, 0
+        self.slot, self.last_needed, self.retained = -1, 0, 0
 
     def path(self) -> list[Node]:
         """The nodes from below the root to this one."""
@@ -105,21 +106,21 @@ class TokenTree:
     @torch.inference_mode()
     def retain(self, sequences: Iterable[Sequence[int]]) -> None:
         """Forget what is neither one of these sequences nor a beginning of one."""
-        kept = {id(self._root)}
+        self._calls += 1
+        self._root.retained = self._calls
         for sequence in sequences:
-            node: Node | None = self._root
-            for token in sequence:
-                node = node.children.get(token) if node else None
-                if node is None:
-                    break
-                kept.add(id(node))
+            node = self._found(sequence)
+            while node.retained != self._calls and node.parent:
+                node.retained = self._calls
+                node = node.parent
         stack = [self._root]
         while stack:
             node = stack.pop()
-            node.children = {token: child for token, child in node.children.items() if id(child) in kept}
+            for token in [token for token, child in node.children.items() if child.retained != self._calls]:
+                del node.children[token]
             stack.extend(node.children.values())
         for node in self._cached:
-            if id(node) not in kept:
+            if node.retained != self._calls:
                 node.slot = -1
         dead = sum(node.slot < 0 for node in self._cached)
         if dead > max(FIRST_ROWS // 4, len(self._cached) // 2):
@@ -134,6 +135,16 @@ class TokenTree:
     def cache_bytes(self) -> int:
         """Memory that the cache holds."""
         return sum(rows.capacity * rows.row_bytes for rows in self._rows())
+
+    def _found(self, sequence: Sequence[int]) -> Node:
+        """The node of a sequence's longest beginning in the tree."""
+        node = self._root
+        for token in sequence:
+            child = node.children.get(token)
+            if child is None:
+                break
+            node = child
+        return node
 
     def _node(self, sequence: Sequence[int]) -> Node:
         if len(sequence) > self.longest:
