@@ -1,0 +1,102 @@
+"""Verbs about neural language models: lm train-neural, lm compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cortext.cli.console import JSON, print_json, print_table, progress_bar
+from cortext.cli.lm import lm
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs to the group `lm`."""
+    lm.command("train-neural")(train)
+    lm.command()(compare)
+
+
+def train(
+    texts: Annotated[
+        list[str], typer.Argument(metavar="TEXT[:FACTOR]...", help="Files of English text, plain or .gz.")
+    ],
+    out: Annotated[Path, typer.Option(help="Model directory to write, in transformers' form.")],
+    held_out: Annotated[
+        Path | None, typer.Option(help="Text that decides which weights are kept. Default: a part of each TEXT.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Training ends after so long. Default: 10 without --steps.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Batches to learn from; repeatable, unlike --minutes.")] = None,
+    pieces: Annotated[int, typer.Option(help="Word pieces, at most.")] = 4000,
+    width: Annotated[int, typer.Option(help="Width of the network, a multiple of 2 x heads.")] = 192,
+    layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3,
+    heads: Annotated[int, typer.Option(help="Attention heads of a layer.")] = 3,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 6e-3,
+    threads: Annotated[int, typer.Option(help="Threads to compute with.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the weights and the order of the text.")] = 0,
+    as_json: bool = JSON,
+) -> None:
+    """Train a small causal language model on a CPU: word pieces, and a Llama of a few million parameters.
+
+    A FACTOR reads a text so often for one reading of the others. Needs the extra `llm`.
+
+    Example: cortext lm train-neural prompts.txt:5 general.txt.gz --minutes 20 --out runs/neural
+    """
+    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+
+    options = NeuralOptions(
+        pieces=pieces, width=width, layers=layers, heads=heads, lr=lr, steps=steps,
+        minutes=10.0 if minutes is None and steps is None else minutes, threads=threads, seed=seed,
+    )  # fmt: skip
+    with ExitStack() as bars:
+        facts = train_neural(texts, out, options, held_out, stages(bars))
+    if as_json:
+        print_json(facts)
+        return
+    names = ("parameters", "pieces", "steps", "tokens", "seconds", "bits_per_character")
+    print_table("", [str(out), ""], [(name.replace("_", " "), f"{facts[name]:,}") for name in names])
+
+
+def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
+    """Progress bars one after the other, each with the name of a stage."""
+
+    def stage(name: str) -> Callable[[int, int], None]:
+        bars.close()
+        return bars.enter_context(progress_bar(name))
+
+    return stage
+
+
+def compare(
+    directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
+    model: Annotated[Path, typer.Argument(help="Directory that lm train-neural wrote.")],
+    text: Annotated[Path, typer.Argument(help="File of English text, plain or .gz, that neither was built from.")],
+    held_out: Annotated[Path, typer.Option(help="Another such text, which the weights of the mixture are fitted on.")],
+    as_json: bool = JSON,
+) -> None:
+    """Bits per character of a text under an n-gram, a neural model, and both mixed word by word.
+
+    Sentence ends and unknown words count. Needs the extra `llm`.
+
+    Example: cortext lm compare runs/lm runs/neural test.txt --held-out held.txt
+    """
+    from cortext.decoding.llm.neural.compare import compare as compared
+
+    with progress_bar("scoring") as bar:
+        facts = compared(directory, model, text, held_out, bar)
+    if as_json:
+        print_json(facts)
+        return
+    bits, perplexity, gain = facts["bits_per_character"], facts["perplexity"], facts["gain"]
+    rows = [(name, f"{bits[name]:.4f}", f"{perplexity[name]:.1f}") for name in bits]
+    size = f"{facts['sentences']:,} sentences, {facts['characters']:,} characters"
+    print_table("", [size, "bits per character", "perplexity"], rows)
+    typer.echo(
+        f"mixed is {gain['bits_per_character']:.4f} bits per character below the n-gram "
+        f"(95 % interval {gain['low']:.4f} to {gain['high']:.4f}), with a neural weight of "
+        f"{facts['weights']['neural']:.3f} fitted on {facts['weights']['fitted_on_words']:,} other words"
+    )

@@ -1,0 +1,80 @@
+"""Word pieces by byte-pair encoding (Sennrich et al., ACL 2016), saved as transformers' fast tokenizers are.
+
+Every word is cut by itself and its first piece begins with a mark, the blank before it, so that a word that is
+appended to a text appends tokens and changes none, and the tokens that can follow a finished word are known: those
+with the mark, and the end of the sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from string import ascii_lowercase
+from typing import Any
+
+from cortext.extras import need
+
+BOS, EOS, PAD = "<s>", "</s>", "<pad>"
+MARK = "▁"
+LETTERS = (MARK, *ascii_lowercase, "'", "-")
+"""What every word can be spelt with."""
+
+
+def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
+    """A tokenizer (`PreTrainedTokenizerFast`) of at most `size` pieces, trained on words and how often they occur.
+
+    window: the most tokens that the model takes
+    Text is lower-cased and what is not a letter a-z, an apostrophe, a hyphen or a blank is dropped, so that nothing is
+    unknown. Encoded text begins with `<s>` unless special tokens are left out.
+    """
+    need("transformers", "llm")
+    tokenizers = need("tokenizers", "llm")
+    from transformers import PreTrainedTokenizerFast
+
+    normalizers, pre_tokenizers = tokenizers.normalizers, tokenizers.pre_tokenizers
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE())
+    pieces.normalizer = normalizers.Sequence(
+        [
+            normalizers.Lowercase(),
+            normalizers.Replace(tokenizers.Regex("[^a-z' -]"), ""),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    pieces.decoder = tokenizers.decoders.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        initial_alphabet=list(LETTERS),
+        special_tokens=[BOS, EOS, PAD],
+        show_progress=False,
+    )
+    pieces.train_from_iterator(_repeated(words), trainer)
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, pieces.token_to_id(BOS))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=pieces, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=window
+    )
+
+
+def _repeated(words: Mapping[str, int]) -> Iterable[str]:
+    """Lines that hold each word as often as it occurs, at most 1000 times; the most frequent ones lose no piece."""
+    for word, count in words.items():
+        yield " ".join([word] * min(count, 1000))
+
+
+def encode(sentences: Sequence[str], tokenizer: Any) -> list[list[int]]:
+    """The tokens of normalised sentences, without `<s>` and `</s>`; each different word is cut once."""
+    words = list(Counter(word for sentence in sentences for word in sentence.split()))
+    cut = dict(zip(words, tokenizer(words, add_special_tokens=False)["input_ids"], strict=True)) if words else {}
+    return [[token for word in sentence.split() for token in cut[word]] for sentence in sentences]
+
+
+def starts(tokenizer: Any) -> list[int]:
+    """The pieces that begin a word, by number."""
+    special = set(tokenizer.all_special_ids)
+    return sorted(
+        number for piece, number in tokenizer.get_vocab().items() if piece.startswith(MARK) and number not in special
+    )

@@ -1,0 +1,273 @@
+"""Training a small causal language model on a processor: a Llama (Touvron et al., 2023) of a few million parameters.
+
+Sentences stand in rows of their own, `<s> sentence </s>`, batched by length: scoring reads them so, and no attention is
+spent on sentences before. Rows are padded on the right, where causal attention never looks, and padding has no loss.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.decoding.llm.model import SENTENCE_END
+from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
+from cortext.decoding.llm.neural.pieces import encode, train_pieces
+from cortext.decoding.llm.neural.saving import refuse_foreign, save_model
+from cortext.decoding.llm.neural.texts import Progress, Source, Texts, batches, length_batches, read_texts
+from cortext.decoding.ngram.build import in_place_of
+from cortext.errors import LanguageModelError
+from cortext.extras import need
+from cortext.provenance import provenance
+
+Stage = Callable[[str], Progress | None]
+WINDOW = 512
+"""The most tokens that the model takes; longer sentences are cut."""
+_WARMUP = 0.05
+_LAST_LR = 0.02
+_LOOKS = 20
+_PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class NeuralOptions:
+    """The size of a model and how it is trained. Raises LanguageModelError for values that cannot be."""
+
+    pieces: int = 4000
+    """Word pieces, at most."""
+    width: int = 192
+    """Numbers that stand for a token within the network."""
+    layers: int = 3
+    heads: int = 3
+    lr: float = 6e-3
+    """Highest learning rate; warmed up, then half a cosine down."""
+    weight_decay: float = 0.1
+    """Of the matrices within layers."""
+    batch_tokens: int = 4096
+    """Tokens of a batch, padding included."""
+    steps: int | None = None
+    """Batches to learn from. With a seed they decide the result; minutes depend on the machine."""
+    minutes: float | None = 10.0
+    """Training ends after so long, reading not counted. Without `steps` the learning rate follows the clock."""
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise LanguageModelError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
+        if self.width % (2 * self.heads):
+            raise LanguageModelError(f"width is {self.width}; {self.heads} heads need a multiple of {2 * self.heads}")
+        if self.steps is None and self.minutes is None:
+            raise LanguageModelError("training would not end", fix="give steps or minutes")
+
+
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("pieces", 64, 100_000),
+    ("width", 8, 4096),
+    ("layers", 1, 64),
+    ("heads", 1, 64),
+    ("lr", 1e-7, 1.0),
+    ("weight_decay", 0, 10),
+    ("batch_tokens", 64, 1 << 20),
+    ("steps", 1, 10_000_000),
+    ("minutes", 0.01, 100_000),
+    ("threads", 1, 1024),
+    ("seed", 0, (1 << 32) - 1),
+)
+
+
+def train_neural(
+    texts: Sequence[str | Path],
+    out: str | Path,
+    options: NeuralOptions | None = None,
+    held_out: Path | None = None,
+    stage: Stage = lambda name: None,
+) -> dict[str, Any]:
+    """Train word pieces and a network on texts (`FILE` or `FILE:FACTOR`); write a directory of transformers' form.
+
+    held_out: the text whose loss decides which weights are kept; a part of each text by default
+    stage:    called with the name of each stage as it begins; returns the stage's progress callback or None
+    Returns what `cortext.json` in the directory records. Raises LanguageModelError for texts that cannot be used and
+    for an `out` that holds something else; MissingLibrary without the extra `llm`.
+    """
+    need("transformers", "llm")
+    options = options or NeuralOptions()
+    out = Path(out)
+    refuse_foreign(out)
+    read = read_texts([Source.of(text) for text in texts], held_out, stage)
+    stage("word pieces")
+    words = Counter(word for source in read.sentences for sentence in source for word in sentence.split())
+    tokenizer = train_pieces(words, options.pieces, WINDOW)
+    with threads(options.threads), torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        network = new_network(tokenizer, options)
+        training = _Training(network, tokenizer, read, options)
+        training.run(stage("training"))
+    facts = {
+        "kind": "neural language model",
+        "parameters": sum(weight.numel() for weight in network.parameters()),
+        "pieces": len(tokenizer),
+        "sources": read.describe(),
+        "held_out": str(held_out) if held_out else "a part of the texts",
+        "options": asdict(options),
+        **training.facts(),
+        "provenance": provenance(),
+    }
+    with in_place_of(out) as partial:
+        save_model(partial, network, tokenizer, facts)
+    return facts
+
+
+def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
+    """A `LlamaForCausalLM` with random weights for a tokenizer; its configuration says that sentences are ended."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=options.width,
+        intermediate_size=16 * math.ceil(options.width / 6),
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        max_position_embeddings=WINDOW,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **{SENTENCE_END: True},
+    )
+    network = LlamaForCausalLM(config)
+    network.set_attn_implementation("eager")  # the fastest for short rows; what reads the model chooses for itself
+    return network
+
+
+def optimizers(network: Any, options: NeuralOptions) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al., 2024) for the matrices within layers, AdamW for the embeddings and the norms.
+
+    After equally many batches of this size the loss is far below that of AdamW alone (docs/neural-lm.md).
+    """
+    inner = [weight for weight in network.model.layers.parameters() if weight.dim() == 2]
+    chosen = set(map(id, inner))
+    others = [weight for weight in network.parameters() if id(weight) not in chosen]
+    return [
+        torch.optim.Muon(inner, options.lr, options.weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, options.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Training:
+    """One training of a network."""
+
+    def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralOptions) -> None:
+        self.network, self.options = network, options
+        self.pad = tokenizer.pad_token_id
+        self.characters = sum(len(sentence) + 1 for sentence in texts.held_out)
+
+        def rows(sentences: Sequence[str]) -> list[list[int]]:
+            ends = tokenizer.bos_token_id, tokenizer.eos_token_id
+            return [[ends[0], *tokens, ends[1]][: WINDOW + 1] for tokens in encode(sentences, tokenizer)]
+
+        self.held_out = rows(texts.held_out)
+        self.batches = batches(
+            [rows(sentences) for sentences in texts.sentences],
+            [source.factor for source in texts.sources],
+            options.batch_tokens,
+            options.seed,
+        )
+        self.optimizers = optimizers(network, options)
+        self.best, self.best_weights = math.inf, copy.deepcopy(network.state_dict())
+        self.history: list[dict[str, float]] = []
+        self.step, self.tokens, self.seconds, self.cpu_seconds = 0, 0, 0.0, 0.0
+
+    def run(self, bar: Progress | None) -> None:
+        """Train until steps or minutes are used up or the held-out loss rises; the best weights stay."""
+        started, cpu_started = time.monotonic(), time.process_time()
+        looked, since_best = 0, 0
+        while (share := self._share(time.monotonic() - started)) < 1:
+            self._learn(next(self.batches), self.options.lr * schedule(share))
+            if bar:
+                bar(round(1000 * share), 1000)
+            if share * _LOOKS >= looked + 1:
+                looked = int(share * _LOOKS)
+                since_best = 0 if self._look(share) else since_best + 1
+                if since_best == _PATIENCE:
+                    break
+        self._look(1.0)
+        self.seconds, self.cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
+        self.network.load_state_dict(self.best_weights)
+
+    def _share(self, elapsed_s: float) -> float:
+        """How much of the training is done."""
+        options = self.options
+        by_steps = self.step / options.steps if options.steps else 0.0
+        by_clock = elapsed_s / (60 * options.minutes) if options.minutes else 0.0
+        # The schedule may not depend on the clock where steps are given; then the clock only ends it.
+        return by_steps if options.steps and by_clock < 1 else by_clock
+
+    def _learn(self, rows: Sequence[Sequence[int]], lr: float) -> None:
+        self.network.train()
+        n_tokens = sum(map(len, rows)) - len(rows)
+        with autocast():
+            loss = summed_loss(self.network, *padded(rows, self.pad)) / n_tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens += n_tokens
+
+    def _look(self, share: float) -> bool:
+        """Measure the held-out loss; keep the weights where it is the lowest so far."""
+        total = 0.0
+        self.network.eval()
+        with torch.no_grad(), autocast():
+            for group in length_batches(self.held_out, 4096):
+                rows = [self.held_out[row] for row in group]
+                total += float(summed_loss(self.network, *padded(rows, self.pad)))
+        bits = total / math.log(2) / self.characters
+        self.history.append({"step": self.step, "share": round(share, 3), "bits_per_character": round(bits, 4)})
+        if bits >= self.best:
+            return False
+        self.best, self.best_weights = bits, copy.deepcopy(self.network.state_dict())
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """How it went."""
+        return {
+            "bits_per_character": round(self.best, 4),
+            "steps": self.step,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 1),
+            "history": self.history,
+        }
+
+
+def schedule(share: float) -> float:
+    """Learning rate as a fraction of the highest, when this share of the training is done."""
+    if share < _WARMUP:
+        return max(share / _WARMUP, 1e-3)
+    cosine = 0.5 * (1 + math.cos(math.pi * (share - _WARMUP) / (1 - _WARMUP)))
+    return _LAST_LR + (1 - _LAST_LR) * cosine
