@@ -1,10 +1,13 @@
 """How long a client waits for the Redis language-model server: for the answer to a frame, and for the final sentence.
 
     python benchmarks/redis_latency.py [--demo runs/demo] [--utterances 60] [--pace MS] [--json FILE]
+    python benchmarks/redis_latency.py --llm MODEL --pace 80 [--budgets 10,20,40,60]
 
 A redis-server and a `cortext lm-server` process are started on this machine. The client sends the logits of a demo
 run's validation trials (`cortext demo`) one frame of 80 ms at a time, waits for each answer by a blocking read, and
-finalizes. Times are round trips as the client sees them; the server's own are from its log.
+finalizes. Times are round trips as the client sees them; the server's own are from its log. With a large model: how
+long answers take without it, where it ranks at the end, and where it takes part in the search within a budget; and how
+many of the final sentences are those of a search that waits for it as long as it takes.
 """
 
 from __future__ import annotations
@@ -85,20 +88,49 @@ def measure(client: Client, logits: list[np.ndarray], pace_ms: float) -> dict[st
     return times
 
 
+def with_llm(model: str, budgets_ms: list[float], folder: Path) -> dict[str, list[str]]:
+    """Arguments of servers with a large model, by what it does."""
+    found = {"no large model": [], "large model at the end": ["--llm", model]}
+    for budget_ms in budgets_ms:
+        file = folder / f"{budget_ms:g}.yaml"
+        file.write_text(f"llm: {{mode: fusion, budget_ms: {budget_ms}}}\n")
+        found[f"in the search, {budget_ms:g} ms"] = ["--llm", model, "--options", str(file)]
+    return found
+
+
+def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[str]:
+    """The sentences of a search that waits for the large model."""
+    from cortext.decoding import Decoder
+    from cortext.decoding.llm.large_model import LanguageReader
+    from cortext.decoding.saved import to_log_probs
+
+    decoder = Decoder.from_dir(lm, {"llm": {"mode": "fusion"}}).with_llm(LanguageReader.load(model))
+    return [decoder.decode(to_log_probs(logits_PV), "lm")[0].text for logits_PV in logits]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--utterances", type=int, default=60)
     parser.add_argument("--pace", type=float, default=0.0, help="ms between frames; 80 is a rig's")
+    parser.add_argument("--llm", metavar="MODEL")
+    parser.add_argument("--budgets", default="10,20,40,60")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     files = sorted((options.demo / "eval" / "logits").glob("*.npy"))[: options.utterances]
     columns = LM.order_from(RELEASE)
     logits = [np.ascontiguousarray(np.load(file)[:, columns], dtype=np.float32) for file in files]
     results: dict[str, Any] = {"pace_ms": options.pace, "n_frames": sum(map(len, logits))}
-    for name, arguments in {"published parameters": ["--preset", "published"], "the search's own": []}.items():
+    servers = {"published parameters": ["--preset", "published"], "the search's own": []}
+    expected: list[str] = []
+    folder = tempfile.TemporaryDirectory()
+    if options.llm:
+        servers = with_llm(options.llm, [float(budget) for budget in options.budgets.split(",")], Path(folder.name))
+        expected = texts_without_hurry(options.llm, options.demo / "lm", logits)
+    for name, arguments in servers.items():
         with processes(options.demo / "lm", arguments) as (connection, log):
             times = measure(Client(connection), logits, options.pace)
+            finals = connection.xrange("remote_lm_output_final")
             lines = [json.loads(line) for line in log.read_text().splitlines()]
         done = [line for line in lines if line["event"] == "utterance_finished"]
         times["of which search, per frame"] = [line["search_ms"] / max(line["n_frames"], 1) for line in done]
@@ -107,9 +139,14 @@ def main() -> None:
             what: {label: round(float(np.percentile(ms, q)), 3) for label, q in QUANTILES.items()}
             for what, ms in times.items()
         }
+        if expected:
+            texts = [fields[b"lm_response_final"].decode() for _, fields in finals]
+            results[name]["as without hurry"] = sum(map(str.__eq__, texts, expected))
         print(f"\n{name}: {len(logits)} utterances, {results['n_frames']} frames, ms")
         for what, row in results[name].items():
-            print(f"  {what:28}" + "".join(f"{label:>6} {value:8.2f}" for label, value in row.items()))
+            shown = row if isinstance(row, int) else "".join(f"{label:>6} {value:8.2f}" for label, value in row.items())
+            print(f"  {what:28}{shown}", flush=True)
+    folder.cleanup()
     if options.json:
         options.json.write_text(json.dumps(results | {"provenance": provenance()}, indent=2) + "\n")
 

@@ -148,6 +148,16 @@ def test_an_empty_log_is_a_page_without_numbers(tmp_path, capsys):
     assert "No utterance has been logged yet." in (log / "use.html").read_text()
 
 
+def test_utterances_in_which_the_large_model_failed_are_counted(tmp_path, capsys):
+    lines = [said(str(n), MORNING.format(0, n), "i see you") for n in range(3)]
+    log = write(tmp_path / "log", lines[0] | {"degraded": "no memory"}, lines[1], lines[2] | {"degraded": None})
+    assert cortext(["report", "use", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"]["degraded"] == 1
+    page = " ".join((log / "use.html").read_text().split())
+    assert "had no part in 1 utterance: it failed" in page
+    assert "no memory" not in page
+
+
 @pytest.mark.parametrize("text", ["i see you", ""])
 def test_one_utterance_that_nobody_rated_is_a_page(tmp_path, text):
     log = write(tmp_path / "log", said("a", MORNING.format(0, 0), text))
