@@ -10,6 +10,7 @@ from typing import Any
 
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
+from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
@@ -22,11 +23,13 @@ LISTS_AT_ONCE = 16
 class LanguageReader:
     """A causal language model as `Decoder.with_llm` takes it. Threads and decoders may share one.
 
-    lm: the model
+    lm:     the model
+    fusion: what it did in the searches of all utterances that have ended so far
     """
 
     def __init__(self, lm: CausalLM) -> None:
         self.lm = lm
+        self.fusion = FusionStats()
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> LanguageReader:
@@ -57,9 +60,7 @@ class LanguageReader:
         """What adds the model's scores to the live hypotheses of one utterance; None where it only ranks at the end."""
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
-        from cortext.decoding.llm.fusion import Fusion
-
-        return Fusion(self.lm, options, context)
+        return Fusion(self.lm, options, context, self.fusion)
 
     def rank(
         self,
