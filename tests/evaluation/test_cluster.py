@@ -11,7 +11,7 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.fake import fake_log_probs
 from cortext.errors import DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
-from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
+from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster, shared
 from cortext.text.phonemes import RELEASE
 
 
@@ -38,6 +38,25 @@ def test_predictions_and_lists_are_those_of_one_machine_byte_for_byte(tiny, tmp_
     assert max(len(json.loads(line)["hypotheses"]) for line in (tmp_path / "here" / "nbest.jsonl").open()) > 1
     assert there.wer == here.wer
     assert two_workers.is_initialized()  # it was there before, and is not ours to end
+
+
+@pytest.mark.slow
+def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monkeypatch):
+    pytest.importorskip("transformers")
+    from tiny_llm import save_tiny_lm
+
+    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2)  # here; where a task has fewer, so it is
+    llm = LargeModelFiles(str(save_tiny_lm(tmp_path / "model")), device="cpu")
+    options = {"nbest": 20, "lattice_beam": 20.0, "llm": {"weight": 0.3}}
+    for name, ray in (("here", None), ("there", "local")):
+        evaluate(
+            tiny.run, tiny.data, "val", tiny.lm, tmp_path / name, options=options, llm=llm, context="at home", ray=ray
+        )
+    for name in ("predictions.csv", "nbest.jsonl"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "there" / "nbest.jsonl").read_text().splitlines()]
+    assert all(line["degraded"] is None for line in lines)
+    assert all(found["llm"] < 0 for line in lines for found in line["hypotheses"] if found["text"])
 
 
 @pytest.mark.slow
@@ -73,6 +92,13 @@ def test_what_the_user_did_wrong_comes_back_as_one_line(tiny, two_workers, tmp_p
     assert type(caught.value).__module__ == "cortext.errors"
     with pytest.raises(DecodingError, match="sum to"):
         decode_on_cluster("local", DecoderFiles(tiny.lm, DecoderOptions()), [log_probs[0] + 1], RELEASE)
+
+
+def test_tasks_of_a_large_model_have_lists_that_it_reads_together():
+    llm = LargeModelFiles("any")
+    pytest.importorskip("transformers")
+    assert [shared(n, jobs, llm) for n, jobs in ((6, 8), (100, 8), (1000, 8))] == [16, 16, 128]
+    assert [shared(n, jobs, None) for n, jobs in ((6, 8), (100, 8), (1000, 8))] == [1, 13, 125]
 
 
 def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(tiny, tmp_path, monkeypatch):

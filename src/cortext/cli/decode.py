@@ -21,7 +21,7 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, Options, Ray, Threads
+from cortext.cli.model import Engine, GpusPerWorker, Options, Ray, Threads
 from cortext.data.checks import Problem
 from cortext.errors import DecodingError
 from cortext.plugins import load_plugins
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
-    "run": ({"run", "data", "out"}, {"split", "threads", "ray", "skip_bad", "device", "plugin"}),
+    "run": ({"run", "data", "out"}, {"split", "threads", "ray", "gpus_per_worker", "skip_bad", "device", "plugin"}),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
@@ -69,6 +69,7 @@ def decode(
     engine: Engine = "native",
     threads: Threads = None,
     ray: Ray = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
@@ -96,7 +97,21 @@ def decode(
     load_plugins(plugin)
     if run is not None and data is not None and out is not None:
         _decode_split(
-            run, data, split, lm, out, options, engine, threads, ray, large, context, skip_bad, device, as_json
+            run,
+            data,
+            split,
+            lm,
+            out,
+            options,
+            engine,
+            threads,
+            ray,
+            gpus_per_worker,
+            large,
+            context,
+            skip_bad,
+            device,
+            as_json,
         )
     elif logits is not None and order is not None and out is not None:
         decoder = _decoder(lm, options, engine, large)
@@ -152,6 +167,7 @@ def _decode_split(
     engine: str,
     threads: int | None,
     ray: str | None,
+    gpus_per_worker: float,
     large: LargeModelFiles | None,
     context: str,
     skip_bad: bool,
@@ -175,6 +191,7 @@ def _decode_split(
             skip_bad=skipped if skip_bad else False,
             threads=threads,
             ray=ray,
+            gpus_per_worker=gpus_per_worker,
             llm=large,
             context=context,
             notes=notes,

@@ -30,6 +30,7 @@ Options = Annotated[Path | None, typer.Option("--options", help="YAML file of de
 Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")]
 Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Search on this Ray cluster, or `local`.")]
+GpusPerWorker = Annotated[float, typer.Option(min=0, help="Share of a GPU for each task on Ray, for a large model.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -125,6 +126,7 @@ def evaluate(
     description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
     threads: Threads = None,
     ray: Ray = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
@@ -158,6 +160,7 @@ def evaluate(
             description=description,
             threads=threads,
             ray=ray,
+            gpus_per_worker=gpus_per_worker,
             llm=large,
             context=context,
             progress=progress,

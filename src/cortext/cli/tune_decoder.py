@@ -9,7 +9,7 @@ import typer
 
 from cortext.cli.console import DEVICE, JSON, print_json, print_table
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, Options
+from cortext.cli.model import Engine, GpusPerWorker, Options
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def decoder(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run trials on this Ray cluster, or `local`.")
     ] = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="Share of a GPU for each trial on Ray, for a large model.")
-    ] = 0.0,
+    gpus_per_worker: GpusPerWorker = 0.0,
     engine: Engine = "native",
     device: str = DEVICE,
     as_json: bool = JSON,

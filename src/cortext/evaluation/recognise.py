@@ -85,6 +85,7 @@ def recognise(
     description: str | Path | None = None,
     threads: int | None = 1,
     ray: str | None = None,
+    gpus_per_worker: float = 0.0,
     llm: LargeModelFiles | None = None,
     context: str = "",
     progress: Progress | None = None,
@@ -120,7 +121,7 @@ def recognise(
             if ray is None:
                 found = _search(decoder, trials, model, threads, context, searched)
             else:
-                found = _search_on_cluster(ray, decoder, llm, trials, model, context, searched)
+                found = _search_on_cluster(ray, gpus_per_worker, decoder, llm, trials, model, context, searched)
         if decoder.llm is not None:
             with stage(seconds, "llm"):
                 found = decoder.rank(found, context, part_of(progress, 2, stages))
@@ -283,6 +284,7 @@ def _search(
 
 def _search_on_cluster(
     ray: str,
+    gpus_per_worker: float,
     decoder: Decoder,
     llm: LargeModelFiles | None,
     trials: Sequence[TrialResult],
@@ -293,7 +295,15 @@ def _search_on_cluster(
     """The sentences of each trial, as each task's large model ranks them."""
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
     files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved())
-    return decode_on_cluster(ray, files, log_probs, model.inventory, context=context, progress=progress)
+    return decode_on_cluster(
+        ray,
+        files,
+        log_probs,
+        model.inventory,
+        context=context,
+        gpus_per_worker=gpus_per_worker,
+        progress=progress,
+    )
 
 
 def _known(llm: LargeModelFiles, decoder: Decoder | None, context: str) -> dict[str, Any]:

@@ -94,6 +94,7 @@ def evaluate(
     description: str | Path | None = None,
     threads: int | None = 1,
     ray: str | None = None,
+    gpus_per_worker: float = 0.0,
     llm: LargeModelFiles | None = None,
     context: str = "",
     progress: Progress | None = None,
@@ -111,6 +112,7 @@ def evaluate(
     threads:     for the search, None for one a core
     ray:         address of a Ray cluster, or `local`, whose tasks then do the search; every machine must see the
                  language model under the same path
+    gpus_per_worker: what each of those tasks is given of a GPU, for a large model; 0.25 lets four share one
     llm:         large language model that ranks the sentences, or takes part in the search, as `options.llm` says
     context:     what was said before, for the large model
     progress:    called with steps done and in all
@@ -134,6 +136,7 @@ def evaluate(
             description=description,
             threads=threads,
             ray=ray,
+            gpus_per_worker=gpus_per_worker,
             llm=llm,
             context=context,
             progress=progress,
