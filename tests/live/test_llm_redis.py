@@ -212,7 +212,7 @@ def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(redis_ser
 def test_the_first_words_are_there_in_time_however_slow_the_model_is(redis_server, decoder, broken, tmp_path):
     fused = decoder.with_options(llm={"mode": "fusion", "every_frames": 1})
     logits_PV = spoken_logits("we want to see you")
-    broken["does"] = lambda: time.sleep(0.4)
+    broken["does"] = lambda: time.sleep(2)
     with served(redis_server, fused, tmp_path):
         client = ReleaseClient(redis_server.client())
         client.reset()
@@ -222,8 +222,8 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(redis_serve
             partial = client.send(logits_V[None])
             took_ms.append(1e3 * (time.perf_counter() - start))
         assert partial
-        assert np.median(took_ms) < LIVE_BUDGET_MS + 40
-        assert max(took_ms) < 400  # the pass that it did not wait for
+        assert np.median(took_ms) < LIVE_BUDGET_MS + 60
+        assert max(took_ms) < 1000  # on a machine with other work, too: it did not wait for a pass
         broken.clear()
         assert client.finalize().text
 
