@@ -85,10 +85,12 @@ def test_confidences_are_taken_where_every_word_has_one(tmp_path):
         return {"text": text, "score": None, "words": words}
 
     both, one, joined = heard("a b", 0.5, 1), heard("a b", 0.5, None), heard("say 'no", 0.5, 0.6)
-    path = evaluation(tmp_path / "one", line(0) | {"hypotheses": [both, one, joined]})
+    none = {"text": "a", "words": 1}
+    path = evaluation(tmp_path / "one", line(0) | {"hypotheses": [both, one, joined, none]})
     (system,) = read_evaluations([path])[0].systems
     assert system[0] == Candidate(("a", "b"), None, (0.5, 1.0))
     assert system[1] == Candidate(("a", "b"))
+    assert system[3] == Candidate(("a",))
     assert system[2] == Candidate(("say'no",))  # normalised to one word: which of the two confidences is unknown
 
 
@@ -102,6 +104,7 @@ def test_confidences_are_taken_where_every_word_has_one(tmp_path):
         ([line(0, "a"), line(1, "a", reference=None)], "the reference of trial 1 (day.1/block 1/trial 1)"),
         ([line(0, "a"), line(0, "a")], "line 2: trial 0 (day.1/block 1/trial 0) is there twice"),
         ([line(0, "a") | {"id": [1]}], "line 1: id, session, block, trial are"),
+        ([line(0, "a", reference=3)], "line 1: reference is 3"),
         ([{"id": 0}], "line 1: no field 'session'"),
         ([line(0)], "line 1: hypotheses is no list of sentences"),
         ([line(0) | {"hypotheses": ["a"]}], "line 1: a hypothesis has no text"),

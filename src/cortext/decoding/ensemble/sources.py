@@ -33,8 +33,7 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
         texts, reference = line[field], line.get("reference")
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{field} is no list of sentences", where=where, fix="give another field with --field")
-        if reference is not None and not isinstance(reference, str):
-            raise DataError(f"reference is {reference!r}; a sentence is needed", where=where)
+        _check_reference(reference, where)
         trials.append(Candidates.of(texts, id=line.get("id", number - 1), reference=reference))
     return trials
 
@@ -77,6 +76,7 @@ def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
         if missing:
             raise DataError(f"no field {missing[0]!r}", where=where, fix="evaluate the run again")
         key = tuple(line[name] for name in KEY)
+        _check_reference(line["reference"], where)
         _check_hypotheses(line["hypotheses"], where)
         try:
             is_new = key not in found
@@ -86,6 +86,11 @@ def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
             raise DataError(f"{_name(key)} is there twice", where=where, fix="evaluate the run again")
         found[key] = line
     return found
+
+
+def _check_reference(reference: Any, where: str) -> None:
+    if reference is not None and not isinstance(reference, str):
+        raise DataError(f"reference is {reference!r}; a sentence is needed", where=where)
 
 
 def _check_hypotheses(hypotheses: Any, where: str) -> None:
@@ -114,7 +119,8 @@ def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, A
 
 def _candidate(hypothesis: dict[str, Any]) -> Candidate:
     words = tuple(normalize(hypothesis["text"]).split())
-    sure = [word.get("confidence") for word in hypothesis.get("words") or () if isinstance(word, dict)]
+    said = hypothesis.get("words")
+    sure = [word.get("confidence") for word in said if isinstance(word, dict)] if isinstance(said, list) else []
     known = tuple(float(value) for value in sure if isinstance(value, int | float) and 0 <= value <= 1)
     return Candidate(words, hypothesis.get("score"), known if len(known) == len(sure) == len(words) else None)
 
