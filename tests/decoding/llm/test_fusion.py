@@ -4,10 +4,12 @@ import functools
 import gc
 import itertools
 import math
+import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from cortext.decoding.llm import fusion
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.large_model import LanguageReader
 from cortext.decoding.llm.model import CausalLM
+from cortext.decoding.llm.tree import Shape
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 
@@ -239,6 +242,17 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     assert same(unhurried.decode(utterances[0], "release"), decoder.decode(utterances[0], "release"))
 
 
+def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch):
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
+    expected = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
+    monkeypatch.setattr("cortext.decoding.llm.tree.shape", lambda _: Shape(is_tree=False))
+    found = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
+    assert found.texts == expected.texts
+    assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+    assert decoder.llm.fusion.utterances == 2
+    assert decoder.llm.fusion.peak_mb > 0
+
+
 def test_far_fewer_tokens_are_read_than_from_scratch(lm_dir, tiny):
     """At least five times fewer than the same hypotheses at the same looks."""
     totals, lexicon = FusionStats(), LanguageModel.open(lm_dir).lexicon
@@ -251,6 +265,15 @@ def test_far_fewer_tokens_are_read_than_from_scratch(lm_dir, tiny):
     assert totals.from_scratch > 5 * totals.evaluated > 0
     assert totals.passes <= totals.looks + len(TEXTS)
     assert totals.late == 0
+
+
+def test_the_page_works_as_written(lm_dir, tiny_lm_dir):
+    text = (Path(__file__).parents[3] / "docs" / "fusion.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    made = {}
+    exec(code.replace("path/to/model", str(tiny_lm_dir)).replace("path/to/lm", str(lm_dir)), made)
+    assert made["nbest"].degraded is None
+    assert made["reader"].fusion.from_scratch > 5 * made["reader"].fusion.evaluated > 0
 
 
 def test_counts(tiny):
