@@ -142,6 +142,14 @@ def test_settings_are_searched_as_written(tmp_path):
 
 
 @pytest.mark.slow
+def test_decoder_options_are_searched_as_written(tmp_path):
+    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [])
+    for out in ("runs/options", "runs/few", "python"):
+        assert (tmp_path / out / "options.yaml").is_file()
+    assert (tmp_path / "test.csv").is_file()
+
+
+@pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
     assert any("cortext demo --preset tiny" in block for block in ran)
