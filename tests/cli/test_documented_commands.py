@@ -42,11 +42,13 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
         "docs/latency.md",
         "docs/redis.md",
         "docs/adapt.md",
+        "docs/ensemble.md",
         "docs/tpu-compile.md",
         "docs/cloud.md",
         "docs/tpu.md",
         "docs/troubleshooting.md",
         "docs/torch-xla.md",
+        "docs/llm.md",
     ],
 )
 def test_commands_and_their_options_exist(document, capsys):
