@@ -1,13 +1,12 @@
 """Weights of a large model, swept in lists that it has read."""
 
-import json
 import math
 
 import pytest
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.llm.options import LLMOptions
-from cortext.errors import MissingLibrary
+from cortext.errors import MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
 from cortext.tuning.decoder_material import tuning_parts
@@ -105,7 +104,20 @@ def test_a_search_with_a_large_model_reads_the_lists_once_and_decodes_with_what_
     again = tune_decoder(*parts, files, out, search, context="at home")
     assert again.options == tuned.options
     assert [point.errors for point in again.sweep] == [point.errors for point in points]
-    assert json.loads((out / "study.json").read_text())["description"]["llm"]["model"] == str(model)
+
+
+@pytest.mark.slow
+def test_in_fusion_the_weight_is_searched_by_decoding(evaluation, lm, tmp_path, monkeypatch):
+    model = save_tiny_lm(tmp_path / "model")
+    start = DecoderOptions(blank_penalty=30.0, llm=LLMOptions(mode="fusion", weight=0.0))
+    files = DecoderFiles(lm, start, llm=LargeModelFiles(str(model), device="cpu"))
+    search = DecoderSearch(parse_space(["llm.weight=0.3:0.6"]), n_trials=2, time_weight=0.0)
+    tuned = tune_decoder(*tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search)
+    assert tuned.sweep is None
+    assert [trial.options["llm"]["weight"] > 0.3 for trial in tuned.trials] == [False, True]
+    assert tuned.trials[1].metrics["ms_per_frame"] > 10 * tuned.trials[0].metrics["ms_per_frame"]  # it was asked
+    with pytest.raises(RunError, match=r"begun with llm.context = '', now it is 'at home'"):
+        tune_decoder(*tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search, context="at home")
 
 
 def decoded_errors(reference: str, text: str) -> int:

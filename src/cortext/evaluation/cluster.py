@@ -41,6 +41,10 @@ class LargeModelFiles:
         model = str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
         return LargeModelFiles(model, self.lora and self.lora.resolve(), self.device)
 
+    def to_json(self) -> dict[str, Any]:
+        """What says which model it is, wherever it runs."""
+        return {"model": self.model, "lora": None if self.lora is None else str(self.lora)}
+
     def open(self) -> LanguageReader:
         """The model, loaded; what a process has loaded last it keeps."""
         return _loaded(self)

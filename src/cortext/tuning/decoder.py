@@ -82,6 +82,7 @@ def tune_decoder(
     """
     out = Path(out).resolve()
     space, swept = search.spaces(decoder.options, decoder.llm is not None)
+    replace(decoder, llm=None).open()  # what is wrong with it is said before anything is written
     out.mkdir(parents=True, exist_ok=True)
     check_directory(out, describe(tuned, held_out, decoder, context, space, search))
     options = [decoder.options, *given]
@@ -161,6 +162,8 @@ class _Tuning:
             return replace(job, most_errors=self._most_errors() if self.search.prune else ())
 
         self._work(begin, self._record)
+        if others := sum(trial.state == "running" for trial in self.store.trials()):
+            self.report(f"{others} trials still run in other processes; this one ends without them")
         if all(trial.state == "failed" for trial in self.store.trials()):
             first = self.store.trials()[0].reason
             raise RunError(f"every trial failed; the first: {first}", where=self.out, fix="search elsewhere")
@@ -235,7 +238,8 @@ class _Tuning:
         ]
 
     def _key(self, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> str:
-        facts = json.dumps([options, decoder.llm is not None], sort_keys=True)
+        llm = None if decoder.llm is None else [decoder.llm.to_json(), self.context]
+        facts = json.dumps([options, llm], sort_keys=True)
         return f"{part.name} {hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
     def _known(self, key: str, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> Any:
@@ -270,7 +274,8 @@ class _Tuning:
 
         file, places = self.out / "lists.jsonl", self.tuned.places
         assert self.decoder.llm is not None
-        made_by = {"options": _plain(best), "llm": self.decoder.llm.model, "context": self.context, "places": places}
+        llm = self.decoder.llm.to_json()
+        made_by = {"options": _plain(best), "llm": llm, "context": self.context, "places": places}
         if (kept := read_lists(file, made_by)) is not None:
             return kept
         size = shared(len(places), self.jobs, self.decoder.llm)

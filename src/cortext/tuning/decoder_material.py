@@ -118,8 +118,13 @@ def evaluated(
 def describe(
     tuned: Part, held_out: Part | None, decoder: DecoderFiles, context: str, space: Space, search: DecoderSearch
 ) -> dict[str, Any]:
-    """What makes two searches the same; how many options are tried and given does not, so that a search can go on."""
-    llm = None if decoder.llm is None else {"model": decoder.llm.model, "lora": str(decoder.llm.lora or "")}
+    """What makes two searches the same; how many options are tried and given does not, so that a search can go on.
+
+    Nor does a large model that only ranks in the end.
+    """
+    llm = None
+    if decoder.llm is not None and decoder.options.llm.mode == "fusion":
+        llm = {**decoder.llm.to_json(), "context": context}
     parts = {
         part.name: {"utterances": part.material.checksum, "places": len(part.places)}
         for part in (tuned, held_out)
@@ -135,7 +140,6 @@ def describe(
         "engine": decoder.engine,
         "language_model": {file.name: file.stat().st_size for file in sorted(decoder.lm.glob("*")) if file.is_file()},
         "llm": llm,
-        "context": context,
         **parts,
     }
 
