@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import os
@@ -19,6 +20,7 @@ from tiny_llm import bpe_tokenizer
 
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.decoding.llm.model import CausalLM
+from cortext.decoding.llm.room import free_bytes
 from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError
 
@@ -46,6 +48,7 @@ def test_a_model_says_what_it_is(lm: CausalLM, tiny_lm_dir: Path):
     said = lm.describe()
     assert said["model"] == str(tiny_lm_dir)
     assert said["n_parameters"] == 39072  # 2 x 320 x 32 embeddings, 2 layers of 9,280 weights, the last norm's 32
+    assert said["sha256"] == hashlib.sha256((tiny_lm_dir / "model.safetensors").read_bytes()).hexdigest()
     assert (said["class"], said["dtype"], said["device"], said["lora"]) == ("LlamaForCausalLM", "float32", "cpu", None)
 
 
@@ -226,6 +229,46 @@ def test_memory_that_does_not_hold_the_model_is_an_error(tiny_lm_dir: Path, monk
 
     monkeypatch.setattr(LlamaForCausalLM, "__init__", lambda *_: torch.empty(1 << 60, device="cpu"))
     assert "not enough memory to load the model; use a smaller model" in _error(tiny_lm_dir)
+
+
+def test_a_model_that_is_too_large_for_this_machine_is_an_error_before_it_is_read(
+    tiny_lm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copy(tiny_lm_dir / "config.json", tmp_path)  # without any weights
+    monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: 4 * 39072 - 1)
+    assert _error(tmp_path) == (
+        f"{tmp_path}: not enough memory to load the model: on a CPU its weights take 0.0 GB, and 0.0 GB are free; use "
+        "a smaller model, or a GPU with --llm-device cuda"
+    )
+    monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: 4 * 39072)
+    assert "its tokenizer cannot be loaded" in _error(tmp_path)
+
+
+def test_free_memory_is_the_machines_or_the_containers(tmp_path: Path):
+    (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemFree: 10 kB\nMemAvailable:  4000 kB\n")
+    group = tmp_path / "group"
+    assert free_bytes(tmp_path, group) == 4000 * 1024
+    group.mkdir()
+    for name, text in (
+        ("memory.max", "3000\n"),
+        ("memory.current", "2500\n"),
+        ("memory.stat", "anon 1\ninactive_file 300\n"),
+    ):
+        (group / name).write_text(text)
+    assert free_bytes(tmp_path, group) == 3000 - 2500 + 300
+    (group / "memory.max").write_text("max\n")
+    assert free_bytes(tmp_path, group) == 4000 * 1024
+    assert free_bytes(tmp_path / "group", group) is None
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_scores_of_the_cpu_and_says_when_it_is_full(tiny_lm_dir: Path):
+    texts = ["how are you", "i would like some water today"]
+    on_gpu, on_cpu = (score_texts(CausalLM.load(tiny_lm_dir, device=device), texts, "no") for device in ("cuda", "cpu"))
+    assert [s.log_prob for s in on_gpu] == pytest.approx([s.log_prob for s in on_cpu], rel=1e-3)
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50, device="cuda")
+    assert out_of_memory(caught.value)
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):

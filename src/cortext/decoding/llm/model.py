@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained, first_line, out_of_memory
+from cortext.decoding.llm.room import check_room
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 
@@ -21,6 +23,9 @@ SENTENCE_END = "sentence_end"
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """So many tokens go through a model at once at first; fewer once memory has not held them."""
+
+DIGEST_BYTES = 1 << 30
+"""Weights of a directory are told by a checksum where they are no larger."""
 
 UNKNOWN_WINDOW = 2048
 """Taken for the window of a model that names none."""
@@ -72,7 +77,9 @@ class CausalLM:
             fix = "give a directory that transformers saved a model in"
             raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
         with quiet(transformers), explained(name):
-            transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # the quickest to say what is wrong
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            if where.type == "cpu":
+                check_room(transformers, config, name)
         with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         with quiet(transformers), explained(name):
@@ -99,6 +106,7 @@ class CausalLM:
         return {
             "model": self.name,
             "revision": getattr(config, "_commit_hash", None),
+            "sha256": _digest(self.name),
             "lora": self.lora,
             "class": type(self.network).__name__,
             "n_parameters": sum(parameter.numel() for parameter in self.network.parameters()),
@@ -208,6 +216,15 @@ def _alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
     tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _digest(name: str) -> str | None:
+    """SHA-256 of the weights of a directory, where they are one file that takes no time to read."""
+    weights = Path(name) / "model.safetensors"
+    if not weights.is_file() or weights.stat().st_size > DIGEST_BYTES:
+        return None
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _device(name: str) -> torch.device:
