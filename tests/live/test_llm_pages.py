@@ -133,6 +133,8 @@ def test_the_page_can_say_what_was_said_before(served, model):
     assert served.post("context", {"text": 3}).status_code == 400
     wrong = served.post("options", {"llm": {"weigth": 1}})
     assert (wrong.status_code, wrong.json()) == (400, {"error": "unknown option llm.weigth; did you mean 'weight'?"})
+    long = served.post("options", {"llm": {"budget_ms": 60_000}})
+    assert (long.status_code, "live it must be at most 1000" in long.json()["error"]) == (400, True)
 
 
 def test_without_a_model_there_is_nobody_to_read_a_context(page_root, plain):

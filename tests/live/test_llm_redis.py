@@ -38,15 +38,22 @@ def decoder(plain, tiny_lm_dir):
 
 @pytest.fixture(scope="module")
 def log_prob(tiny_lm_dir):
-    """The log-probability of a sentence after a context, one token after the other."""
+    return plain_loop(tiny_lm_dir)
+
+
+def plain_loop(folder, ends=False):
+    """The log-probability of a sentence after a context, one token after the other; with that of its end, if any."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_lm_dir), AutoTokenizer.from_pretrained(tiny_lm_dir)
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+    def encode(text):
+        return tokenizer.encode(text, add_special_tokens=False)
 
     def log_prob(text, context=""):
-        before = [tokenizer.bos_token_id, *tokenizer.encode(context)] if context else [tokenizer.bos_token_id]
-        said = tokenizer.encode(f" {text}" if context else text)
+        before = [tokenizer.bos_token_id, *encode(context)]
+        said = encode(f" {text}" if context else text) + [tokenizer.eos_token_id] * ends
         total = 0.0
         for place, token in enumerate(said):
             with torch.no_grad():
@@ -226,6 +233,28 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(redis_serve
         assert max(took_ms) < 1000  # on a machine with other work, too: it did not wait for a pass
         broken.clear()
         assert client.finalize().text
+
+
+def test_the_default_model_ranks_and_takes_part_in_the_search(redis_server, plain, tmp_path):
+    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+
+    (tmp_path / "text.txt").write_text("\n".join(SAID * 40) + "\n")
+    size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=30)
+    train_neural([tmp_path / "text.txt"], tmp_path / "model", size)
+    own = with_llm(plain, str(tmp_path / "model"), device="cpu")
+    own_log_prob = plain_loop(tmp_path / "model", ends=True)
+    for mode in ("rescore", "fusion"):
+        with served(redis_server, own.with_options(llm={"mode": mode}), tmp_path):
+            client = ReleaseClient(redis_server.client())
+            for sentence in SAID:
+                final = client.decode(spoken_logits(sentence), 4)
+                check(final, own_log_prob, 0.55)
+                assert final.text == sentence
+            client.update(do_opt=0)
+            assert set(client.decode(spoken_logits(SAID[0])).llm) == {0.0}
+            client.update(do_opt=1, alpha=1)
+            client.redis.set(CONTEXT_KEY, SAID[1])
+            check(client.decode(spoken_logits(SAID[0]), 4), own_log_prob, 1, SAID[1])
 
 
 def test_the_search_waits_for_nothing_without_a_bound(plain):

@@ -9,6 +9,7 @@ from cortext.errors import DecodingError
 
 LIVE_BOUNDS = {"max_active": (1, 20_000), "min_active": (1, 20_000), "nbest": (1, 1_000)}
 """Lowest and highest value of options that decide how long a step and the end of an utterance take."""
+LONGEST_BUDGET_MS = 1_000.0
 LONGEST_WORD, MOST_HOTWORDS = 64, 1_000
 
 
@@ -18,6 +19,9 @@ def check_options(options: DecoderOptions) -> None:
         if not low <= getattr(options, name) <= high:
             what = f"{name} is {getattr(options, name)}; live it must be at least {low} and at most {high}"
             raise DecodingError(what)
+    if options.llm.budget_ms > LONGEST_BUDGET_MS:
+        what = f"llm.budget_ms is {options.llm.budget_ms:g}; live it must be at most {LONGEST_BUDGET_MS:g}"
+        raise DecodingError(what)
 
 
 def check_hotwords(bonuses: Mapping[str, float]) -> None:

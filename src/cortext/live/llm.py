@@ -6,7 +6,6 @@ from pathlib import Path
 
 from cortext.decoding import Decoder, Hypothesis, NBest
 from cortext.decoding.options import DecoderOptions
-from cortext.errors import LanguageModelError
 from cortext.live.log import event
 
 LIVE_BUDGET_MS = 40.0
@@ -24,14 +23,15 @@ def with_llm(decoder: Decoder, model: str, lora: Path | None = None, device: str
     model, lora, device: as `cortext.decoding.llm.model.CausalLM.load` takes them
     Raises LanguageModelError for a model that cannot be used, MissingLibrary without transformers.
     """
+    from cortext.decoding.llm.fusion import scorer
     from cortext.decoding.llm.large_model import LanguageReader
 
     reader = LanguageReader.load(model, lora, device)
     # the first pass of a model takes many times longer than the next ones, and shows whether there is memory for it
-    sentence = NBest((Hypothesis("how are you", 0.0, 0.0, 0.0),))
-    (ranked,) = reader.rank([sentence], DecoderOptions(), "what was said before")
-    if ranked.degraded:
-        raise LanguageModelError(f"it cannot be used: {ranked.degraded}", where=model)
+    reader.read([NBest((Hypothesis("how are you", 0.0, 0.0, 0.0),))], DecoderOptions(), "what was said before")
+    if decoder.options.llm.mode == "fusion":
+        lm = reader.lm
+        scorer(lm, lm.prefix(), decoder.options.llm.cache_mb).score([lm.tokens("how are you")])
     event("llm_loaded", **reader.describe())
     return decoder.with_llm(reader)
 
