@@ -26,7 +26,7 @@ from cortext.decoding.llm import fusion
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.large_model import LanguageReader
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.tree import Shape
+from cortext.decoding.llm.shape import Shape
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 
@@ -242,10 +242,11 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     assert same(unhurried.decode(utterances[0], "release"), decoder.decode(utterances[0], "release"))
 
 
-def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch):
+@pytest.mark.parametrize("kind", [Shape("states", state_bytes=1), Shape("whole")], ids=["states", "whole"])
+def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch, kind):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
     expected = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
-    monkeypatch.setattr("cortext.decoding.llm.tree.shape", lambda _: Shape(is_tree=False))
+    monkeypatch.setattr("cortext.decoding.llm.shape.shape", lambda _: kind)
     found = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
     assert found.texts == expected.texts
     assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)

@@ -7,9 +7,10 @@ import torch
 import transformers
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm.fusion import scorer
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.tree import Shape, TokenTree, shape
+from cortext.decoding.llm.shape import Shape, scorer, shape
+from cortext.decoding.llm.states import StateTree
+from cortext.decoding.llm.tree import TokenTree
 from cortext.decoding.llm.whole import WholeSequences
 from cortext.errors import DecodingError
 
@@ -41,7 +42,7 @@ CONFIGS = {
     "qwen3.5": transformers.Qwen3_5TextConfig(**LLAMA, **LINEAR),
 }
 TREES = ("llama", "tied llama", "gpt2", "opt", "qwen3", "gemma2", "long windows")
-OTHERS = ("bloom", "mamba", "qwen3.5")
+STATES = ("bloom", "qwen3.5")
 
 
 def model(config):
@@ -74,7 +75,7 @@ def looks(seed, n_looks=8, n_live=5):
         yield live
 
 
-@pytest.mark.parametrize("name", [*TREES, "short windows", *OTHERS])
+@pytest.mark.parametrize("name", [*TREES, "short windows", *STATES, "mamba"])
 def test_scores_equal_a_plain_loop(name):
     lm = model(CONFIGS[name])
     for prefix in ([0], [0, 7, 30, 12]):
@@ -87,21 +88,31 @@ def test_scores_equal_a_plain_loop(name):
 
 @pytest.mark.parametrize("name", TREES)
 def test_models_of_attention_are_read_as_trees(name):
-    assert shape(model(CONFIGS[name])).is_tree
+    assert shape(model(CONFIGS[name])).kind == "tree"
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_models_are_found_out(name):
-    """Recurrent layers, layers of two kinds, and positions that come of the mask."""
+@pytest.mark.parametrize("name", STATES)
+def test_models_that_cannot_read_a_tree_are_found_out(name):
+    """Recurrent layers, and positions that come of the mask."""
     lm = model(CONFIGS[name])
-    assert not shape(lm).is_tree
+    found = shape(lm)
+    assert found.kind == "states"
+    assert isinstance(scorer(lm, [0], cache_mb=64), StateTree)
+    little = 60 * (found.state_bytes + found.token_bytes * 33) / 2**20  # 60 states, where fewer than 64 are of no use
+    assert isinstance(scorer(lm, [0], cache_mb=little), WholeSequences)
+
+
+def test_a_model_that_takes_nothing_up_again_is_read_from_the_beginning():
+    """This one has a cache of its own."""
+    lm = model(CONFIGS["mamba"])
+    assert shape(lm) == Shape("whole")
     assert isinstance(scorer(lm, [0], 64), WholeSequences)
 
 
 def test_a_tree_is_not_deeper_than_what_all_layers_see(monkeypatch):
     lm = model(CONFIGS["long windows"])
-    assert shape(lm) == Shape(is_tree=True, window=90)
-    monkeypatch.setattr("cortext.decoding.llm.fusion.SENTENCE_TOKENS", 80)
+    assert shape(lm) == Shape("tree", window=90)
+    monkeypatch.setattr("cortext.decoding.llm.shape.SENTENCE_TOKENS", 80)
     assert isinstance(scorer(lm, [0] * 10, 64), TokenTree)
     assert isinstance(scorer(lm, [0] * 11, 64), WholeSequences)
     tree = TokenTree(lm, [0] * 10, window=90)
@@ -114,25 +125,30 @@ def test_a_model_that_misreads_trees_is_found_out(monkeypatch):
     """Without the mask each token sees all hypotheses."""
     lm = model(CONFIGS["llama"])
     forward = lm.network.model.forward
-    monkeypatch.setattr(lm.network.model, "forward", lambda attention_mask=None, **others: forward(**others))
-    assert not shape(lm).is_tree
+    monkeypatch.setattr(lm.network.model, "forward", lambda *a, attention_mask=None, **others: forward(*a, **others))
+    assert shape(lm).kind == "states"
 
 
-def test_a_token_is_read_once_however_many_hypotheses_share_it():
-    """Of 1, 1 2, 1 2 3 and 1 2 4 the prefix (two tokens), 1 and 2 are read: what follows 3 and 4 nobody asked."""
-    tree = TokenTree(model(CONFIGS["llama"]), [0, 9])
+@pytest.mark.parametrize(("name", "kind", "passes"), [("llama", TokenTree, 1), ("qwen3.5", StateTree, 2)])
+def test_a_token_is_read_once_however_many_hypotheses_share_it(name, kind, passes):
+    """Of 1, 1 2, 1 2 3 and 1 2 4 the prefix (two tokens), 1 and 2 are read: what follows 3 and 4 nobody asked.
+
+    States need a pass for each depth.
+    """
+    tree = kind(model(CONFIGS[name]), [0, 9])
     tree.score([[1], [1, 2], [1, 2, 3], [1, 2, 4]])
-    assert (tree.evaluated, tree.passes) == (2 + 2, 2)
+    assert (tree.evaluated, tree.passes) == (2 + 2, 1 + passes)
     tree.score([[1, 2, 4], [1, 2], [1, 2, 5]])
-    assert (tree.evaluated, tree.passes) == (4, 2)
+    assert (tree.evaluated, tree.passes) == (4, 1 + passes)
     tree.score([[1, 2, 4, 6, 7], [1, 2, 3, 8]])
-    assert (tree.evaluated, tree.passes) == (4 + 3, 3)  # 4, 6 and 3
-    assert tree.n_cached == 7
+    assert (tree.evaluated, tree.passes) == (4 + 3, 1 + 2 * passes)  # 4, 6 and 3
+    assert len(tree.cached) == 1 + 2 + 3
 
 
-def test_dead_branches_are_freed_and_what_is_left_still_scores_right():
-    lm = model(CONFIGS["llama"])
-    tree = TokenTree(lm, [0])
+@pytest.mark.parametrize(("name", "kind"), [("llama", TokenTree), ("qwen3.5", StateTree)])
+def test_dead_branches_are_freed_and_what_is_left_still_scores_right(name, kind):
+    lm = model(CONFIGS[name])
+    tree = kind(lm, [0])
     branches = [[one, two, three] for one in range(1, 9) for two in range(1, 5) for three in (1, 2)]
     tree.score(branches)
     assert tree.n_cached == 1 + 8 + 8 * 4
@@ -155,6 +171,19 @@ def test_memory_stays_within_its_bound_and_scores_do_not_change(n_rows):
         live = [each[:10] for each in live]
         assert tree.score(live) == pytest.approx(free.score(live), abs=1e-3)
         assert tree.n_cached <= max(n_rows, 2 + 9)
+    assert tree.evaluated > free.evaluated
+
+
+def test_states_stay_within_their_bound_too():
+    """But for what they grow by within a look."""
+    lm = model(CONFIGS["qwen3.5"])
+    free = StateTree(lm, [0, 4])
+    expected = [free.score(live) for live in looks(seed=3)]
+    bound_mb = free.peak_mb / 2
+    tree = StateTree(lm, [0, 4], cache_mb=bound_mb)
+    for live, scores in zip(looks(seed=3), expected, strict=True):
+        assert tree.score(live) == pytest.approx(scores, abs=1e-3)
+    assert tree.peak_mb < 1.2 * bound_mb
     assert tree.evaluated > free.evaluated
 
 

@@ -27,9 +27,6 @@ Words = tuple[str, ...]
 AT_EXIT_S = 10.0
 """So long an interpreter that ends waits for forward passes that have begun."""
 
-SENTENCE_TOKENS = 128
-"""So many tokens a sentence may well have: a model whose layers see fewer after a prefix is not read as a tree."""
-
 
 class Scorer(Protocol):
     """Log-probabilities of token sequences after a prefix: a `TokenTree`, or what stands in for one."""
@@ -47,14 +44,10 @@ class Scorer(Protocol):
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
-    """What scores hypotheses by a model: a tree wherever the model allows it."""
-    from cortext.decoding.llm.tree import TokenTree, shape
-    from cortext.decoding.llm.whole import WholeSequences
+    """What scores hypotheses by a model, with the fewest tokens that the model and the memory allow."""
+    from cortext.decoding.llm import shape  # needs transformers
 
-    found = shape(lm)
-    if not found.is_tree or (found.window is not None and found.window < len(prefix) + SENTENCE_TOKENS):
-        return WholeSequences(lm, prefix)
-    return TokenTree(lm, prefix, cache_mb, found.window)
+    return shape.scorer(lm, prefix, cache_mb)
 
 
 @dataclass

@@ -8,17 +8,13 @@ ancestors and itself. So far this is how trees of guesses are verified in specul
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from cortext.decoding.llm.explain import out_of_memory
-from cortext.decoding.llm.pool import FIRST_ROWS, PoolCache, Rows, additive_mask, plain_layers
+from cortext.decoding.llm.pool import FIRST_ROWS, PoolCache, Rows, additive_mask
 from cortext.errors import DecodingError
 
 if TYPE_CHECKING:
@@ -37,15 +33,21 @@ class Node:
     slot:        its row in the cache, or -1
     last_needed: number of the last call that needed its row
     retained:    number of the last call that wanted it kept
+    state:       what the model kept of all tokens up to it, where that is not in the cache
     """
 
-    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "retained", "slot", "token")
+    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "retained", "slot", "state", "token")
 
     def __init__(self, parent: Node | None, token: int, depth: int) -> None:
         self.parent, self.token, self.depth = parent, token, depth
         self.children: dict[int, Node] = {}
         self.log_prob: float | None = None
         self.slot, self.last_needed, self.retained = -1, 0, 0
+        self.state: Any = None
+
+    def free(self) -> None:
+        """Forget what the model kept."""
+        self.slot, self.state = -1, None
 
     def path(self) -> list[Node]:
         """The nodes from below the root to this one."""
@@ -76,8 +78,9 @@ class TokenTree:
         self._lm, self._prefix = lm, list(prefix)
         self.longest = min(lm.window, window or lm.window) - len(prefix)
         self._cache_bytes = int(cache_mb * MIB)
+        self._first = self._rows_before()
         self._root = Node(None, self._prefix[-1], len(prefix) - 1)
-        self._root.log_prob, self._root.slot = 0.0, len(prefix) - 1
+        self._root.log_prob, self._root.slot = 0.0, self._first
         self._cached: list[Node] = [self._root]
         self._cache, self._outputs, self._totals = PoolCache(), Rows(), Rows()
         self._most = FIRST_ROWS
@@ -121,15 +124,20 @@ class TokenTree:
             stack.extend(node.children.values())
         for node in self._cached:
             if node.retained != self._calls:
-                node.slot = -1
+                node.free()
         dead = sum(node.slot < 0 for node in self._cached)
         if dead > max(FIRST_ROWS // 4, len(self._cached) // 2):
             self._compact()
 
     @property
+    def cached(self) -> list[Node]:
+        """The nodes whose memory is at hand, the root first."""
+        return [node for node in self._cached if node.slot >= 0]
+
+    @property
     def n_cached(self) -> int:
         """Rows in the cache that are in use, the prefix's included."""
-        return len(self._prefix) - 1 + sum(node.slot >= 0 for node in self._cached)
+        return self._first + sum(node.slot >= 0 for node in self._cached)
 
     @property
     def cache_bytes(self) -> int:
@@ -159,11 +167,12 @@ class TokenTree:
             node = child
         return node
 
+    def _rows_before(self) -> int:
+        """Rows of the cache before the root's: the prefix's other tokens."""
+        return len(self._prefix) - 1
+
     def _read_prefix(self) -> None:
-        tokens = torch.tensor([self._prefix], device=self._lm.device)
-        outputs_NF, totals_N = self._read(dict(input_ids=tokens), n_last=1)
-        self._outputs.append(outputs_NF)
-        self._totals.append(totals_N[:, None])
+        self._read([self._prefix], (0, slice(-1, None)), self._cache)
         row_bytes = sum(rows.row_bytes for rows in self._rows())
         self._most = max(1, self._cache_bytes // row_bytes)
         for rows in self._rows():
@@ -174,7 +183,7 @@ class TokenTree:
         needed: set[int] = {id(self._root)}
         group: list[Node] = []
         new: list[Node] = []
-        room = self._most - len(self._prefix)
+        room = self._most - self._first - 1
         for end in unknown:
             path = [node for node in end.path()[:-1] if id(node) not in needed]
             if group and len(needed) - 1 + len(path) > room:
@@ -190,7 +199,7 @@ class TokenTree:
 
     def _make_room(self, n_new: int, needed: set[int]) -> None:
         """Take leaves out of the cache, those first that were needed longest ago, until new rows fit."""
-        n_used = len(self._prefix) - 1 + len(self._cached)
+        n_used = self._first + len(self._cached)
         if n_used + n_new <= self._most:
             return
         excess = self.n_cached + n_new - self._most
@@ -201,14 +210,14 @@ class TokenTree:
                 if not spare:
                     break  # one sequence alone is longer than the bound
                 for node in spare[:excess]:
-                    node.slot = -1
+                    node.free()
                 excess -= len(spare[:excess])
                 leaves = _leaves(self._cached)
         self._compact()
 
     def _compact(self) -> None:
         self._cached = [node for node in self._cached if node.slot >= 0]
-        first = len(self._prefix) - 1
+        first = self._first
         slots = torch.tensor([*range(first), *(node.slot for node in self._cached)], device=self._lm.device)
         for rows in self._cache.pools:
             rows.keep(slots)
@@ -219,20 +228,17 @@ class TokenTree:
 
     def _evaluate(self, new: list[Node]) -> None:
         """One forward pass for tokens that the cache lacks; each comes after its ancestors."""
-        first = len(self._prefix) - 1
-        n_used = first + len(self._cached)
+        n_used = self._first + len(self._cached)
         for slot, node in enumerate(new, start=n_used):
             node.slot = slot
-        device, dtype = self._lm.device, self._lm.network.dtype
-        outputs_NF, totals_N = self._read(
-            dict(
-                input_ids=torch.tensor([[node.token for node in new]], device=device),
-                position_ids=torch.tensor([[node.depth for node in new]], device=device),
-                attention_mask=additive_mask(self._visible(new, n_used + len(new)).to(device), dtype),
-            )
+        device = self._lm.device
+        self._read(
+            [[node.token for node in new]],
+            (0, slice(None)),
+            self._cache,
+            position_ids=torch.tensor([[node.depth for node in new]], device=device),
+            attention_mask=additive_mask(self._visible(new, n_used + len(new)).to(device), self._lm.network.dtype),
         )
-        self._outputs.append(outputs_NF)
-        self._totals.append(totals_N[:, None])
         self._cached += new
 
     def _visible(self, new: list[Node], n_slots: int) -> Tensor:
@@ -244,26 +250,27 @@ class TokenTree:
         visible_NK[rows, slots] = True
         return visible_NK
 
-    def _read(self, inputs: dict[str, Any], n_last: int | None = None) -> tuple[Tensor, Tensor]:
-        """What the model says after its inputs (or the last of them), and the log of the summed exponentials of logits.
+    def _read(self, tokens: list[list[int]], wanted: tuple[Any, Any], cache: Any, **inputs: Tensor) -> None:
+        """Have the model read tokens, as a batch, after what a cache holds; keep what it says at the wanted ones.
 
-        outputs [N, F] are hidden states where logits are their products with a matrix, else the logits themselves: a
-        state takes far less memory, and one of its logits is a product of two rows. [N] sums are float32.
+        Hidden states are kept where logits are their products with a matrix, else the logits themselves: a state takes
+        far less memory, and one of its logits is a product of two rows. And logs of the summed exponentials of logits.
         """
-        n_tokens = inputs["input_ids"].shape[1]
-        lm, inputs = self._lm, dict(**inputs, past_key_values=self._cache, use_cache=True)
-        last = slice(-n_last if n_last else None, None)
+        lm, tokens_BT = self._lm, torch.tensor(tokens, device=self._lm.device)
         with lm.lock:
+            network = lm.body if lm.splits else lm.network
+            found = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
             if lm.splits:
-                outputs_NF = lm.body(**inputs).last_hidden_state[0, last]
+                outputs_NF = found.last_hidden_state[wanted]
                 totals = [lm.head(part).float().logsumexp(dim=-1) for part in outputs_NF.split(ROWS_AT_ONCE)]
             else:
-                outputs_NF = lm.network(**inputs).logits[0, last].float()
+                outputs_NF = found.logits[wanted].float()
                 totals = [outputs_NF.logsumexp(dim=-1)]
+        self._outputs.append(outputs_NF)
+        self._totals.append(torch.cat(totals)[:, None])
         self.passes += 1
-        self.evaluated += n_tokens
+        self.evaluated += tokens_BT.numel()
         self.peak_mb = max(self.peak_mb, self.cache_bytes / MIB)
-        return outputs_NF, torch.cat(totals)
 
     def _logits(self, outputs_NF: Tensor, tokens_N: Tensor) -> Tensor:
         """The logit of one token by each row of outputs, float32 [N]."""
@@ -277,8 +284,8 @@ class TokenTree:
         """Scores of nodes and of their ancestors, from the outputs of their parents."""
         nodes = list({id(node): node for end in ends for node in end.path() if node.log_prob is None}.values())
         parents = [node.parent for node in nodes if node.parent is not None]
-        first, device = len(self._prefix) - 1, self._lm.device
-        rows_N = torch.tensor([parent.slot - first for parent in parents], device=device)
+        device = self._lm.device
+        rows_N = torch.tensor([parent.slot - self._first for parent in parents], device=device)
         tokens_N = torch.tensor([node.token for node in nodes], device=device)
         logits_N = self._logits(self._outputs.rows[rows_N], tokens_N)
         gains = (logits_N - self._totals.rows[rows_N, 0]).tolist()
@@ -294,61 +301,3 @@ def _leaves(cached: list[Node]) -> list[Node]:
     """Nodes in the cache without a child there."""
     with_children = {id(node.parent) for node in cached if node.slot >= 0}
     return [node for node in cached if node.slot >= 0 and node.parent and id(node) not in with_children]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Whether hypotheses can be a tree; other models need each sentence from its beginning.
-
-    window: tokens that all layers of the model see, where that is bounded
-    """
-
-    is_tree: bool
-    window: int | None = None
-
-
-_shapes: weakref.WeakKeyDictionary[CausalLM, Shape] = weakref.WeakKeyDictionary()
-_probing = threading.RLock()
-
-
-def shape(lm: CausalLM) -> Shape:
-    """Whether a model can read a tree: tried out with a few tokens the first time, and remembered."""
-    with _probing:
-        if lm not in _shapes:
-            _shapes[lm] = _probed(lm)
-        return _shapes[lm]
-
-
-def _probed(lm: CausalLM) -> Shape:
-    """Three branches in two calls, and each by itself. Raises what says that memory has run out."""
-    plain, window = plain_layers(lm.network.config)
-    n_tokens = lm.vocab_size
-    tokens = [n_tokens * (2 * each + 1) // 16 for each in range(8)]
-    one, two, three = tokens[:4], [*tokens[:2], *tokens[4:6]], [tokens[6], *tokens[2:5]]
-    prefix = lm.prefix()
-    if not plain or min(lm.window, window or lm.window) < len(prefix) + len(one):
-        return Shape(is_tree=False)
-    expected, spread = _plain(lm, prefix, [one, two, three])
-    tolerance = 1e-5 + spread * (5e-3 if lm.network.dtype == torch.float32 else 0.1)
-    try:
-        tree = TokenTree(lm, prefix, window=window)
-        found = [*tree.score([one]), *tree.score([three, two])[::-1]]
-    except Exception as error:  # whatever a model raises that cannot be read so
-        if out_of_memory(error):
-            raise
-        return Shape(is_tree=False)
-    worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
-    return Shape(is_tree=worst <= tolerance, window=window)
-
-
-@torch.inference_mode()
-def _plain(lm: CausalLM, prefix: list[int], sequences: list[list[int]]) -> tuple[list[float], float]:
-    """Log-probabilities of sequences, each read alone, and how far the logits of a row are from each other."""
-    scores, spread = [], 0.0
-    for sequence in sequences:
-        with lm.lock:
-            logits_NV = lm.network(input_ids=torch.tensor([prefix + sequence], device=lm.device)).logits[0].float()
-        rows_NV = logits_NV[len(prefix) - 1 : -1].log_softmax(dim=-1)
-        scores.append(rows_NV[torch.arange(len(sequence)), torch.tensor(sequence)].sum().item())
-        spread = max(spread, rows_NV.std(dim=-1).mean().item())
-    return scores, spread

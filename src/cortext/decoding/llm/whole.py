@@ -11,9 +11,9 @@ from cortext.decoding.llm.scoring import score_tokens
 class WholeSequences:
     """What `TokenTree` does, for any causal model: reads each sequence from its beginning, once.
 
-    Recurrent layers carry a state instead of what each token left behind. A state for each hypothesis would be large
-    (megabytes a layer in the models that mix such layers with attention), and hypotheses of different lengths could
-    not be read at once; sentences are short, and a GPU reads a few whole ones in about the time of one token.
+    For models that take nothing up again where they left off, and for states of which memory holds too few: a mixture
+    of attention and recurrent layers may keep 50 MB for each token. Sentences are short, and a GPU reads a few whole
+    ones in about the time of one token.
 
     evaluated: tokens that the model has read; a long prefix, which is shared, is counted for each sequence
     passes:    times that sequences were read; each takes one forward pass or more
