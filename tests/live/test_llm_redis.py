@@ -197,6 +197,19 @@ def test_a_model_that_fails_costs_no_sentence(redis_server, decoder, broken, tmp
         assert client.decode(logits_PV).fields == ranked.fields
 
 
+def test_whatever_a_library_raises_costs_no_sentence(redis_server, decoder, monkeypatch, tmp_path):
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+
+        def fail(*args, **kwargs):
+            raise TypeError("that is no text")
+
+        monkeypatch.setattr(type(decoder.llm.lm.tokenizer), "encode", fail)
+        final = client.decode(spoken_logits("are you there"))
+        assert final.text == "are you there"
+        assert final.fields[b"degraded"] == b"without the large model: that is no text"
+
+
 def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(redis_server, decoder, log_prob, tmp_path):
     logits_PV = spoken_logits("are you there")
     for mode in ("rescore", "fusion"):

@@ -10,6 +10,7 @@ from typing import Any
 
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
+from cortext.decoding.llm.explain import first_line
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
@@ -86,8 +87,9 @@ class LanguageReader:
     def _rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
         try:
             read = self.read(lists, options, context)
-        except LanguageModelError as error:
-            return [_without(nbest, options, f"without the large model: {error}") for nbest in lists]
+        except Exception as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
+            why = str(error) if isinstance(error, LanguageModelError) else first_line(error)
+            return [_without(nbest, options, f"without the large model: {why}") for nbest in lists]
         return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
 
     def read(

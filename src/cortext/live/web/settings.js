@@ -13,7 +13,7 @@ const OPTIONS = [
   ["max_active", "Hypotheses at most", 50, 1],
   ["nbest", "Candidates", 1, 1],
 ];
-const WEIGHT = ["llm.weight", "Weight of the large model", 0.05, 0];
+const WEIGHT = ["llm.weight", "Large model weight", 0.05, 0];
 const valueOf = (options, name) => name.split(".").reduce((found, part) => found[part], options);
 
 const option = (value, text) => new Option(text, String(value));
