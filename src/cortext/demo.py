@@ -8,16 +8,19 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cortext.errors import CortextError, nearest
+from cortext.extras import need
 
 if TYPE_CHECKING:
     from cortext.evaluation import Metrics
 
 PRESETS = ("demo", "tiny")
+LLM_STEPS = {"demo": 100, "tiny": 20}
+"""Batches that the neural language model learns from, by preset."""
 MARK = "demo.json"
 """The file that marks a directory as a demo's, which a later demo may replace."""
 
@@ -34,6 +37,8 @@ class DemoResult:
     seconds: dict[str, float]
     peak_memory_gb: float
     report: Path
+    llm: dict[str, Metrics] = field(default_factory=dict)
+    """The same with a neural language model beside the n-gram: `rescoring` at the end, and `fusion` in the search."""
 
 
 def run_demo(
@@ -43,6 +48,7 @@ def run_demo(
     seed: int | None = None,
     workers: int = 1,
     overrides: Sequence[str] = (),
+    llm: bool = False,
     stage: Callable[[str], Progress | None] = lambda name: None,
 ) -> DemoResult:
     """Simulate recordings, train on them and decode the held-out sentences, in `out/{data,packed,lm,run,eval}`.
@@ -51,6 +57,8 @@ def run_demo(
     seed:      of the simulation; the preset's own when None
     workers:   processes for simulation and search; results do not depend on it
     overrides: `key=value` changes to the training recipe
+    llm:       train a small neural language model, too, on the n-gram's text, and evaluate with it (`out/llm`,
+               `out/eval-rescoring`, `out/eval-fusion`); needs the extra `llm`
     stage:     called with the name of each stage as it begins; returns the stage's progress callback or None
     Raises CortextError for a wrong preset or override, and when `out` holds something else than an earlier demo.
     """
@@ -63,6 +71,8 @@ def run_demo(
 
     if preset not in PRESETS:
         raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
+    if llm:
+        need("transformers", "llm")
     config = read_train_config(preset, overrides)  # a wrong override ends here, before an earlier demo is removed
     out = _fresh_directory(Path(out))
     data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
@@ -81,10 +91,37 @@ def run_demo(
     metrics = timed(
         "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", threads=workers, progress=bar)
     )
+    asked = _with_llm(out, LLM_STEPS[preset], workers, timed) if llm else {}
     examples = _examples(out / "eval" / "nbest.jsonl")
-    result = DemoResult(metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html")
+    result = DemoResult(metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html", asked)
     (out / MARK).write_text(json.dumps({"preset": preset, "seed": seed, "seconds": seconds}, indent=2) + "\n")
     return result
+
+
+def _with_llm(
+    out: Path, steps: int, workers: int, timed: Callable[[str, Callable[[Progress | None], Any]], Any]
+) -> dict[str, Metrics]:
+    """Train a neural model on the n-gram's text, and evaluate with both ways of asking it."""
+    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+    from cortext.evaluation import evaluate
+    from cortext.evaluation.cluster import LargeModelFiles
+
+    texts, model = [out / "data" / "text" / "lm.txt"], out / "llm"
+    options = NeuralOptions(pieces=2000, steps=steps, minutes=None)
+    timed("train llm", lambda bar: train_neural(texts, model, options, stage=lambda name: bar))
+    run, packed, lm = (out / name for name in ("run", "packed", "lm"))
+
+    def evaluated(name: str, mode: str) -> Metrics:
+        found: Metrics = timed(
+            name,
+            lambda bar: evaluate(
+                run, packed, "val", lm, out / f"eval-{name}", options={"llm": {"mode": mode}}, threads=workers,
+                llm=LargeModelFiles(str(model), device="cpu"), progress=bar,
+            ),
+        )  # fmt: skip
+        return found
+
+    return {name: evaluated(name, mode) for name, mode in (("rescoring", "rescore"), ("fusion", "fusion"))}
 
 
 def _fresh_directory(out: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_metrics, print_table, progress_bar
+from cortext.cli.console import JSON, percent, print_json, print_metrics, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -28,6 +28,9 @@ def demo(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the training recipe.")
     ] = None,
+    llm: Annotated[
+        bool, typer.Option("--llm", help="Train a small neural language model, too, and decode with it (extra `llm`).")
+    ] = False,
     as_json: bool = JSON,
 ) -> None:
     """Simulate recordings, train a decoder on them, decode held-out sentences, and write a report.
@@ -44,11 +47,18 @@ def demo(
             # Training draws a bar of its own; two bars on one terminal overwrite each other.
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
-        result = run_demo(out, preset, seed=seed, workers=os.cpu_count() or 1, overrides=overrides or (), stage=stage)
+        workers = os.cpu_count() or 1
+        result = run_demo(out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=stage)
     if as_json:
         print_json(dataclasses.asdict(result))
         return
     print_metrics(result.metrics)
+    if result.llm:
+        words = {"n-gram": result.metrics} | {
+            f"and the neural model, {name}": each for name, each in result.llm.items()
+        }
+        rows = [(name, percent(each.wer), *map(percent, each.wer_ci95 or ())) for name, each in words.items()]
+        print_table("", ["word error rate with", "", "from", "to"], rows)
     total = sum(result.seconds.values())
     print_table(
         "", [*result.seconds, "in all"], [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]], 0

@@ -1,0 +1,80 @@
+"""Bits per character of real prompts: the 5-gram, the small neural model, and both mixed.
+
+    python benchmarks/neural_lm.py [--data ../shared/data] [--out build/neural-lm] [--minutes 35] [--json FILE]
+
+Both models learn from the same texts: the prompts of the training splits of T12 and T15 but every 20th, and general
+English. Those every 20th prompts are held out: the mixture of the two texts in the 5-gram (`lm build --interpolate`),
+the neural weights that are kept and the weight of the neural model are chosen on them. The test text are the prompts of
+the validation splits, which are in none of the others. What `--out` already has is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from cortext.decoding.llm.neural.compare import compare
+from cortext.decoding.llm.neural.saving import FACTS
+from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+from cortext.decoding.ngram import LanguageModel
+from cortext.provenance import provenance
+
+HELD_OUT_EVERY, FACTOR, ORDER = 20, 12, 5
+TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
+
+
+def write_texts(data: Path, out: Path) -> None:
+    prompts = (data / "text" / "transcripts_train.txt").read_text().splitlines()
+    references = [json.loads(line)["reference"] for name in TESTS for line in (data / name).open()]
+    texts = {
+        "train": [prompt for number, prompt in enumerate(prompts) if number % HELD_OUT_EVERY],
+        "held": prompts[::HELD_OUT_EVERY],
+        "test": references,
+    }
+    for name, lines in texts.items():
+        (out / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def measure(data: Path, out: Path, options: NeuralOptions) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
+    write_texts(data, out)
+    train, held, test = (out / f"{name}.txt" for name in ("train", "held", "test"))
+    general = data / "text" / "general_english.txt.gz"
+    if not (out / "lm" / "lm.json").is_file():
+        mixture = {"interpolate": True, "held_out": held, "binary": "trie"}
+        LanguageModel.build([train, general], ORDER, out / "lm", **mixture)
+    if not (out / "neural" / FACTS).is_file():
+        train_neural([f"{train}:{FACTOR}", general], out / "neural", options, held)
+    neural = json.loads((out / "neural" / FACTS).read_text())
+    ngram = LanguageModel.open(out / "lm").info()
+    return {
+        **compare(out / "lm", out / "neural", test, held),
+        "ngram": {name: ngram[name] for name in ("order", "ngrams", "bytes", "vocabulary", "interpolation")},
+        "neural": {name: value for name, value in neural.items() if name not in ("kind", "held_out")},
+        "provenance": provenance(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, default=Path("build/neural-lm"))
+    parser.add_argument("--minutes", type=float, default=35.0)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    found = measure(arguments.data, arguments.out, NeuralOptions(minutes=arguments.minutes))
+    for name, bits in found["bits_per_character"].items():
+        print(f"{name:14} {bits:.4f} bits per character, perplexity {found['perplexity'][name]:.1f}")
+    gain = found["gain"]
+    print(f"gain           {gain['bits_per_character']:.4f} ({gain['low']:.4f} to {gain['high']:.4f})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
