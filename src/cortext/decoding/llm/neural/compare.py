@@ -41,7 +41,7 @@ from cortext.errors import LanguageModelError
 
 _BATCH_TOKENS = 2048
 _LETTER_ORDER = 6
-_RESAMPLES = 2000
+_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,10 @@ def _report(fitted: Events, tested: Events) -> dict[str, Any]:
 def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, float]:
     """By how many bits per character the mixture is below the n-gram; a 95 % interval by resampling sentences."""
     bits_S = np.bincount(tested.sentence, weights=(both - ngram) / math.log(2), minlength=len(tested.characters))
-    chosen_RS = np.random.default_rng(0).integers(0, len(bits_S), (_RESAMPLES, len(bits_S)))
-    gains_R = bits_S[chosen_RS].sum(axis=1) / tested.characters[chosen_RS].sum(axis=1)
+    generator, gains_R = np.random.default_rng(0), np.empty(_RESAMPLES)
+    for number in range(_RESAMPLES):
+        chosen_S = generator.integers(0, len(bits_S), len(bits_S))
+        gains_R[number] = bits_S[chosen_S].sum() / tested.characters[chosen_S].sum()
     low, high = np.quantile(gains_R, [0.025, 0.975])
     return {"bits_per_character": float(bits_S.sum() / tested.characters.sum()), "low": float(low), "high": float(high)}
 
