@@ -255,7 +255,8 @@ def _write_logits(folder: Path, trials: Sequence[Candidates], log_probs: Sequenc
     folder.mkdir()
     for trial, log_probs_PV in zip(trials, log_probs, strict=True):
         # float16 ends at -65504, and what is less is as good as impossible
-        np.save(folder / f"{trial.id:05d}.npy", np.maximum(log_probs_PV, -6e4).astype(np.float16))
+        name = f"{trial.id:05d}_{trial.session}_b{trial.block}_t{trial.trial}.npy"
+        np.save(folder / name, np.maximum(log_probs_PV, -6e4).astype(np.float16))
 
 
 def _write_json(path: Path, mapping: dict[str, Any]) -> None:
