@@ -82,7 +82,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says in its first line, without the stop; its kind where it says nothing."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")

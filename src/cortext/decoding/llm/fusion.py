@@ -54,7 +54,7 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
 class FusionStats:
     """What fusion did, of one utterance or of several.
 
-    looks:        calls with hypotheses that have words
+    looks:        times that the model was asked about hypotheses
     hypotheses:   those looked at, added up over the looks
     late:         those of them whose score had not come when the search went on
     evaluated:    tokens that the model read
@@ -253,7 +253,8 @@ class _Reader:
                     self._new |= scores
                     self._done = number
                     self._change.notify_all()
-        except Exception as error:  # whatever a model raises: the utterance goes on without it
+                hypotheses.retain({self._tokens[self._beginning(words)] for words in look.live})
+        except BaseException as error:  # whatever a model raises, panics of compiled code included
             self._fail(error)
         finally:
             with _all_readers:
@@ -271,7 +272,6 @@ class _Reader:
         for words in look.looked:
             if words not in self._tokens:
                 self._tokens[words] = tuple(self._lm.tokens(" ".join(words), self._context))
-        hypotheses.retain({self._tokens[self._beginning(words)] for words in look.live})
         new = [words for words in look.looked if words not in self._known]
         new = [words for words in new if len(self._tokens[words]) <= hypotheses.longest]
         log_probs = hypotheses.score([self._tokens[words] for words in new])
@@ -298,7 +298,7 @@ class _Reader:
         stats.evaluated, stats.passes, stats.peak_mb = hypotheses.evaluated, hypotheses.passes, hypotheses.peak_mb
         stats.model_s += seconds
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         with self._change:
             self.failed = "memory ran out" if out_of_memory(error) else first_line(error)
             self._change.notify_all()
