@@ -16,6 +16,7 @@ import pytest
 from cortext.cli import run
 from cortext.config import load_config
 from cortext.decoding import DecoderOptions
+from cortext.training import train
 
 pytest.importorskip("optuna")
 SPACE = ("--range", "blank_penalty=1:100:log", "--range", "word_score=-4:1", "--choice", "recombine=max,logadd")
@@ -190,3 +191,24 @@ def test_on_ray_trials_come_to_what_they_come_to_here(evaluation, lm, tmp_path, 
     more = arguments(evaluation, lm, tmp_path / "out", "--trials", "15")  # without the cluster
     assert run(more) == 0
     assert found(tmp_path / "out")[:14] == again
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_first_and_another_split_may_be_held_out(packed, quick, lm, tmp_path, capsys):
+    train("tiny", packed, tmp_path / "run", overrides=quick, progress=False)
+    base = ["tune", "decoder", tmp_path / "run", "--data", packed, "--lm", lm, "--out", tmp_path / "out", *SPACE]
+    command = [str(part) for part in (*base, "--held-out", "train", "--trials", "2", "--json")]
+    assert run(command) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count("evaluating ") == 2
+    (row, *_) = json.loads(printed.out)["judged"]
+    per_day = {"val": 3, "train": 8}
+    days = row["tuned"]["n_utterances"] / per_day["val"]
+    assert row["held_out"]["n_utterances"] == days * per_day["train"]
+    metrics = json.loads((tmp_path / "out" / "eval-val" / "metrics.json").read_text())
+    assert row["tuned"]["wer"] == pytest.approx(metrics["wer"], abs=0.02)  # the logits are kept in half precision
+    assert run(command) == 0
+    assert "evaluating" not in capsys.readouterr().err
+    other = [str(tmp_path / "elsewhere") if part == str(tmp_path / "run") else part for part in command]
+    assert run(other) == 2
+    assert "was made of run" in capsys.readouterr().err
