@@ -196,6 +196,7 @@ def test_a_model_without_an_n_gram_has_nothing_to_rank():
 
 
 def test_a_flag_of_the_node_goes_before_the_graph(redis_server, world, tmp_path):
+    pytest.importorskip("transformers")
     rig = Rig(redis_server, world, llm=str(tmp_path / "graphs"))
     rig.publish()
     with pytest.raises(LanguageModelError, match="flags"):

@@ -22,6 +22,8 @@ from cortext.decoding import Decoder
 from cortext.errors import LanguageModelError
 from cortext.live.llm import LIVE_BUDGET_MS, in_time, with_llm
 
+pytest.importorskip("transformers")
+
 CONTEXT_KEY = "contextual_decoding_current_context"
 SCALE = 0.325
 
