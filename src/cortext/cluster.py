@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cortext.errors import RunError
+from cortext.errors import ConfigError, RunError
 from cortext.extras import need
 
 
@@ -17,17 +17,27 @@ class Cluster:
     address: of the cluster, or `local` to start one on this machine; where the process is in a cluster already, that
              one is used, and not left
     cpus:    of a `local` one; those of the machine where it has more
+    gpus:    what a task will be given of a GPU: a part of one, or whole ones
     ray:     the library
-    Raises MissingLibrary where Ray is not installed and RunError where the cluster cannot be reached.
+    Raises MissingLibrary where Ray is not installed, ConfigError for such GPUs as there are none and RunError where the
+    cluster cannot be reached.
     """
 
-    def __init__(self, address: str, cpus: int = 1) -> None:
+    def __init__(self, address: str, cpus: int = 1, gpus: float = 0) -> None:
+        if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+            raise ConfigError(f"a task is given {gpus:g} GPUs; up to 1, or a whole number is needed")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of it
         self.ray = need("ray", "ray")
         _check_reachable(address)
         self._joined = not self.ray.is_initialized()
-        if not self._joined:
-            return
+        if self._joined:
+            self._join(address, cpus)
+        if gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus:  # its tasks would wait
+            self.leave()
+            fix = "leave out --gpus-per-worker, and use a processor"
+            raise ConfigError(f"a task is to be given {gpus:g} GPUs, and this machine has none to give", fix=fix)
+
+    def _join(self, address: str, cpus: int) -> None:
         here = {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False} if address == "local" else {}
         try:
             self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
@@ -48,9 +58,9 @@ class Cluster:
 
 
 @contextmanager
-def joined(address: str, cpus: int = 1) -> Iterator[Cluster]:
-    """A context in which this process is in a cluster."""
-    cluster = Cluster(address, cpus)
+def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
+    """A context in which this process is in a cluster; arguments and errors are those of `Cluster`."""
+    cluster = Cluster(address, cpus, gpus)
     try:
         yield cluster
     finally:

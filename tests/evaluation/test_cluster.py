@@ -1,15 +1,17 @@
 """A split on a Ray cluster of two workers gives what one machine gives."""
 
 import json
+import pickle
 import sys
 import warnings
 
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.fake import fake_log_probs
-from cortext.errors import DecodingError, MissingLibrary, RunError
+from cortext.decoding.llm.options import LLMOptions
+from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster, shared
 from cortext.text.phonemes import RELEASE
@@ -92,6 +94,61 @@ def test_what_the_user_did_wrong_comes_back_as_one_line(tiny, two_workers, tmp_p
     assert type(caught.value).__module__ == "cortext.errors"
     with pytest.raises(DecodingError, match="sum to"):
         decode_on_cluster("local", DecoderFiles(tiny.lm, DecoderOptions()), [log_probs[0] + 1], RELEASE)
+
+
+@pytest.mark.slow
+def test_gpus_that_are_not_there_are_not_waited_for(tiny, two_workers):
+    if two_workers.cluster_resources().get("GPU"):
+        pytest.skip("there is a GPU")
+    log_probs, files = [fake_log_probs("you", 0.5, 0, "release")], DecoderFiles(tiny.lm, DecoderOptions())
+    with pytest.raises(ConfigError, match=r"to be given 0.25 GPUs, and this machine has none to give"):
+        decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=0.25)
+    with pytest.raises(ConfigError, match=r"given 1.5 GPUs; up to 1, or a whole number"):
+        decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=1.5)
+    assert two_workers.is_initialized()
+
+
+@pytest.mark.slow
+def test_a_task_is_given_its_share_of_a_gpu(tiny, monkeypatch):
+    ray, asked = pytest.importorskip("ray"), []
+    remote = ray.remote
+    if ray.is_initialized():
+        ray.shutdown()
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setattr(ray, "remote", lambda **given: asked.append(given) or remote(**given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            log_probs = [fake_log_probs("i see you", 0.5, n, "release") for n in range(8)]
+            files = DecoderFiles(tiny.lm, DecoderOptions())
+            found = decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=0.25)
+            with pytest.raises(ConfigError, match="to be given 2 GPUs"):
+                decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=2)
+        finally:
+            ray.shutdown()
+    assert asked == [{"num_cpus": 1, "num_gpus": 0.25}]
+    assert found == Decoder.from_dir(tiny.lm).decode_batch(log_probs, "release")
+
+
+def test_a_decoder_travels_as_the_names_of_its_files_and_is_opened_once(tiny):
+    files = DecoderFiles(tiny.lm, DecoderOptions(beam=9.0, llm=LLMOptions(weight=0.25)))
+    assert len(pickle.dumps(files)) < 4000
+    there = pickle.loads(pickle.dumps(files))
+    decoder, other = there.open(), DecoderFiles(tiny.lm, DecoderOptions(beam=10.0)).open()
+    assert decoder.options == files.options
+    assert decoder._engine is other._engine
+
+
+def test_sentences_travel_as_plain_lists_that_are_equal(tiny):
+    options = {"nbest": 20, "lattice_beam": 30.0}
+    nbest = Decoder.from_dir(tiny.lm, options).decode(fake_log_probs("i see you", 2.0, 1, "release"), "release")
+    there = pickle.loads(pickle.dumps(nbest))
+    assert type(there) is NBest
+    assert type(nbest) is not NBest
+    assert len(there) > 3
+    assert there == nbest
+    assert [found.words for found in there] == [found.words for found in nbest]
 
 
 def test_tasks_of_a_large_model_have_lists_that_it_reads_together():

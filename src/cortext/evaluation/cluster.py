@@ -97,7 +97,7 @@ def decode_on_cluster(
     gpus_per_worker: what each task is given of a GPU, for a large model; 0.25 lets four share one
     Raises RunError where the cluster cannot be reached or loses a task for good, and what decoding raises.
     """
-    with joined(address) as cluster:
+    with joined(address, gpus=gpus_per_worker) as cluster:
         task = cluster.ray.remote(num_cpus=1, num_gpus=gpus_per_worker)(_decode)
         size = shared(len(log_probs), TASKS_PER_CPU * cluster.cpus, decoder.llm)
         starts = range(0, len(log_probs), size)

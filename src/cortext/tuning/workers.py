@@ -179,11 +179,11 @@ class RayTasks:
     address:    of the cluster, or `local` to start one on this machine
     cpus, gpus: what a task is given; several tasks share a GPU where each is given a part of one
     at_once:    tasks for which a `local` one has room
-    Raises MissingLibrary where Ray is not installed and RunError where the cluster cannot be reached.
+    Errors are those of `Cluster`.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
-        self._cluster = Cluster(address, cpus * at_once)
+        self._cluster = Cluster(address, cpus * at_once, gpus)
         self._ray, self._stopped = self._cluster.ray, False
         self._task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_trial)
         self._running: dict[Any, int] = {}
