@@ -1,0 +1,51 @@
+"""The guide's Python runs as it stands, and its prompt and figures are those of the program and the results."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from cortext.decoding.ensemble import Candidates, EnsembleOptions
+from cortext.decoding.ensemble.candidates import weighted
+from cortext.decoding.ensemble.correct import ANSWER, prompt_for
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = (ROOT / "docs" / "ensemble.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def test_python_of_the_guide_runs():
+    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("how are you\n", "")
+
+
+def test_the_prompt_is_the_guides():
+    options = EnsembleOptions(weights=(7, 3))
+    prompt = prompt_for(weighted(Candidates.of(["how are you", "who are you"]), options))
+    assert f"```text\n{prompt}\n{ANSWER}\n```" in GUIDE
+
+
+def test_figures_are_those_of_the_results():
+    sets = json.loads((RESULTS / "ensemble-lists.json").read_text())["sets"]
+    for name in ("minimum Bayes risk", "ROVER", "ROVER with a 4-gram"):
+        cells = []
+        for found in sets.values():
+            row = found["rows"][name]
+            cells += [f"{100 * row['wer']:.2f}", " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"])]
+        assert f"| {name} | {' | '.join(cells)} |" in GUIDE
+    demo = json.loads((RESULTS / "ensemble-demo.json").read_text())["chosen"]["rows"]
+    for name, row in demo.items():
+        line = next(line for line in GUIDE.splitlines() if re.match(rf"\| (\*\*)?{re.escape(name)}", line))
+        assert f"{100 * row['wer']:.2f}" in line
+        assert " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"]) in line
+        assert ", ".join(f"{penalty:g}" for penalty in row["blank_penalty"]) in line
+
+
+def test_no_choice_of_options_is_far_behind_the_plain_votes():
+    for found in json.loads((RESULTS / "ensemble-lists.json").read_text())["sets"].values():
+        rows = found["rows"]
+        plain = min(rows["minimum Bayes risk"]["wer"], rows["ROVER"]["wer"])
+        assert len(rows["chosen on other trials"]["shuffles"]) == 20
+        assert rows["chosen on other trials"]["wer"] <= plain + 0.0005
