@@ -148,6 +148,10 @@ def test_given_options_are_tried_after_the_start_and_shown(tune):
     assert [trial.options["blank_penalty"] for trial in tuned.trials[:3]] == [1.0, 32.0, 1000.0]
     assert {row.name.removesuffix(", the best") for row in tuned.judged} >= {"start", "given 1"}
     assert tuned.trials[2].settings == {"word_score": 0.0, "recombine": "logadd"}  # a thousand is outside
+    later = DecoderOptions(word_score=-0.5)  # given in a later sitting
+    more = tune(n_trials=5, given=[*given, later])
+    assert more.trials[4].options["word_score"] == -0.5
+    assert "given 3" in {row.name.removesuffix(", the best") for row in more.judged}
 
 
 def test_another_search_in_the_same_directory_is_refused(tune, tmp_path):

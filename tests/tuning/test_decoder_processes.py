@@ -108,6 +108,16 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(evaluation, lm, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("module", "extra", "more"), [("optuna", "tune", []), ("ray", "ray", ["--ray", "local"])])
+def test_a_library_that_is_missing_is_said_before_anything_is_written(
+    evaluation, lm, tmp_path, capsys, monkeypatch, module, extra, more
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(arguments(evaluation, lm, tmp_path / "out", *more)) == 2
+    assert f"pip install 'cortext[{extra}]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def undisturbed(evaluation, lm, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from cortext.tuning.decoder_store import Given, Store, Tried
 from cortext.tuning.decoder_trial import DecodeJob, ReadJob, parts
 from cortext.tuning.search import Search
 from cortext.tuning.space import Space, label, settings_of, with_settings, within
+from cortext.tuning.tpe import quiet_optuna
 from cortext.tuning.trial import Outcome, Work
 from cortext.tuning.workers import Here, Processes, RayTasks, Workers, work_through
 
@@ -82,17 +83,20 @@ def tune_decoder(
     """
     out = Path(out).resolve()
     space, swept = search.spaces(decoder.options, decoder.llm is not None)
+    quiet_optuna()
     replace(decoder, llm=None).open()  # what is wrong with it is said before anything is written
-    out.mkdir(parents=True, exist_ok=True)
-    check_directory(out, describe(tuned, held_out, decoder, context, space, search))
-    options = [decoder.options, *given]
-    known = [Given(_plain(one), within(space, settings_of(one, space))) for one in options]
+    options = [_plain(one) for one in (decoder.options, *given)]
+    known = [Given(one, within(space, settings_of(_options(one), space))) for one in options]
     draws = Search("tpe", space, search.n_trials, search.seed)
-    store = Store(out, draws, known, lambda settings: _plain(with_settings(decoder.options, settings)))
-    with closing(store), closing(where.open()) as workers:
+    with ExitStack() as stack:
+        workers = stack.enter_context(closing(where.open()))
+        out.mkdir(parents=True, exist_ok=True)
+        check_directory(out, describe(tuned, held_out, decoder, context, space, search))
+        store = Store(out, draws, known, lambda settings: _plain(with_settings(decoder.options, settings)))
+        stack.enter_context(closing(store))
         study = _Tuning(out, tuned, held_out, decoder, search, context, store, workers, where.jobs, report)
         study.search_all()
-        best, rows = study.finals(len(options))
+        best, rows = study.finals(options)
         sweep = None
         if swept:
             best, row, sweep = study.sweep(best, swept)
@@ -100,6 +104,10 @@ def tune_decoder(
         result = Tuned(out, store.trials(), rows, best, search, study.sample.n_words, space, sweep)
         write_results(result)
     return result
+
+
+def _options(plain: dict[str, Any]) -> DecoderOptions:
+    return from_mapping(DecoderOptions, plain)
 
 
 def _plain(options: DecoderOptions) -> dict[str, Any]:
@@ -169,7 +177,7 @@ class _Tuning:
             raise RunError(f"every trial failed; the first: {first}", where=self.out, fix="search elsewhere")
 
     def _job(self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> DecodeJob:
-        files = replace(decoder, options=from_mapping(DecoderOptions, options))
+        files = replace(decoder, options=_options(options))
         return DecodeJob(number, part.material.directory, part.places, files, self.out, self.context)
 
     def _most_errors(self) -> tuple[float, ...]:
@@ -200,21 +208,26 @@ class _Tuning:
         """What is minimised."""
         return 100 * row.wer + self.search.time_weight * row.ms_per_frame
 
-    def finals(self, n_given: int) -> tuple[DecoderOptions, list[Judged]]:
+    def finals(self, given: Sequence[dict[str, Any]]) -> tuple[DecoderOptions, list[Judged]]:
         """The best options by all utterances, and what they and the given ones are worth."""
         finished = [one for one in self.store.trials() if one.value is not None]
         finished.sort(key=lambda one: one.value or 0.0)
         if not finished:
             raise Interrupted("other processes run all that is left", where=self.out, fix="wait for them")
-        chosen = {one.number: one for one in finished if one.number < n_given}
+        shown = [one for one in finished if one.options in given]
         best = finished[0]
         if self.search.sample is not None:
-            finalists = {one.number: one for one in finished[: self.search.finalists]} | chosen
-            rows = self._judge([("", one.options, self.searched) for one in finalists.values()], self.tuned)
-            best = min(zip(rows, finalists.values(), strict=True), key=lambda pair: self.value(pair[0]))[1]
-        chosen |= {best.number: best}
-        named = [(_name(number, best.number), one.options, self.searched) for number, one in sorted(chosen.items())]
-        return from_mapping(DecoderOptions, best.options), self._judge_twice(named)
+            finalists = [one for place, one in enumerate(finished) if place < self.search.finalists or one in shown]
+            rows = self._judge([("", one.options, self.searched) for one in finalists], self.tuned)
+            best = min(zip(rows, finalists, strict=True), key=lambda pair: self.value(pair[0]))[1]
+        shown.sort(key=lambda one: given.index(one.options))
+        named = [(_name(given.index(one.options)), one.options, self.searched) for one in shown]
+        if best in shown:
+            place = shown.index(best)
+            named[place] = (f"{named[place][0]}, the best", *named[place][1:])
+        else:
+            named.append(("best", best.options, self.searched))
+        return _options(best.options), self._judge_twice(named)
 
     def _judge_twice(self, named: Sequence[Candidate]) -> list[Judged]:
         rows = self._judge(named, self.tuned)
@@ -291,7 +304,6 @@ class _Tuning:
         return lists
 
 
-def _name(number: int, best: int) -> str:
-    """What the table calls a trial that was given, or the best one."""
-    name = "start" if number == 0 else f"given {number}"
-    return "best" if number == best and number else f"{name}, the best" if number == best else name
+def _name(place: int) -> str:
+    """What the table calls options that were given."""
+    return f"given {place}" if place else "start"
