@@ -44,7 +44,10 @@ def log_prob(tiny_lm_dir):
 
 
 def plain_loop(folder, ends=False):
-    """The log-probability of a sentence after a context, one token after the other; with that of its end, if any."""
+    """The log-probability of a sentence after a context, one token after the other; with that of its end, if any.
+
+    None of a sentence without tokens, of which the n-gram's counts.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -61,7 +64,7 @@ def plain_loop(folder, ends=False):
             with torch.no_grad():
                 logits_V = network(torch.tensor([before + said[:place]])).logits[0, -1].double()
             total += float(torch.log_softmax(logits_V, 0)[token])
-        return total
+        return total if said else None
 
     return log_prob
 
@@ -79,7 +82,8 @@ def broken(decoder):
 
 def check(final, log_prob, alpha, context=""):
     """The published sum for every candidate, and the best of them as the answer."""
-    expected = np.array([log_prob(sentence, context) for sentence in final.sentences])
+    said = [log_prob(sentence, context) for sentence in final.sentences]
+    expected = np.array([ngram if own is None else own for own, ngram in zip(said, final.ngram, strict=True)])
     assert np.allclose(final.llm, expected, atol=2e-3)
     totals = SCALE * np.array(final.acoustic) + (1 - alpha) * np.array(final.ngram) + alpha * expected
     assert np.allclose(final.total, totals, atol=2e-3)

@@ -26,9 +26,16 @@ class Candidate:
 def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
     """The candidates of a search, in its order."""
     return [
-        Candidate(found.text, found.acoustic_score, found.lm_score, found.llm_score or 0.0, found.score)
+        Candidate(found.text, found.acoustic_score, found.lm_score, _llm_score(found), found.score)
         for found in hypotheses
     ]
+
+
+def _llm_score(found: Hypothesis) -> float:
+    """What counted as the large model's: of no words at all the n-gram's, and 0 where it ranked nothing."""
+    if found.llm_score is not None:
+        return found.llm_score
+    return 0.0 if found.confidence is None else found.lm_score
 
 
 def scoring(candidates: Sequence[Candidate]) -> str:
