@@ -48,6 +48,8 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
         "docs/tpu.md",
         "docs/troubleshooting.md",
         "docs/torch-xla.md",
+        "docs/neural-lm.md",
+        "docs/finetune-llm.md",
         "docs/llm.md",
     ],
 )
