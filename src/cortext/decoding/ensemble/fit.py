@@ -26,7 +26,7 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "mbr": {},
     "rover": {"null_weight": (1.0, 0.8, 1.5)},
     "rover-lm": {"null_weight": (1.0, 1.5), "lm_weight": (0.05, 0.02, 0.1, 0.2)},
-    "correct": {"llm_weight": (0.1, 0.0, 0.03, 0.3)},
+    "correct": {"llm_weight": (0.02, 0.0, 0.005, 0.05, 0.1)},
 }
 """The values that are tried for each method, the default first."""
 TRIED_WITH_SCORES = {"score_scale": (1.0, 0.0, 0.1, 0.3)}

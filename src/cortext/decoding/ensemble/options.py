@@ -49,7 +49,7 @@ class EnsembleOptions:
     """average: of the probabilities, or (`geometric`) of their logarithms."""
     candidates: int = 20
     """correct: so many recombinations of the words at most, besides the systems' own sentences."""
-    llm_weight: float = 0.1
+    llm_weight: float = 0.02
     """correct: factor on the large model's log-probability; one word error to be expected costs 1."""
     free: bool = False
     """correct: the large model writes what it likes."""
