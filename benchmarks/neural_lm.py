@@ -30,7 +30,7 @@ TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
 
 def write_texts(data: Path, out: Path) -> None:
     prompts = (data / "text" / "transcripts_train.txt").read_text().splitlines()
-    references = [json.loads(line)["reference"] for name in TESTS for line in (data / name).open()]
+    references = [json.loads(line)["reference"] for name in TESTS for line in (data / name).read_text().splitlines()]
     texts = {
         "train": [prompt for number, prompt in enumerate(prompts) if number % HELD_OUT_EVERY],
         "held": prompts[::HELD_OUT_EVERY],

@@ -13,10 +13,19 @@ import torch
 
 from cortext.cli import run
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.neural.compare import Events, _report, events, fit, letter_model, mixed, word_log_probs
+from cortext.decoding.llm.neural.compare import (
+    Events,
+    _report,
+    compare,
+    events,
+    fit,
+    letter_model,
+    mixed,
+    word_log_probs,
+)
 from cortext.decoding.llm.neural.pieces import train_pieces
 from cortext.decoding.llm.neural.saving import save_model
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network
+from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network, train_neural
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import LanguageModelError
 
@@ -150,3 +159,21 @@ def test_what_cannot_be_compared_is_said(lm, ngram, tiny_lm_dir: Path, tmp_path,
     assert "the weights would be fitted on the text itself" in capsys.readouterr().err
     with pytest.raises(LanguageModelError, match="longer than the model's window"):
         word_log_probs(lm, [" ".join(["bad"] * 600)])
+
+
+@pytest.mark.slow
+def test_a_minute_of_training_lowers_the_bits_of_real_prompts_below_the_ngrams(real_data: Path, tmp_path: Path):
+    """From the prompts alone; what general text and more minutes give is in benchmarks/results/neural-lm.json."""
+    prompts = (real_data / "text" / "transcripts_train.txt").read_text().splitlines()
+    texts = {"train": [p for i, p in enumerate(prompts) if i % 20], "held": prompts[::20]}
+    texts["test"] = [
+        json.loads(line)["reference"] for line in (real_data / "nbest" / "t15_val_even.jsonl").read_text().splitlines()
+    ]
+    for name, lines in texts.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    train, held, test = (tmp_path / f"{name}.txt" for name in texts)
+    LanguageModel.build([train], 5, tmp_path / "lm", binary="trie")
+    train_neural([train], tmp_path / "neural", NeuralOptions(pieces=2000, steps=50, minutes=None), held)
+    found = compare(tmp_path / "lm", tmp_path / "neural", test, held)
+    assert found["bits_per_character"]["interpolated"] < found["bits_per_character"]["ngram"]
+    assert found["gain"]["low"] > 0

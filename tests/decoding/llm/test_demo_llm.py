@@ -22,10 +22,10 @@ def test_the_demo_decodes_with_its_own_neural_model(tmp_path: Path, capsys):
     assert [source["path"] for source in sources] == [str(out / "data" / "text" / "lm.txt")]
     assert CausalLM.load(out / "llm").end is not None
     for name, metrics in result["llm"].items():
-        lines = [json.loads(line) for line in (out / f"eval-{name}" / "nbest.jsonl").open()]
+        lines = [json.loads(line) for line in (out / f"eval-{name}" / "nbest.jsonl").read_text().splitlines()]
         assert metrics["n_trials"] == len(lines) == result["metrics"]["n_trials"]
         assert all(line["degraded"] is None and line["hypotheses"][0]["llm"] < 0 for line in lines)
-    plain = [json.loads(line) for line in (out / "eval" / "nbest.jsonl").open()]
+    plain = [json.loads(line) for line in (out / "eval" / "nbest.jsonl").read_text().splitlines()]
     assert all(line["hypotheses"][0]["llm"] is None for line in plain)
 
 
