@@ -39,7 +39,7 @@ def states(out: Path) -> list[str]:
     """Of the trials in the file, in their order."""
     if not (out / "study.db").is_file():
         return []
-    database = sqlite3.connect(f"file:{out / 'study.db'}?mode=ro", uri=True)
+    database = sqlite3.connect(out / "study.db")  # also after a kill, which leaves what must be rolled back
     try:
         return [state for (state,) in database.execute("select state from trials order by number")]
     except sqlite3.OperationalError:  # not made yet

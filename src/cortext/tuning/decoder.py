@@ -171,7 +171,7 @@ class _Tuning:
 
         self._work(begin, self._record)
         if others := sum(trial.state == "running" for trial in self.store.trials()):
-            self.report(f"{others} trials still run in other processes; this one ends without them")
+            self.report(f"trials that still run in other processes: {others}; this one ends without them")
         if all(trial.state == "failed" for trial in self.store.trials()):
             first = self.store.trials()[0].reason
             raise RunError(f"every trial failed; the first: {first}", where=self.out, fix="search elsewhere")
