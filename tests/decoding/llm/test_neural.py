@@ -87,6 +87,11 @@ def test_batches_read_each_source_as_often_as_its_factor_says():
     assert seen == {1: 20, 2: 40}
 
 
+def test_factors_that_leave_nothing_are_refused():
+    with pytest.raises(LanguageModelError, match="the factors leave no sentence"):
+        next(batches([[[1, 2], [1, 3]]], [0.1], 64, seed=0))
+
+
 def test_batches_are_a_function_of_the_seed():
     rows = [[[number] * (2 + number % 7) for number in range(50)]]
     first, again, other = (list(itertools.islice(batches(rows, [1.0], 40, seed), 20)) for seed in (1, 1, 2))

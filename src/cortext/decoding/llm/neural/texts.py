@@ -113,6 +113,8 @@ def batches(
             chosen += list(source) * int(factor)
             part = round((factor - int(factor)) * len(source))
             chosen += [source[i] for i in generator.permutation(len(source))[:part]]
+        if not chosen:
+            raise LanguageModelError("the factors leave no sentence to learn from", fix="give larger ones")
         chosen = [chosen[i] for i in generator.permutation(len(chosen))]
         for first in range(0, len(chosen), _POOL):
             yield from _pool_batches(chosen[first : first + _POOL], batch_tokens, generator)
