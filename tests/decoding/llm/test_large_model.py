@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,26 @@ def test_lists_that_the_model_fails_on_are_the_n_grams_and_say_so(
         f"without the large model: {tiny.lm.name}: not enough memory for a single sentence; use a smaller model, "
         "a shorter context or another --llm-device"
     )
+
+
+def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny: LanguageReader):
+    given = lists(4)
+    given[2] = NBest([*given[2], Hypothesis("you " * 300, -9.0, -1.0, -9.0)])
+    found = tiny.rank(given, options(), "some water")
+    assert [nbest.degraded is None for nbest in found] == [True, True, False, True]
+    assert found[2] == given[2]
+    assert "a sentence has more tokens than the" in (found[2].degraded or "")
+    expected = tiny.rank([given[3]], options(), "some water")[0]
+    assert [h.llm_score for h in found[3]] == pytest.approx([h.llm_score for h in expected], rel=1e-5)
+
+
+def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: LanguageReader):
+    both = NBest([LIST[2], LIST[1]])
+    plain = NBest(
+        [replace(h, score=0.5 * h.acoustic_score + 2 * h.lm_score + 0.25 * len(h.text.split())) for h in both]
+    )
+    silence = NBest(plain[:1])
+    assert reader.rank(reader.rank([plain, silence], options()), options(weight=0.0)) == [plain, silence]
 
 
 def test_what_fails_after_fusion_gives_the_n_grams_order(reader: LanguageReader, monkeypatch: pytest.MonkeyPatch):

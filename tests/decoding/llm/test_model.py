@@ -18,7 +18,7 @@ import pytest
 import torch
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm.explain import out_of_memory
+from cortext.decoding.llm.explain import explained, out_of_memory
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.room import free_bytes
 from cortext.decoding.llm.scoring import score_texts
@@ -81,7 +81,35 @@ def test_without_bos_eos_stands_before_a_sentence(tiny_lm_dir: Path):
     network.config.bos_token_id = None
     found = CausalLM("like GPT-2", network, bpe_tokenizer(bos=None))
     assert found.start == found.tokenizer.eos_token_id
-    assert found.notes == ["the tokenizer of like GPT-2 has no BOS token; its EOS stands before sentences"]
+    assert found.notes == ["the tokenizer of like GPT-2 has no BOS token; its EOS, </s>, stands before sentences"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_ends_documents_stands_before_a_sentence_not_what_ends_a_turn(tiny_lm_dir: Path, several: bool):
+    tokenizer = bpe_tokenizer(bos=None, eos="<|im_end|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|endoftext|>"]})
+    network, end = CausalLM.load(tiny_lm_dir).network, tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    network.config.bos_token_id, network.config.eos_token_id = None, [999, end] if several else end
+    found = CausalLM("like Qwen3.5", network, tokenizer)
+    assert tokenizer.eos_token_id != end
+    assert (found.start, found.end) == (end, None)
+    assert found.notes == [
+        "the tokenizer of like Qwen3.5 has no BOS token; its EOS, <|endoftext|>, stands before sentences"
+    ]
+
+
+@pytest.mark.parametrize("frame", ["</s> $A", "<s> $A", "<s> $A </s>"])  # as those of OPT, Llama 3 and Llama 2 may do
+def test_what_a_tokenizer_puts_around_a_text_is_left_out(lm: CausalLM, frame: str):
+    from tokenizers import processors
+
+    tokenizer = bpe_tokenizer()
+    plain = tokenizer.encode("i am not sure", add_special_tokens=False)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=frame, special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    )
+    assert len(tokenizer.encode("i am not sure")) > len(plain)
+    found = CausalLM("framing", lm.network, tokenizer)
+    assert found.prefix("i am") + found.tokens("not sure", "i am") == [found.start, *plain]
 
 
 def test_a_bos_that_only_the_configuration_names_is_taken(tiny_lm_dir: Path):
@@ -221,6 +249,7 @@ def test_torch_says_that_memory_is_out_in_words_that_are_known():
         torch.empty(1 << 60)
     assert out_of_memory(caught.value)
     assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not out_of_memory(RuntimeError("shape mismatch"))
 
 
@@ -339,6 +368,21 @@ def test_what_the_hub_refuses_is_said_in_one_line_each(hub: str, tmp_path: Path)
     assert f"ask for access at {hub}/lab/gated-refused" in refused
     assert directory.startswith("no/such/directory: neither a directory nor a name as the Hub has them")
     assert large.startswith(f"lab/large: no space left for the download in {tmp_path}/hub; free some space")
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("Data processing error: IO Error: No space left on device (os error 28)", "no space left for the download in"),
+        (None, "the connection to the Hub broke (peer closed); try again, or download it where"),
+    ],
+)
+def test_a_download_that_breaks_off_is_said(said: str | None, line: str):
+    from huggingface_hub.errors import HTTPError
+
+    with pytest.raises(LanguageModelError) as caught, explained("lab/model"):
+        raise HTTPError("peer closed") if said is None else RuntimeError(said)
+    assert str(caught.value).startswith(f"lab/model: {line}")
 
 
 def test_without_a_connection_the_way_around_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

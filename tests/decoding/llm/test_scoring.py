@@ -124,6 +124,24 @@ def _gemma2(**settings: Any) -> Any:
     return Gemma2ForCausalLM(config)
 
 
+def _cohere(**settings: Any) -> Any:
+    from transformers import CohereConfig, CohereForCausalLM
+
+    config = CohereConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, logit_scale=0.25, pad_token_id=None, **settings
+    )
+    return CohereForCausalLM(config)
+
+
+def _granite(**settings: Any) -> Any:
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    config = GraniteConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, logits_scaling=3.0, **settings
+    )  # fmt: skip
+    return GraniteForCausalLM(config)
+
+
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2)
 KINDS = {
     "gpt2": (_gpt2, dict(initializer_range=0.3)),
@@ -131,12 +149,14 @@ KINDS = {
     "llama": (_llama, dict(initializer_range=0.3, **HEADS)),
     "qwen3_5": (_qwen3_5, dict(initializer_range=0.3, pad_token_id=None, **HEADS)),
     "gemma2": (_gemma2, dict(initializer_range=0.3, **HEADS)),
+    "cohere": (_cohere, dict(initializer_range=0.3, **HEADS)),
+    "granite": (_granite, dict(initializer_range=0.3, **HEADS)),
 }
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def lm(request: pytest.FixtureRequest) -> CausalLM:
-    """Random models of several families: learned and rotary positions, recurrent layers, bent logits."""
+    """Random models of several families: learned and rotary positions, recurrent layers, bent and scaled logits."""
     tokenizer = bpe_tokenizer()
     make, settings = KINDS[request.param]
     torch.manual_seed(1)
@@ -172,8 +192,21 @@ def test_a_batch_gives_what_each_sentence_gives_alone(lm: CausalLM, context: str
 
 
 def test_a_model_is_known_for_what_it_does_after_its_head(lm: CausalLM):
-    assert lm.splits is (lm.name != "gemma2")
+    assert lm.splits is (lm.name not in ("gemma2", "cohere", "granite"))
     assert lm.continues
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_that_are_bent_by_a_few_hundredths_are_noticed(dtype: torch.dtype):
+    make, settings = KINDS["gemma2"]
+    torch.manual_seed(1)
+    network = make(vocab_size=320, bos_token_id=0, eos_token_id=1, **settings).to(dtype).eval()
+    network.config.final_logit_softcapping = None
+    assert CausalLM("straight", network, bpe_tokenizer()).splits
+    with torch.no_grad():
+        largest = network(torch.arange(10, 17)[None]).logits.abs().max()
+    network.config.final_logit_softcapping = 3 * float(largest)  # tanh(1/3) is 0.964 thirds
+    assert not CausalLM("bent", network, bpe_tokenizer()).splits
 
 
 class Watched:
@@ -267,6 +300,9 @@ def test_where_memory_runs_out_half_the_batch_is_tried_and_kept(llama: CausalLM,
     del tried[:]
     score_texts(llama, texts)
     assert max(tried) <= 5
+    held = llama.batch_tokens
+    score_texts(llama, texts, batch_tokens=10**6)
+    assert llama.batch_tokens <= held
 
 
 def test_memory_for_not_one_sentence_is_an_error(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
@@ -289,7 +325,7 @@ def test_scores_that_are_no_numbers_are_an_error(llama: CausalLM):
 
 
 def test_a_sentence_longer_than_the_window_is_an_error(llama: CausalLM):
-    with pytest.raises(LanguageModelError, match="a sentence of 300 words has 300 tokens, the model reads 256 with"):
+    with pytest.raises(LanguageModelError, match="a sentence has more tokens than the 255 that the model"):
         score_texts(llama, ["how are you", " ".join(["you"] * 300)])
 
 

@@ -11,8 +11,10 @@ import torch
 from cortext.errors import CortextError, LanguageModelError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_WORDS = ("No space left on device", "Disk quota exceeded")
+"""Of libraries that raise errors without a number, as the one does that fetches large files."""
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "_ALLOC_FAILED")
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -38,6 +40,7 @@ def explained(name: str, else_: str = "cannot be loaded as a causal language mod
 
 def _explain(error: Exception, name: str, else_: str) -> LanguageModelError:
     from huggingface_hub import constants, errors
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # that of the library which it fetches by
 
     chain = list(_chain(error))
     numbers = {getattr(one, "errno", None) for one in chain}
@@ -58,7 +61,7 @@ def _explain(error: Exception, name: str, else_: str) -> LanguageModelError:
     if has(errors.RepositoryNotFoundError):
         fix = "check the name, or set HF_TOKEN to a token of an account that may see it"
         return line("neither a directory nor a model that the Hub knows", fix)
-    if numbers.intersection(_FULL):
+    if numbers.intersection(_FULL) or any(words in str(one) for one in chain for words in _FULL_WORDS):
         fix = "free some space, or set HF_HOME to a folder on another disk"
         return line(f"no space left for the download in {constants.HF_HUB_CACHE}", fix)
     if numbers.intersection(_NO_WRITING):
@@ -70,6 +73,8 @@ def _explain(error: Exception, name: str, else_: str) -> LanguageModelError:
     if has(errors.HfHubHTTPError):
         status = next(one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError))
         return line(f"the Hub answered with status {status}", f"try again later, or {download}")
+    if has(HTTPError):
+        return line(f"the connection to the Hub broke ({first_line(error)})", f"try again, or {download}")
     if has(ImportError):
         return line(f"a library is missing ({first_line(error)})", "pip install what it names")
     return line(f"{else_} ({first_line(error)})", "give a model and tokenizer as transformers saves them")

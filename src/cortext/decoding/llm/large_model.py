@@ -18,7 +18,7 @@ from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.errors import LanguageModelError
 
 LISTS_AT_ONCE = 16
-"""So many lists are ranked together; what fails, fails for them alone."""
+"""So many lists are ranked together; where that fails, each by itself."""
 
 
 class LanguageReader:
@@ -89,8 +89,11 @@ class LanguageReader:
             read = self.read(lists, options, context)
         except Exception as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
             why = str(error) if isinstance(error, LanguageModelError) else first_line(error)
-            return [_without(nbest, options, f"without the large model: {why}") for nbest in lists]
-        return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
+        else:
+            return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
+        if len(lists) > 1:  # not before the error is gone, with the memory that it holds
+            return [self._rank([nbest], options, context)[0] for nbest in lists]
+        return [_without(nbest, options, f"without the large model: {why}") for nbest in lists]
 
     def read(
         self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
@@ -132,10 +135,10 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:
-    """The list as the n-gram ranks it; what the large model added in the search is taken away."""
-    if all(found.llm_score is None for found in nbest):
+    """The list as the n-gram ranks it; what the large model added, in the search or after it, is taken away."""
+    if all(found.llm_score is None and found.confidence is None for found in nbest):
         return nbest if degraded == nbest.degraded else NBest(nbest, degraded)
     plain = options.changed({"llm": {"weight": 0.0}})
-    scored = [replace(found, llm_score=None) for found in nbest]
+    scored = [replace(found, llm_score=None, confidence=None) for found in nbest]
     scored = [replace(found, score=_score(found, plain)) for found in scored]
     return NBest(sorted(scored, key=lambda found: -found.score), degraded)

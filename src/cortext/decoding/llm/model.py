@@ -30,6 +30,10 @@ DIGEST_BYTES = 1 << 30
 UNKNOWN_WINDOW = 2048
 """Taken for the window of a model that names none."""
 
+SAME_WAY, ANOTHER_WAY = (1e-5, 1e-2), (1e-3, 5e-2)
+"""So far the results of one computation may be from each other, and those of two that should agree: as fractions of the
+largest number, in float32 and in 16 bits. A soft bound on logits bends those of a usual size by a few hundredths."""
+
 
 class CausalLM:
     """A causal language model and its tokenizer.
@@ -95,8 +99,8 @@ class CausalLM:
             )
         if lora is not None:
             network = _with_lora(network, Path(lora), name)
-        lm = cls(name, network, tokenizer, lora)
         with explained(name):
+            lm = cls(name, network, tokenizer, lora)
             lm.splits, lm.continues  # noqa: B018 # a first pass shows whether there is memory for one
         return lm
 
@@ -158,7 +162,8 @@ class CausalLM:
         tokens_BT = self._probe()
         with self.lock, torch.inference_mode():
             whole_BTV = self.network(tokens_BT, use_cache=False).logits
-            return _alike(self.head(self.body(tokens_BT, use_cache=False).last_hidden_state), whole_BTV)
+            found_BTV = self.head(self.body(tokens_BT, use_cache=False).last_hidden_state)
+        return _alike(found_BTV, whole_BTV, SAME_WAY)
 
     @cached_property
     def continues(self) -> bool:
@@ -171,7 +176,7 @@ class CausalLM:
                 rest_BTD = self.body(tokens_BT[:, 3:], past_key_values=kept, use_cache=True).last_hidden_state
             except Exception:  # each kind of model fails in its own way; one that cannot is not asked to
                 return False
-            return _alike(rest_BTD, whole_BTD[:, 3:])
+        return _alike(rest_BTD, whole_BTD[:, 3:], ANOTHER_WAY)
 
     def note(self, line: str) -> None:
         """Remember what a user should be told of, once."""
@@ -195,26 +200,39 @@ class CausalLM:
         return found
 
     def _start(self) -> int:
-        """BOS; without one what the model's configuration calls so, or EOS, as documents are set apart by it."""
-        special = {number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        configured = getattr(self.network.config.get_text_config(decoder=True), "bos_token_id", None)
+        """BOS; without one what the model's configuration calls so, or EOS, as documents are set apart by it.
+
+        The configuration's EOS comes first: the tokenizer of a model made for chats names what ends a turn.
+        """
         if self.tokenizer.bos_token_id is not None:
             return int(self.tokenizer.bos_token_id)
-        if configured is not None and configured in special:
-            return int(configured)
-        if self.tokenizer.eos_token_id is None:
+        config = self.network.config.get_text_config(decoder=True)
+        special = {number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        if (bos := _first_of(special, getattr(config, "bos_token_id", None))) is not None:
+            return bos
+        eos = _first_of(special, getattr(config, "eos_token_id", None))
+        if eos is None:
+            eos = self.tokenizer.eos_token_id
+        if eos is None:
             raise LanguageModelError(
                 "the tokenizer has neither a BOS nor an EOS token, and nothing can stand before a sentence",
                 where=self.name,
                 fix="name one as bos_token in its tokenizer_config.json",
             )
-        self.note(f"the tokenizer of {self.name} has no BOS token; its EOS stands before sentences")
-        return int(self.tokenizer.eos_token_id)
+        said = self.tokenizer.convert_ids_to_tokens(eos)
+        self.note(f"the tokenizer of {self.name} has no BOS token; its EOS, {said}, stands before sentences")
+        return int(eos)
 
 
-def _alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def _first_of(known: set[int], configured: int | list[int] | None) -> int | None:
+    """The first of one or more tokens that is known: configurations name tokens that a tokenizer may not have."""
+    named = configured if isinstance(configured, list) else [configured]
+    return next((token for token in named if token in known), None)
+
+
+def _alike(found: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float, float]) -> bool:
     """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
-    tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
+    tolerance = tolerances[expected.dtype != torch.float32]
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 

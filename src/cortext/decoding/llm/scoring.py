@@ -102,15 +102,14 @@ def _summed(forms: Sequence[TextScore]) -> TextScore:
 
 
 def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int, ...]]]) -> None:
-    for text, found in forms.items():
-        longest = max(len(tokens) for tokens in found)
-        if n_prefix + longest > lm.window:
-            raise LanguageModelError(
-                f"a sentence of {len(text.split())} words has {longest} tokens, the model reads {lm.window} with the "
-                f"{n_prefix} before it",
-                where=lm.name,
-                fix="use a model with a longer window or a shorter context",
-            )
+    longest = max((len(tokens) for found in forms.values() for tokens in found), default=0)
+    if n_prefix + longest > lm.window:
+        raise LanguageModelError(
+            f"a sentence has more tokens than the {lm.window - n_prefix} that the model reads after the {n_prefix} "
+            "before it",
+            where=lm.name,
+            fix="use a model with a longer window or a shorter context",
+        )
 
 
 def _score_rows(
@@ -134,7 +133,8 @@ def _score_rows(
         except Exception as error:
             if not out_of_memory(error) or len(batch) == 1:
                 raise
-            budget = lm.batch_tokens = max(width, len(batch) * width // 2)
+            budget = max(width, len(batch) * width // 2)
+            lm.batch_tokens = min(lm.batch_tokens, budget)
         else:
             done += len(batch)
             continue
