@@ -4,6 +4,9 @@ import json
 import pickle
 import sys
 import warnings
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,10 +53,16 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
     monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2)  # here; where a task has fewer, so it is
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path / "model")), device="cpu")
     options = {"nbest": 20, "lattice_beam": 20.0, "llm": {"weight": 0.3}}
-    for name, ray in (("here", None), ("there", "local")):
+    context = "what do you think of it today " * 60  # more than the model reads
+    here, there = (
         evaluate(
-            tiny.run, tiny.data, "val", tiny.lm, tmp_path / name, options=options, llm=llm, context="at home", ray=ray
+            tiny.run, tiny.data, "val", tiny.lm, tmp_path / name, options=options, llm=llm, context=context, ray=ray
         )
+        for name, ray in (("here", None), ("there", "local"))
+    )
+    assert len(here.notes) == 1
+    assert there.notes == here.notes
+    assert there.provenance["llm"] == here.provenance["llm"]
     for name in ("predictions.csv", "nbest.jsonl"):
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     lines = [json.loads(line) for line in (tmp_path / "there" / "nbest.jsonl").read_text().splitlines()]
@@ -149,6 +158,40 @@ def test_sentences_travel_as_plain_lists_that_are_equal(tiny):
     assert len(there) > 3
     assert there == nbest
     assert [found.words for found in there] == [found.words for found in nbest]
+
+
+class Inline:
+    """What `decode_on_cluster` asks of a cluster and of Ray; tasks are done at once, in this process."""
+
+    cpus = 1
+
+    def __init__(self):
+        self.ray = self
+
+    def remote(self, **given):
+        return lambda work: SimpleNamespace(remote=lambda *given: partial(work, *given))
+
+    def wait(self, waiting):
+        return waiting[:1], waiting[1:]
+
+    def get(self, task):
+        return task()
+
+
+def test_what_the_model_of_the_tasks_says_of_itself_comes_back(tiny, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    from tiny_llm import save_tiny_lm
+
+    monkeypatch.setattr("cortext.evaluation.cluster.joined", lambda *_, **__: nullcontext(Inline()))
+    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 1)
+    log_probs = [fake_log_probs("you", 0.5, n, "release") for n in range(3)]
+    llm = LargeModelFiles(str(save_tiny_lm(tmp_path)), device="cpu")
+    files, said = DecoderFiles(tiny.lm, DecoderOptions(), llm=llm), ({}, {})
+    decode_on_cluster("local", files, log_probs, RELEASE, context="of it today " * 200, described=said[0])
+    assert [note.partition(" has ")[0] for note in said[0]["notes"]] == ["the context"]
+    assert (said[0]["model"], said[0]["class"]) == (str(tmp_path), "LlamaForCausalLM")
+    decode_on_cluster("local", files, log_probs, RELEASE, context="of it", described=said[1])
+    assert said[1]["notes"] == []
 
 
 def test_tasks_of_a_large_model_have_lists_that_it_reads_together():

@@ -46,8 +46,10 @@ class LargeModelFiles:
         return {"model": self.model, "lora": None if self.lora is None else str(self.lora)}
 
     def open(self) -> LanguageReader:
-        """The model, loaded; what a process has loaded last it keeps."""
-        return _loaded(self)
+        """The model, loaded, with no notes of earlier use; what a process has loaded last it keeps."""
+        reader = _loaded(self)
+        reader.lm.forget_notes()
+        return reader
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,14 @@ def decode_on_cluster(
     *,
     context: str = "",
     gpus_per_worker: float = 0,
+    described: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NBest]:
     """`Decoder.decode_batch` on a Ray cluster, every machine of which sees the decoder's files under the same paths.
 
     log_probs:       float32 [P, V] natural logs of each trial
     gpus_per_worker: what each task is given of a GPU, for a large model; 0.25 lets four share one
+    described:       gets what the large model of the tasks says of itself, with the notes of all
     Raises RunError where the cluster cannot be reached or loses a task for good, and what decoding raises.
     """
     with joined(address, gpus=gpus_per_worker) as cluster:
@@ -103,12 +107,17 @@ def decode_on_cluster(
         starts = range(0, len(log_probs), size)
         tasks = {task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at for at in starts}
         found: dict[int, list[NBest]] = {}
+        said: dict[int, dict[str, Any]] = {}
         waiting = list(tasks)
         while waiting:
             ended, waiting = cluster.ray.wait(waiting)
-            found |= {tasks[one]: _result(cluster.ray, one) for one in ended}
+            for one in ended:
+                found[tasks[one]], said[tasks[one]] = _result(cluster.ray, one)
             if progress:
                 progress(sum(map(len, found.values())), len(log_probs))
+    if described is not None:
+        notes = dict.fromkeys(note for start in starts for note in said[start].get("notes", []))
+        described |= said.get(0, {}) | {"notes": list(notes)}
     return [nbest for start in starts for nbest in found[start]]
 
 
@@ -124,18 +133,23 @@ def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
 
 
 def _decode(
-    decoder: DecoderFiles, log_probs: list[np.ndarray], inventory: Inventory, context: str
-) -> list[NBest] | CortextError:
-    """What a task does. An error of the user's travels as it is: Ray would wrap it into its own."""
+    files: DecoderFiles, log_probs: list[np.ndarray], inventory: Inventory, context: str
+) -> tuple[list[NBest], dict[str, Any]] | CortextError:
+    """What a task does: the sentences, and what its large model says of itself.
+
+    An error of the user's travels as it is: Ray would wrap it into its own.
+    """
     try:
-        return decoder.open().decode_batch(log_probs, inventory, context=context)
+        decoder = files.open()
+        found = decoder.decode_batch(log_probs, inventory, context=context)
+        return found, {} if decoder.llm is None else decoder.llm.describe()
     except CortextError as error:
         return error
 
 
-def _result(ray: Any, task: Any) -> list[NBest]:
+def _result(ray: Any, task: Any) -> tuple[list[NBest], dict[str, Any]]:
     try:
-        found: list[NBest] | CortextError = ray.get(task)
+        found: tuple[list[NBest], dict[str, Any]] | CortextError = ray.get(task)
     except ray.exceptions.RayError as error:
         raise RunError(f"a task of the cluster was lost: {first_line(error)}", fix="try again") from None
     if isinstance(found, CortextError):

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ def recognise(
     if llm is not None and lm is None:
         raise DecodingError("a large language model ranks what the word search finds", fix="give an n-gram, too: --lm")
     seconds: dict[str, float] = {}
+    described: dict[str, Any] = {}
     with stage(seconds, "load"):
         options = read_options(options)
         blocks = Description.read(description) if description is not None else Description()
@@ -121,13 +122,16 @@ def recognise(
             if ray is None:
                 found = _search(decoder, trials, model, threads, context, searched)
             else:
-                found = _search_on_cluster(ray, gpus_per_worker, decoder, llm, trials, model, context, searched)
+                found = _search_on_cluster(
+                    ray, gpus_per_worker, decoder, llm, trials, model, context, searched, described
+                )
         if decoder.llm is not None:
             with stage(seconds, "llm"):
                 found = decoder.rank(found, context, part_of(progress, 2, stages))
+            described = decoder.llm.describe()
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
-    known = None if llm is None else _known(llm, decoder, context)
+    known = None if llm is None else described | {"context": context}
     return Recognised(
         packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds, known
     )
@@ -291,8 +295,9 @@ def _search_on_cluster(
     model: AcousticModel,
     context: str,
     progress: Progress | None,
+    described: dict[str, Any],
 ) -> list[NBest]:
-    """The sentences of each trial, as each task's large model ranks them."""
+    """The sentences of each trial, as each task's large model ranks them; `described` gets what that says of itself."""
     log_probs = [log_softmax(trial.logits_PV) for trial in trials]
     files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved())
     return decode_on_cluster(
@@ -302,15 +307,9 @@ def _search_on_cluster(
         model.inventory,
         context=context,
         gpus_per_worker=gpus_per_worker,
+        described=described,
         progress=progress,
     )
-
-
-def _known(llm: LargeModelFiles, decoder: Decoder | None, context: str) -> dict[str, Any]:
-    """What a result file says of a large model; of one that was loaded here, what it says of itself, too."""
-    loaded = decoder.llm if decoder is not None else None
-    said = asdict(llm) if loaded is None else loaded.describe()
-    return {**said, "context": context}
 
 
 def frame_ms(model: AcousticModel) -> float:

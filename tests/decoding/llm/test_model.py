@@ -76,6 +76,16 @@ def test_a_tokenizer_that_puts_the_space_in_front_itself_gets_none(lm: CausalLM)
     assert like_llama_2.prefix("of it") + like_llama_2.tokens("how are you", "of it") == [1, *whole]
 
 
+def test_notes_of_use_can_be_dropped_and_those_of_the_model_stay(lm: CausalLM, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lm.network.config, "bos_token_id", None)
+    other = CausalLM("other", lm.network, bpe_tokenizer(bos=None))
+    lasting = list(other.notes)
+    other.prefix("of it today " * 200)
+    assert len(other.notes) == len(lasting) + 1 == 2
+    other.forget_notes()
+    assert other.notes == lasting
+
+
 def test_without_bos_eos_stands_before_a_sentence(tiny_lm_dir: Path):
     network = CausalLM.load(tiny_lm_dir).network
     network.config.bos_token_id = None

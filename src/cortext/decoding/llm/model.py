@@ -61,6 +61,7 @@ class CausalLM:
         self.start = self._start()
         self.end: int | None = tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
         self._joint = _joint(tokenizer)
+        self._n_lasting_notes = len(self.notes)
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> CausalLM:
@@ -110,7 +111,7 @@ class CausalLM:
         return {
             "model": self.name,
             "revision": getattr(config, "_commit_hash", None),
-            "sha256": _digest(self.name),
+            "sha256": self.sha256,
             "lora": self.lora,
             "class": type(self.network).__name__,
             "n_parameters": sum(parameter.numel() for parameter in self.network.parameters()),
@@ -178,10 +179,23 @@ class CausalLM:
                 return False
         return _alike(rest_BTD, whole_BTD[:, 3:], ANOTHER_WAY)
 
+    @cached_property
+    def sha256(self) -> str | None:
+        """Of the weights of a directory, where they are one file that takes no time to read."""
+        weights = Path(self.name) / "model.safetensors"
+        if not weights.is_file() or weights.stat().st_size > DIGEST_BYTES:
+            return None
+        with weights.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def note(self, line: str) -> None:
         """Remember what a user should be told of, once."""
         if line not in self.notes:
             self.notes.append(line)
+
+    def forget_notes(self) -> None:
+        """Drop what its use has added to the notes; what is true of the model stays."""
+        del self.notes[self._n_lasting_notes :]
 
     def _probe(self) -> torch.Tensor:
         """A few tokens [1, T] to try the network with."""
@@ -234,15 +248,6 @@ def _alike(found: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float,
     """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
     tolerance = tolerances[expected.dtype != torch.float32]
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
-
-
-def _digest(name: str) -> str | None:
-    """SHA-256 of the weights of a directory, where they are one file that takes no time to read."""
-    weights = Path(name) / "model.safetensors"
-    if not weights.is_file() or weights.stat().st_size > DIGEST_BYTES:
-        return None
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _device(name: str) -> torch.device:
