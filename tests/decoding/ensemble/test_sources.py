@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cortext.decoding.ensemble import Candidate, read_evaluations, read_lists
+from cortext.decoding.ensemble import Candidate, combine, read_evaluations, read_lists
 from cortext.errors import DataError
 
 
@@ -77,6 +77,13 @@ def test_evaluations_are_matched_by_trial_and_not_by_place(tmp_path):
     assert first.systems == ((Candidate(("a",), 0.0), Candidate(("b",), -1.0)), (Candidate(("e",), 0.0),))
     assert second.best == (("c",), ("d",))
     assert (second.session, second.block, second.trial, second.reference) == ("day.1", 1, 1, "so it is")
+
+
+def test_what_a_systems_list_lacks_the_combination_lacks(tmp_path):
+    one = evaluation(tmp_path / "one", line(0, "a"), line(1, "c", degraded=None))
+    two = evaluation(tmp_path / "two", line(0, "a"), line(1, "d", degraded="without the large model: memory ran out"))
+    found = combine(read_evaluations([one, two]))
+    assert [each.degraded for each in found] == [None, f"{two}: without the large model: memory ran out"]
 
 
 def test_confidences_are_taken_where_every_word_has_one(tmp_path):

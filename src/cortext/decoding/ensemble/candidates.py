@@ -32,6 +32,7 @@ class Candidates:
     systems:   the list of each, best first
     id:        what names the trial: a row of `predictions.csv`, or a line's own
     reference: what was to be said; None where that is unknown
+    degraded:  what a system's list lacks, such as a large model's scores; None for nothing
     """
 
     systems: tuple[tuple[Candidate, ...], ...]
@@ -40,6 +41,7 @@ class Candidates:
     block: int | None = None
     trial: int | None = None
     reference: str | None = None
+    degraded: str | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None) -> Candidates:

@@ -21,7 +21,7 @@ class Combined:
     """What the systems together say.
 
     words:    normalised as the benchmark scores them
-    degraded: what was asked for and is missing, such as the large model's opinion; None for nothing
+    degraded: what was asked for and is missing, here or in a system's list, such as the large model's opinion; or None
     """
 
     words: tuple[str, ...]
@@ -54,7 +54,8 @@ def combine(
     check_method(options, lm is not None, llm is not None)
     combined = []
     for number, trial in enumerate(trials, 1):
-        combined.append(_combine_one(weighted(trial, options), options, lm, llm))
+        found = _combine_one(weighted(trial, options), options, lm, llm)
+        combined.append(Combined(found.words, found.degraded or trial.degraded))
         if progress:
             progress(number, len(trials))
     return combined

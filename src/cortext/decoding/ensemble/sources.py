@@ -51,10 +51,11 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
         _check_same(paths[0], first, path, other)
     trials = []
     for key, line in first.items():
-        lists = (line["hypotheses"], *(other[key]["hypotheses"] for other in others))
-        systems = tuple(tuple(map(_candidate, found)) for found in lists)
+        lines = (line, *(other[key] for other in others))
+        systems = tuple(tuple(map(_candidate, one["hypotheses"])) for one in lines)
+        lacking = (f"{path}: {one['degraded']}" for path, one in zip(paths, lines, strict=True) if one.get("degraded"))
         number, session, block, trial = key
-        trials.append(Candidates(systems, number, session, block, trial, line["reference"]))
+        trials.append(Candidates(systems, number, session, block, trial, line["reference"], next(lacking, None)))
     return trials
 
 
