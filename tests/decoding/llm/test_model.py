@@ -205,7 +205,8 @@ def test_pickled_weights_are_not_read(copied: Path):
 
 def test_a_device_that_is_not_there_is_an_error(tiny_lm_dir: Path):
     assert _error(tiny_lm_dir, device="cuda:99") == "there is no device cuda:99 for the large model; use cpu or auto"
-    assert _error(tiny_lm_dir, device="gpu").startswith("unknown device 'gpu' for the large model; use")
+    for unknown in ("gpu", "mps"):
+        assert _error(tiny_lm_dir, device=unknown).startswith(f"unknown device '{unknown}' for the large model; use")
 
 
 def _save_lora(network: Any, folder: Path) -> None:

@@ -77,6 +77,15 @@ def test_written_forms_are_added_up():
     assert score_texts(two_word_model(), [""], variants="written") == [TextScore(0.0, 0)]
 
 
+def test_written_forms_that_are_the_same_tokens_count_once():
+    from tokenizers import Regex, normalizers
+
+    model = two_word_model()
+    letters = [normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z ]"), "")]
+    model.tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(letters)
+    assert score_texts(model, ["yes no"], variants="written") == score_texts(model, ["yes no"])
+
+
 def test_a_written_sentence_has_a_capital_its_i_and_a_stop():
     assert written_forms("i think i'm in it") == [f"I think I'm in it{stop}" for stop in ".?!"]
     assert written_forms("what is it")[1] == "What is it?"

@@ -56,7 +56,7 @@ class CausalLM:
         self.device: torch.device = network.device
         self.notes: list[str] = []
         self.lock = threading.RLock()
-        self.batch_tokens = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
+        self.batch_tokens = BATCH_TOKENS[self.device.type]
         self.window = _window(network.config, tokenizer)
         self.start = self._start()
         self.end: int | None = tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
@@ -256,7 +256,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda") from None
+        device = None
+    if device is None or device.type not in BATCH_TOKENS:
+        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise LanguageModelError(f"there is no device {name} for the large model", fix="use cpu or auto")
     return device

@@ -47,14 +47,15 @@ def score_texts(
 ) -> list[TextScore]:
     """Natural log-probability of each text after BOS and `context`, which is not counted.
 
-    variants:     `plain`, or `written`: the sum of the probabilities with a capital and each of the stops `.?!`
+    variants:     `plain`, or `written`: the sum of the probabilities with a capital and each of the stops `.?!`; forms
+                  that the tokenizer does not tell apart count once
     batch_tokens: so many tokens go through the model at once, padding included; without it what has proved to fit.
                   Where memory runs out they become half as many, and stay so.
 
     What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences (`lm.end`). Raises
     LanguageModelError where memory does not hold a single text, a text is longer than the window, or the model fails.
     """
-    forms = {text: [_tokens(lm, form, context) for form in _forms(text, variants)] for text in texts}
+    forms = {text: list({_tokens(lm, form, context): None for form in _forms(text, variants)}) for text in texts}
     prefix = lm.prefix(context)
     _check_lengths(lm, len(prefix), forms)
     scores = score_tokens(lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens)
