@@ -166,7 +166,7 @@ def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "batch_size is 6, which 2 cores and gradient_accumulation_steps=2 cannot"),
+        ({"gradient_accumulation_steps": 2}, "batch_size is 6, which 2 cores and 2 accumulation steps cannot"),
         ({"trainable": ["gru.bias_ih_l0", "out"]}, "bias_ih_l0 and gru.bias_hh_l0 only one learns"),
     ],
 )
