@@ -1,4 +1,4 @@
-"""How many cores a training run uses: said out loud, and refused where it is fewer than were asked for."""
+"""How many cores a training run uses: said out loud, refused where too few or where they cannot share a batch."""
 
 from __future__ import annotations
 
