@@ -9,6 +9,7 @@ B trials, T bins, P patches, V tokens.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -84,9 +85,11 @@ class KerasEngine:
         before = setting.tensor_float_32_execution_enabled()
         # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it multiplies to bfloat16.
         setting.enable_tensor_float_32_execution(before and self.bf16)
+        tf.get_logger().addFilter(_not_of_retracing)
         try:
             yield
         finally:
+            tf.get_logger().removeFilter(_not_of_retracing)
             setting.enable_tensor_float_32_execution(before)
 
     def batches(self, first: int, end: int) -> Generator[dict[str, Any]]:
@@ -174,3 +177,8 @@ class KerasEngine:
             if told is None:
                 raise
             raise told from error
+
+
+def _not_of_retracing(record: logging.LogRecord) -> bool:
+    """All messages but the warning of many traces: a step for each length is meant, and `update` says how many."""
+    return "retracing" not in record.getMessage()
