@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+# What is compiled is kept: tests start hundreds of interpreters.
+TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest
 DEV := $(VENV)/.dev $(VENV)/.built
 CPP := $(wildcard native/*.cpp native/*.hpp)
 DEMO_OUT ?= runs/demo
@@ -68,7 +69,8 @@ test: $(DEV)  ## the fast tests, with coverage
 	$(TEST) -m "not slow" -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 test-slow: $(DEV)  ## the rest
-	$(TEST) -m slow -n 2 --dist loadfile --durations 20
+	$(TEST) -m slow -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \
+	    $$(grep -rlw --include='test_*.py' slow tests)
 
 # Environments that stand on the first one: what they install hides what is there, because some of it excludes each other.
 $(VENV)-%/.made: constraints-%.txt $(VENV)/.dev

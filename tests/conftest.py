@@ -1,12 +1,25 @@
 """Fixtures that several packages' tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What runs in the background of a script ignores Ctrl-C, and so would every program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parents[1]
+
+
+LENGTHY = ("test_demo.py", "test_demo_blind.py", "test_docs.py", "test_against_flashlight.py")
+"""Files whose slow tests take minutes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first, so that processes which share the tests end together."""
+    items.sort(key=lambda item: LENGTHY.index(item.path.name) if item.path.name in LENGTHY else len(LENGTHY))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -18,7 +31,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no CUDA device")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The directory of real recordings and texts; tests that need it are skipped where it is absent."""
     path = Path(os.environ.get("CORTEXT_REAL_DATA", ROOT.parent / "shared" / "data"))

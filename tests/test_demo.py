@@ -9,7 +9,6 @@ import pytest
 
 import difficulty
 from cortext.data import open_dataset, open_packed
-from cortext.data.simulate import simulate
 from cortext.text import normalize
 
 pytestmark = pytest.mark.slow
@@ -61,8 +60,3 @@ def test_another_trials_posteriors_give_another_sentence(demo):
 
 def _lines(out: Path, name: str) -> list[str]:
     return (out / "data" / "text" / f"{name}.txt").read_text().splitlines()
-
-
-def test_single_frames_do_not_give_the_phoneme_away(tmp_path):
-    simulate(tmp_path / "data", "demo", truth=True)
-    assert difficulty.frame_error(tmp_path / "data") >= difficulty.FRAME_ERROR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import cortext
 
 PACKAGES = ("cortext", "torch", "numpy", "safetensors", "rapidfuzz")
+OF_OTHER_ENGINES = ("jax", "jaxlib", "torchax", "tensorflow", "keras")
+"""Named where they have been imported."""
 
 
 def provenance() -> dict[str, Any]:
     """Versions of what decides a result, the git commit where cortext runs from a checkout, machine and time (UTC)."""
+    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+    versions |= {name: sys.modules[name].__version__ for name in OF_OTHER_ENGINES if sys.modules.get(name)}
     return {
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
+        "versions": versions,
         "commit": git_commit(),
         "platform": platform.platform(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -145,12 +145,23 @@ def test_a_bucket_that_cannot_be_written_stops_it_before_training(tmp_path, capf
     assert "the bucket must be writable" in said
 
 
-def start(run: Path, kept: Path, data: Path, *settings: str) -> subprocess.Popen:
-    """`keep` around a real training, as a task file runs it."""
-    train_it = ["cortext", "train", "--config", "tiny", "--data", str(data), "--out", str(run), *settings]
-    command = [sys.executable, "-m", "cortext.cloud.keep", "--every", "0.2", str(run), str(kept), "--", *train_it]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.Popen(command, env=os.environ | {"PATH": path}, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start():
+    """Starts `keep` around a real training, as a task file runs it; what a failing test leaves running is ended."""
+    processes = []
+
+    def started(run: Path, kept: Path, data: Path, *settings: str) -> subprocess.Popen:
+        train_it = ["cortext", "train", "--config", "tiny", "--data", str(data), "--out", str(run), *settings]
+        command = [sys.executable, "-m", "cortext.cloud.keep", "--every", "0.2", str(run), str(kept), "--", *train_it]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = os.environ | {"PATH": path}
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.terminate()
+        process.communicate()
 
 
 def wait_for_step(run: Path, step: int) -> None:
@@ -164,7 +175,7 @@ def wait_for_step(run: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same_bits(tmp_path):
+def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same_bits(start, tmp_path):
     data = tmp_path / "data"
     simulate(data, preset="tiny", seed=3)
     # So many that each machine is taken away long before the last.
@@ -179,7 +190,6 @@ def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same
     first.kill()  # nothing is saved, nothing is copied
     os.killpg(int(training), signal.SIGKILL)
     first.wait()
-    first.stderr.close()
     before = RunDirectory(kept).load_state()[1].step
 
     second = start(tmp_path / "machine 2", kept, data, *words)
@@ -187,12 +197,10 @@ def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same
     second.send_signal(signal.SIGTERM)  # some seconds' notice
     assert second.wait(timeout=60) == 2
     assert "continue with --resume" in second.stderr.read()
-    second.stderr.close()
     stopped = RunDirectory(kept).load_state()[1].step
 
     third = start(tmp_path / "machine 3", kept, data, *words)
     assert third.wait(timeout=120) == 0
-    third.stderr.close()
     assert before + 4 <= stopped < 160
     assert not (kept / "packed").exists()
     assert (kept / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

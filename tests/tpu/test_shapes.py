@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from cortext.data.sampler import DayBalancedSampler
 from cortext.tpu.shapes import Shapes, least_padding
+from cortext.training.batches import TrainBatch
 
 
 def make_shapes(n_bins, count, n_labels=(3, 7, 5), sampler=None):
@@ -48,6 +50,22 @@ def test_longer_trials_than_any_of_training_get_a_multiple_of_the_longest():
     shapes = make_shapes([20, 30, 60, 90], 2)
     assert shapes.padded(91) == 180
     assert shapes.padded(200) == 270
+
+
+@pytest.mark.parametrize(
+    ("least", "cores", "n_rows"),
+    [(4, 2, 4), (2, 1, 3), (2, 2, 4), (6, 4, 8)],  # three trials never are fewer, and cores have as many each
+)
+def test_a_batch_is_padded_to_rows_that_the_cores_share(least, cores, n_rows):
+    x_BTC = np.random.default_rng(0).normal(size=(3, 50, 2)).astype(np.float32)
+    day_B, n_patches_B, none = torch.tensor([2, 0, 1]), torch.tensor([10, 4, 7]), torch.zeros(3)
+    batch = TrainBatch(torch.from_numpy(x_BTC), day_B, none, n_patches_B, none, none, np.arange(3), none)
+    padded = make_shapes([20, 30, 60, 90], 2).pad(batch, least, cores)
+    assert padded["features"].shape == (n_rows, 90, 2)
+    assert np.array_equal(padded["features"][:3, :50], x_BTC)
+    assert np.abs(padded["features"]).sum() == pytest.approx(np.abs(x_BTC).sum(), rel=1e-6)
+    assert padded["day"].tolist() == [2, 0, 1] + [0] * (n_rows - 3)
+    assert padded["n_patches"].tolist() == [10, 4, 7] + [1] * (n_rows - 3)
 
 
 def test_labels_are_padded_to_the_longest():

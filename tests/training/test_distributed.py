@@ -1,13 +1,11 @@
 """Two processes that talk over gloo train what one process trains."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,28 +16,6 @@ from cortext.models import TripleGRUConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import TrainConfig, Trainer, train
 
-PROGRAM = """
-import sys, torch
-torch.set_num_threads(1)
-from cortext.training import Trainer
-config, data, out, batches, resume = sys.argv[1:6]
-with Trainer(config, data, out, resume=bool(resume), progress=False) as trainer:
-    trainer.run(int(batches) or None)
-"""
-
-INTERRUPTED = """
-import os, signal, sys
-from cortext.training import Callback, Trainer
-
-class Interrupting(Callback):
-    def on_train(self, trainer, step, values):
-        if not trainer.processes.first:
-            os.kill(os.getpid(), signal.SIGINT)
-
-with Trainer(*sys.argv[1:4], callbacks=[Interrupting()], progress=False) as trainer:
-    trainer.run()
-"""
-
 
 def free_port() -> int:
     with socket.socket() as server:
@@ -47,24 +23,19 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def train_in_two(
-    config: TrainConfig, data: Path, out: Path, batches: int = 0, resume: bool = False, program: str = PROGRAM
-) -> list[str]:
+def train_in_two(config: TrainConfig, data: Path, out: Path, *arguments, function=forked.run) -> list[str]:
     """What torchrun does, without its watching: two processes of one world. Returns what each says on stderr."""
     file = out.with_suffix(".yaml")
     save_config(config, file)
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    arguments = [file, data, out, str(batches), "resume" if resume else ""]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
+        forked.Started(
+            out.with_suffix(f".{rank}"), shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, function,
+            file, data, out, *arguments
         )
         for rank in range(2)
-    ]
-    return [process.communicate(timeout=120)[1] for process in running]
+    ]  # fmt: skip
+    return [process.wait(120) for process in running]
 
 
 def lines(run: Path) -> list[dict]:
@@ -92,7 +63,7 @@ def config(config) -> TrainConfig:
 
 def test_two_processes_train_what_one_does_and_go_on_from_each_other(config, packed, tmp_path):
     train(config, packed, tmp_path / "one", progress=False)
-    assert train_in_two(config, packed, tmp_path / "two", batches=6) == ["", ""]
+    assert train_in_two(config, packed, tmp_path / "two", False, 6) == ["", ""]
     train(config, packed, tmp_path / "two", resume=True, progress=False)
     assert_alike(tmp_path / "one", tmp_path / "two")
 
@@ -103,7 +74,7 @@ def test_a_run_of_one_process_is_finished_by_two(config, packed, tmp_path):
     train(config, packed, tmp_path / "one", progress=False)
     with Trainer(config, packed, tmp_path / "two", progress=False) as trainer:
         trainer.run(5)
-    assert train_in_two(config, packed, tmp_path / "two", resume=True) == ["", ""]
+    assert train_in_two(config, packed, tmp_path / "two", True) == ["", ""]
     assert_alike(tmp_path / "one", tmp_path / "two")
     assert (tmp_path / "two" / "summary.json").is_file()
 
@@ -126,7 +97,7 @@ def test_a_batch_of_fewer_trials_than_processes_is_refused_by_each(config, packe
 @pytest.mark.slow
 def test_an_interrupt_of_one_process_stops_both_at_the_next_line(config, packed, tmp_path):
     config = replace(config, batches_per_val_step=1000)
-    for message in train_in_two(config, packed, tmp_path / "run", program=INTERRUPTED):
+    for message in train_in_two(config, packed, tmp_path / "run", function=forked.run_interrupted):
         assert "interrupted after 3 of 12 batches; everything is saved" in message
     train(config, packed, tmp_path / "one", progress=False)
     train(config, packed, tmp_path / "run", resume=True, progress=False)

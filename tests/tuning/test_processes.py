@@ -18,6 +18,7 @@ from cortext.tuning import Search, parse_space
 from cortext.tuning.workers import RayTasks
 
 LONG = ("num_training_batches=40", "batches_per_val_step=10", "batches_per_train_log=10", "model.n_units=8")
+STARTED: list[subprocess.Popen] = []
 
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
@@ -39,9 +40,23 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 def start(*arguments) -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command(*arguments), env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    STARTED.append(
+        subprocess.Popen(
+            command(*arguments), env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
     )
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def all_ended():
+    """A test that fails leaves no search behind."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def until(condition, process: subprocess.Popen, patience_s: float = 60) -> None:
@@ -78,7 +93,7 @@ def processes_about(out: Path) -> list[int]:
 @pytest.fixture(scope="module")
 def undisturbed(packed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "search"
-    process = start(packed, out, "--json")
+    process = start(packed, out, "--jobs", "1", "--json")
     printed, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert [trial["state"] for trial in json.loads(printed)["trials"]] == ["finished"] * 3

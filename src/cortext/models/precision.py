@@ -11,14 +11,20 @@ import torch
 from cortext.errors import RunError
 
 
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether matrix products run in bfloat16: as told, or (`auto`) where the hardware multiplies it natively."""
+def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
+    """Whether matrix products run in bfloat16: as told, or (`auto`) where the hardware multiplies it natively.
+
+    kind:     the device's: cpu, cuda or tpu
+    by_torch: whether torch runs them; XLA and TensorFlow, which stand in for a TPU elsewhere, take it on a TPU only
+    """
     if precision != "auto":
         return precision == "bf16"
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "tpu":
+    if kind == "tpu":
         return True
+    if not by_torch:
+        return False
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

@@ -1,9 +1,10 @@
-"""How many cores a training run uses: said out loud, and refused where it is fewer than were asked for."""
+"""How many cores a training run uses: said out loud, refused where too few or where they cannot share a batch."""
 
 from __future__ import annotations
 
-from cortext.errors import RunError
+from cortext.errors import ConfigError, RunError
 from cortext.tpu.find import Found
+from cortext.training.config import TrainConfig
 
 
 def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
@@ -34,3 +35,12 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
     else:
         fix = f"take a larger TPU than {found.summary}, or lower --require-cores"
     raise RunError(what, where="--require-cores", fix=fix)
+
+
+def check_shares(config: TrainConfig, n_cores: int) -> None:
+    """Raise ConfigError for a batch that cannot be shared out evenly: shapes are the same on all cores."""
+    size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
+    if size % (n_cores * pieces):
+        what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"
+        what += f" and {pieces} accumulation steps" if pieces > 1 else ""
+        raise ConfigError(f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}")

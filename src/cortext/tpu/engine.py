@@ -76,8 +76,7 @@ class TorchaxEngine:
         check_cores(self.cores, job.place.require_cores, found)
         say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
         keep_programs(config.tpu.compilation_cache)
-        model = job.model.network.config
-        self.shapes = Shapes(job.split, config.tpu.length_shapes, model.patch_size, model.patch_stride, job.sampler)
+        self.shapes = Shapes.of(job)
         self.extra = build_augmentations(config.dataset.augmentations)
         self.programs = Programs(
             job.model.network,
@@ -121,47 +120,39 @@ class TorchaxEngine:
         """See `Engine`."""
         with self._explained():
             for update in updates:
-                for tensor in (*update.losses.values(), update.norm):
-                    tensor.copy_to_host_async()  # all of them are on the way before one is waited for
-            return [
-                Found(
-                    update.step,
-                    update.indices,
-                    {name: own_rows(loss_B) for name, loss_B in update.losses.items()},
-                    float(own_copy(update.norm)),
-                )
-                for update in updates
-            ]
+                for loss_B in update.losses.values():
+                    loss_B.copy_to_host_async()  # all are on the way before one is waited for
+            norms = own_copy([update.norm for update in updates])
+            losses = [{name: own_rows(loss_B) for name, loss_B in update.losses.items()} for update in updates]
+        return [
+            Found(update.step, update.indices, own, float(norm))
+            for update, own, norm in zip(updates, losses, norms, strict=True)
+        ]
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
         """See `Engine`: on this host's own cores, because hosts share out the trials of a validation."""
         mesh = data_mesh(jax.local_devices())
-        n_trials, n_bins, _ = batch.x_BTC.shape
-        padded, per_core = self.shapes.padded(n_bins), -(-self.job.config.dataset.batch_size // mesh.devices.size)
-        size = per_core * mesh.devices.size
-        features = np.zeros((size, padded, batch.x_BTC.shape[2]), np.float32)
-        features[:n_trials, :n_bins] = batch.x_BTC.numpy()
-        numbers_B = np.ones((2, size), np.int32)
-        numbers_B[:, :n_trials] = batch.day_B.numpy(), batch.n_patches_B.numpy()
-        numbers_B[0, n_trials:] = 0
-        program = self._program("forward", padded, size)
+        padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, mesh.devices.size)
+        program = self._program("forward", padded["features"].shape[1], len(padded["day"]))
         weights, fixed = (_local(tree, mesh) for tree in (self.weights, self.fixed))
         with self._explained():
-            logits_BPV = own_rows(program(weights, fixed, *put(by_trial(mesh), (features, *numbers_B))))
-        n_patches = int(self.job.model.network.n_patches(n_bins))
-        return torch.from_numpy(logits_BPV[:n_trials, :n_patches])
+            rows = put(by_trial(mesh), padded)
+            logits_BPV = own_rows(program(weights, fixed, rows["features"], rows["day"], rows["n_patches"]))
+        n_patches = int(self.job.model.network.n_patches(batch.x_BTC.shape[1]))
+        return torch.from_numpy(logits_BPV[: len(batch), :n_patches])
 
     @torch.no_grad()
     def gather_weights(self) -> None:
         """See `Engine`."""
         parameters = dict(self.job.model.network.named_parameters())
         with self._explained():
-            for name, tensor in self.weights.items():
-                parameters[name].copy_(torch.from_numpy(np.array(own_copy(tensor))))
+            weights = own_copy(self.weights)
+        for name, values in weights.items():
+            parameters[name].copy_(torch.tensor(values))
 
     def state(self) -> dict[str, torch.Tensor]:
         """See `Engine`."""
-        moments: State = jax.tree.map(lambda x: torch.tensor(own_copy(x)), self.moments)
+        moments: State = jax.tree.map(torch.tensor, own_copy(self.moments))
         state: dict[str, torch.Tensor] = {"day_steps": moments.day_steps.long()}
         for part in ("mean", "square", "steps"):
             state |= {f"{part}.{name}": tensor for name, tensor in getattr(moments, part).items()}

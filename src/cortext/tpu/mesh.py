@@ -52,9 +52,9 @@ def own_rows(array: jax.Array) -> np.ndarray:
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
-def own_copy(array: jax.Array) -> np.ndarray:
-    """An array that every core has, on this host."""
-    return np.asarray(array.addressable_data(0))
+def own_copy(tree: Any) -> Any:
+    """Arrays that every core has, on this host; all are on the way before one is waited for."""
+    return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
 
 
 def find_own_tpu(place: Place) -> Found:

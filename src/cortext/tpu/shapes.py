@@ -6,6 +6,8 @@ import numpy as np
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
+from cortext.training.batches import TrainBatch
+from cortext.training.engine import Job
 
 BATCHES = 1000
 """Batches of the sampler whose lengths are looked at."""
@@ -37,6 +39,12 @@ class Shapes:
         self.labels = max(1, int(split.n_labels_N.max(initial=0)))
         """Tokens to which every label is padded."""
 
+    @classmethod
+    def of(cls, job: Job) -> Shapes:
+        """Those of a run."""
+        model = job.model.network.config
+        return cls(job.split, job.config.tpu.length_shapes, model.patch_size, model.patch_stride, job.sampler)
+
     def bins(self, indices: np.ndarray) -> int:
         """The length in bins of a batch of the trials of `indices`."""
         return self.padded(int(self._n_bins_N[indices].max()))
@@ -45,6 +53,19 @@ class Shapes:
         """The shortest length that holds `n_bins`; beyond the longest of all, as many times that as are needed."""
         fitting = [length for length in self.all if length >= n_bins]
         return fitting[0] if fitting else self.all[-1] * -(-n_bins // self.all[-1])
+
+    def pad(self, batch: TrainBatch, least: int, cores: int) -> dict[str, np.ndarray]:
+        """A batch of one of the lengths, of `least` trials or more that `cores` share evenly.
+
+        features float32 [B, T, C], day and n_patches int32 [B]; what is added are trials of one patch, all zeros.
+        """
+        n_trials, n_bins, n_features = batch.x_BTC.shape
+        n_rows = -(-max(n_trials, least) // cores) * cores
+        features_BTC = np.zeros((n_rows, self.padded(n_bins), n_features), np.float32)
+        features_BTC[:n_trials, :n_bins] = batch.x_BTC.numpy()
+        day_B, n_patches_B = np.zeros(n_rows, np.int32), np.ones(n_rows, np.int32)
+        day_B[:n_trials], n_patches_B[:n_trials] = batch.day_B.numpy(), batch.n_patches_B.numpy()
+        return {"features": features_BTC, "day": day_B, "n_patches": n_patches_B}
 
     def _whole(self, n_bins_N: np.ndarray) -> np.ndarray:
         """Bins and what is missing to the end of a patch."""

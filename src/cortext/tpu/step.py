@@ -22,9 +22,11 @@ from torchax.interop import call_torch
 
 from cortext.errors import ConfigError
 from cortext.models import build_model
+from cortext.models.precision import uses_bf16
 from cortext.models.xla import tracing
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
+from cortext.tpu.cores import check_shares
 from cortext.tpu.mesh import by_trial, everywhere
 from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
@@ -65,10 +67,10 @@ class Programs:
     ) -> None:
         self.network, self.loss, self.config, self.mesh = network, loss, config, mesh
         self.n_features, self.n_labels, self.on_host = n_features, n_labels, on_host
-        self.bf16 = uses_bf16(config.precision, mesh)
+        self.bf16 = uses_bf16(config.precision, mesh.devices.flat[0].platform, by_torch=False)
         self.optimizer = AdamW(config)
         self._idle: frozenset[str] | None = None  # not known yet
-        check_divides(config, mesh.devices.size)
+        check_shares(config, mesh.devices.size)
         structures(network)
 
     def lower_update(self, n_bins: int) -> Any:
@@ -220,20 +222,6 @@ class Programs:
     def _on_torchax(self, function: Any, key: Array, *arguments: Any) -> Any:
         with torchax.default_env().override_property(prng=key):
             return call_torch(function, *arguments)
-
-
-def uses_bf16(precision: str, mesh: Mesh) -> bool:
-    """Whether matrix products take bfloat16: as told, or (`auto`) on a TPU."""
-    return precision == "bf16" or (precision == "auto" and mesh.devices.flat[0].platform == "tpu")
-
-
-def check_divides(config: TrainConfig, n_cores: int) -> None:
-    """Raise ConfigError for a batch that cannot be shared out evenly."""
-    size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
-    if size % (n_cores * pieces):
-        what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"
-        what += f" and {pieces} accumulation steps" if pieces > 1 else ""
-        raise ConfigError(f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}")
 
 
 def structures(network: nn.Module) -> tuple[Any, Any]:

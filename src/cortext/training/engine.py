@@ -209,7 +209,7 @@ class TorchEngine:
         self.data = Batches(
             job.split, job.layer_of_day, settings.data_transforms, self.host, network.n_patches, resident, extra
         )
-        self.bf16 = uses_bf16(config.precision, self.host)
+        self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=config.loss is None)
 

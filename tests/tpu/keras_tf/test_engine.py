@@ -1,6 +1,7 @@
 """Training on TensorFlow through the trainer: against torch's engine, on one device and on two, on and off."""
 
 import dataclasses
+import inspect
 import json
 
 import numpy as np
@@ -22,6 +23,8 @@ from cortext.training.validate import Validator
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
+
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from cortext.tpu.keras_tf import engine as engine_module
 from cortext.tpu.keras_tf.pipeline import prepare
@@ -131,6 +134,19 @@ def test_the_step_is_compiled_once_for_each_length(packed, tmp_path, one_device,
     assert said[-1].endswith("(3 of at most 3 lengths)")
 
 
+def test_a_trace_for_each_length_is_meant_and_not_warned_of(packed, tmp_path, caplog):
+    """TensorFlow warns twice at most, in this process earlier than here: its message is given once more."""
+    message = "5 out of the last 8 calls to %s triggered tf.function retracing. Tracing is expensive"
+    assert "retracing. Tracing is expensive" in inspect.getsource(polymorphic_function)
+    trainer = Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False)
+    with trainer, trainer.engine.running():
+        tf.get_logger().warning(message, "step")
+        tf.get_logger().warning("of something else")
+    tf.get_logger().warning(message, "another function")
+    told = [record.getMessage() for record in caplog.records if record.name == "tensorflow"]
+    assert told == ["of something else", message % "another function"]
+
+
 def test_a_batch_in_pieces_moves_the_weights_as_a_whole_one(packed, tmp_path, by_torch):
     weights, trainer = trained(configured(gradient_accumulation_steps=3), packed, tmp_path / "run")
     assert trainer.engine.model.accumulation == 3
@@ -166,7 +182,7 @@ def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "batch_size is 6, which 2 cores and gradient_accumulation_steps=2 cannot"),
+        ({"gradient_accumulation_steps": 2}, "batch_size is 6, which 2 cores and 2 accumulation steps cannot"),
         ({"trainable": ["gru.bias_ih_l0", "out"]}, "bias_ih_l0 and gru.bias_hh_l0 only one learns"),
     ],
 )

@@ -9,6 +9,7 @@ B trials, T bins, P patches, V tokens.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import tensorflow as tf
 import torch
 
 from cortext.errors import ConfigError, RunError
+from cortext.models.precision import uses_bf16
+from cortext.tpu.cores import check_shares
 from cortext.tpu.explain import explain
 from cortext.tpu.keras_tf.convert import from_torch, load_optimizer_state, optimizer_state, to_torch
 from cortext.tpu.keras_tf.models import keras_model
@@ -54,15 +57,14 @@ class KerasEngine:
         self.synchronous = not (on_tpu or tf.config.list_logical_devices("GPU"))
         kind = "tpu" if on_tpu else "cpu" if self.synchronous else "cuda"
         self.name = f"{kind} ({self.cores} core{'s' if self.cores != 1 else ''}, tensorflow)"
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and on_tpu)
-        _check_shares(config.dataset.batch_size, self.cores, config.gradient_accumulation_steps)
+        self.bf16 = uses_bf16(config.precision, kind, by_torch=False)
+        check_shares(config, self.cores)
         with self.strategy.scope():
             counts = {"n_days": len(job.model.sessions), "n_classes": len(job.model.inventory)}
             self.model = keras_model(config, n_features=job.split.n_features, bf16=self.bf16, **counts)
             from_torch(self.model, network)
             self.model.optimizer.build(self.model.trainable_variables)
-        patch = (network.config.patch_size, network.config.patch_stride)
-        self.shapes = Shapes(job.split, config.tpu.length_shapes, *patch, job.sampler)
+        self.shapes = Shapes.of(job)
         self.data = Batches(job.split, job.layer_of_day, config, self.shapes)
         self._steps = tf.function(self._replicas_step, autograph=False)
         self._logits = tf.function(self._replicas_logits, autograph=False)
@@ -83,9 +85,11 @@ class KerasEngine:
         before = setting.tensor_float_32_execution_enabled()
         # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it multiplies to bfloat16.
         setting.enable_tensor_float_32_execution(before and self.bf16)
+        tf.get_logger().addFilter(_not_of_retracing)
         try:
             yield
         finally:
+            tf.get_logger().removeFilter(_not_of_retracing)
             setting.enable_tensor_float_32_execution(before)
 
     def batches(self, first: int, end: int) -> Generator[dict[str, Any]]:
@@ -121,18 +125,10 @@ class KerasEngine:
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
         """See `Engine`."""
-        n_trials, n_bins, n_features = batch.x_BTC.shape
-        n_rows = max(self.job.config.dataset.batch_size, -(-n_trials // self.cores) * self.cores)
-        x_BTC = np.zeros((n_rows, self.shapes.padded(n_bins), n_features), dtype=np.float32)
-        x_BTC[:n_trials, :n_bins] = batch.x_BTC.numpy()
-        numbers = {"day": batch.day_B, "n_patches": batch.n_patches_B}
-        rows = {name: np.zeros(n_rows, dtype=np.int32) for name in numbers}
-        for name, values_B in numbers.items():
-            rows[name][:n_trials] = values_B.numpy()
+        padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, self.cores)
         with self._explained():
-            logits = self._logits(self._shared({"features": x_BTC} | rows))
-        logits_BPV = torch.from_numpy(self._rows(logits))
-        return logits_BPV[:n_trials, : self.job.model.network.n_patches(n_bins)]
+            logits_BPV = torch.from_numpy(self._rows(self._logits(self._shared(padded))))
+        return logits_BPV[: len(batch), : self.job.model.network.n_patches(batch.x_BTC.shape[1])]
 
     def gather_weights(self) -> None:
         """See `Engine`."""
@@ -183,9 +179,6 @@ class KerasEngine:
             raise told from error
 
 
-def _check_shares(size: int, cores: int, pieces: int) -> None:
-    """Raise ConfigError for a batch that cannot be dealt out evenly: shapes are the same on all cores."""
-    if size % (cores * pieces):
-        shared = f"{cores} core{'s' if cores > 1 else ''} and gradient_accumulation_steps={pieces}"
-        what = f"dataset.batch_size is {size}, which {shared} cannot share"
-        raise ConfigError(what, fix=f"make it a multiple of {cores * pieces}")
+def _not_of_retracing(record: logging.LogRecord) -> bool:
+    """All messages but the warning of many traces: a step for each length is meant, and `update` says how many."""
+    return "retracing" not in record.getMessage()
