@@ -39,6 +39,8 @@ AVERAGED, AVERAGED_FUSED, TEXTS = "ensemble, n-gram", "ensemble, n-gram and LLM 
 WORD_SCORES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
 LLM_WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)
+BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
+"""Of averages: runs that do not agree on a frame leave their mean surer of the blank than each is."""
 LIST_LENGTH = 50
 """Sentences that the large model ranks."""
 
@@ -102,9 +104,11 @@ class Bench:
             ways[FUSED] = self._decoded(child, FUSED, fused)
         if self.materials.averaged is not None:
             with self._worker("averaged", self.materials.averaged) as child:
-                ways[AVERAGED] = self._decoded(child, AVERAGED, [best])
+                averaged = [best | settings for settings in _grid(blank_penalty=BLANK_PENALTIES)]
+                ways[AVERAGED] = self._decoded(child, AVERAGED, averaged)
             with self._worker("averaged_fused", self.materials.averaged, self.llm) as child:
-                ways[AVERAGED_FUSED] = self._decoded(child, AVERAGED_FUSED, [ways[FUSED]["settings"]])
+                penalty = {"blank_penalty": ways[AVERAGED]["settings"]["blank_penalty"]}
+                ways[AVERAGED_FUSED] = self._decoded(child, AVERAGED_FUSED, [ways[FUSED]["settings"] | penalty])
         if self.materials.texts is not None:
             ways[TEXTS] = self._voted(self.materials.texts)
         for name, way in ways.items():

@@ -18,8 +18,7 @@ from cortext.bench.posteriors import INVENTORY
 from cortext.bench.searcher import Missing
 from cortext.bench.worker import own_stdout, serve
 from cortext.decoding import Decoder, DecoderOptions, NBest
-from cortext.decoding.engine import Hook
-from cortext.decoding.llm.fusion import Fusion, FusionStats
+from cortext.decoding.llm.fusion import FusionStats
 from cortext.decoding.llm.large_model import LanguageReader, ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.options import Hypothesis
@@ -30,17 +29,11 @@ Read = list[list[tuple[Hypothesis, TextScore]]]
 
 
 class CountingReader(LanguageReader):
-    """A large model that counts the tokens that it reads."""
+    """A large model that counts the tokens of the lists that it ranks, too."""
 
-    def __init__(self, reader: LanguageReader) -> None:
-        super().__init__(reader.lm)
-        self.fused, self.ranked_tokens = FusionStats(), 0
-
-    def hook(self, options: DecoderOptions, context: str) -> Hook | None:
-        """See `LanguageReader.hook`."""
-        if not options.llm.weight or options.llm.mode != "fusion":
-            return None
-        return Fusion(self.lm, options, context, self.fused)
+    def start(self) -> None:
+        """Count from nothing."""
+        self.fusion, self.ranked_tokens = FusionStats(), 0
 
     def read(self, lists: Sequence[NBest], options: DecoderOptions, context: str = "") -> Read:
         """See `LanguageReader.read`."""
@@ -57,7 +50,7 @@ class Worker:
         with np.load(posteriors) as arrays:
             self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
         self.decoder = Decoder.from_dir(lm)
-        self.reader = CountingReader(LanguageReader.load(llm, device="cpu")) if llm else None
+        self.reader = CountingReader.load(llm, device="cpu") if llm else None
         self.facts = {"memory_loaded": memory(), "model": self.reader.describe() if self.reader else None}
 
     def decode(
@@ -72,7 +65,7 @@ class Worker:
         fuses = self.reader is not None and options.llm.mode == "fusion"
         searching = decoder.with_llm(self.reader if fuses else None)
         if self.reader:
-            self.reader.fused, self.reader.ranked_tokens = FusionStats(), 0
+            self.reader.start()
         clock, processor = time.perf_counter(), time.process_time()
         texts, failed = [], []
         for number in chosen:
@@ -94,6 +87,7 @@ class Worker:
         """Decode and have the large model read the lists once, then rank by each of some settings: their sentences."""
         assert self.reader
         decoder = self.decoder.with_options(**settings)
+        self.reader.start()
         lists = [decoder.decode(self.utterances[number], INVENTORY) for number in chosen]
         read = self.reader.read(lists, decoder.options)
         options = [decoder.options.changed(one) for one in tried]
@@ -103,7 +97,7 @@ class Worker:
         """Tokens that the large model read; what it would have read in the search had it begun anew at each look."""
         if self.reader is None:
             return {"read": 0, "from_scratch": 0}
-        fused, at_end = self.reader.fused, self.reader.ranked_tokens
+        fused, at_end = self.reader.fusion, self.reader.ranked_tokens
         return {"read": fused.evaluated + at_end, "from_scratch": fused.from_scratch + at_end}
 
 
