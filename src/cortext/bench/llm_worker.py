@@ -33,7 +33,8 @@ class CountingReader(LanguageReader):
 
     def start(self) -> None:
         """Count from nothing."""
-        self.fusion, self.ranked_tokens = FusionStats(), 0
+        self.fusion = FusionStats()
+        self.ranked_tokens = 0
 
     def read(self, lists: Sequence[NBest], options: DecoderOptions, context: str = "") -> Read:
         """See `LanguageReader.read`."""

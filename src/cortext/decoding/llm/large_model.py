@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
@@ -33,7 +33,7 @@ class LanguageReader:
         self.fusion = FusionStats()
 
     @classmethod
-    def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> LanguageReader:
+    def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> Self:
         """The model of a directory or of the Hugging Face Hub; arguments and errors are those of `CausalLM.load`."""
         return cls(CausalLM.load(name, lora, device))
 
