@@ -94,6 +94,7 @@ def test_a_run_killed_at_ten_moments_ends_as_an_undisturbed_one(config, recordin
 
     process = start(tmp_path / "config.yaml", recordings, run)
     assert process.wait(400) == ""
+    assert process.process.exitcode == 0
     for name in ("model.safetensors", "train_state/state.safetensors"):
         expected, found = load_file(undisturbed / name), load_file(run / name)
         assert expected.keys() == found.keys()
