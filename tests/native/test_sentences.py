@@ -176,9 +176,9 @@ def test_time_grows_with_the_length_only():
         scores_PV = scores_PV.copy()
         best = math.inf
         for _ in range(5):
-            start = time.thread_time()
+            start = time.perf_counter()
             found = native(sentences, scores_PV, DecoderOptions(), RELEASE)
-            best = min(best, time.thread_time() - start)
+            best = min(best, time.perf_counter() - start)
         assert all(len(spans) == n_words for _, _, spans in found)
         return best
 
@@ -196,9 +196,9 @@ def test_one_frame_that_contradicts_a_long_sentence_changes_it_by_that_frame():
 def test_a_long_utterance_full_of_contradictions_takes_no_longer_than_a_moment():
     sentences, scores_PV = long_utterance(300, 20)
     scores_PV[np.random.default_rng(0).random(scores_PV.shape) < 0.1] = -1000.0
-    start = time.thread_time()
+    start = time.perf_counter()
     found = native(sentences, scores_PV, DecoderOptions(), RELEASE)
-    assert time.thread_time() - start < 3  # 0.05 s; exactly it would take a minute
+    assert time.perf_counter() - start < 3  # 0.05 s; exactly it would take a minute
     assert all(score > -1e5 and len(spans) == 300 for score, _, spans in found)
 
 

@@ -161,7 +161,7 @@ def test_ctrl_c_is_heard_while_the_database_works(tmp_path, ctrl_c):
         started = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             database.run("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b")
-        assert time.monotonic() - started < 60  # at once; the query takes much longer
+        assert time.monotonic() - started < 10
 
 
 def test_work_that_misses_the_first_requests_to_stop_is_asked_again(ctrl_c):
