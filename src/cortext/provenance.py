@@ -13,14 +13,14 @@ from typing import Any
 import cortext
 
 PACKAGES = ("cortext", "torch", "numpy", "safetensors", "rapidfuzz")
-OF_OTHER_ENGINES = ("jax", "jaxlib", "torchax", "tensorflow", "keras")
+OF_EXTRAS = ("jax", "jaxlib", "torchax", "tensorflow", "keras", "transformers", "tokenizers")
 """Named where they have been imported."""
 
 
 def provenance() -> dict[str, Any]:
     """Versions of what decides a result, the git commit where cortext runs from a checkout, machine and time (UTC)."""
     versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
-    versions |= {name: sys.modules[name].__version__ for name in OF_OTHER_ENGINES if sys.modules.get(name)}
+    versions |= {name: sys.modules[name].__version__ for name in OF_EXTRAS if sys.modules.get(name)}
     return {
         "versions": versions,
         "commit": git_commit(),

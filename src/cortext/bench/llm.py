@@ -36,7 +36,7 @@ RESAMPLES = 2000
 LEXICON, NGRAM, RESCORED, FUSED = "no language model", "n-gram", "n-gram, ranked by the LLM", "n-gram and LLM fused"
 AVERAGED, AVERAGED_FUSED, TEXTS = "ensemble, n-gram", "ensemble, n-gram and LLM fused", "ensemble of texts"
 
-WORD_SCORES = (-2.0, -1.0, 0.0, 1.0, 2.0)
+WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
 LLM_WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)
 BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
@@ -97,9 +97,11 @@ class Bench:
         best = ways[NGRAM]["settings"]
         with self._worker("ranked", log_probs, self.llm) as child:
             ways[RESCORED] = self._reranked(child, best)
-            model = child.loaded["model"]
-        fused = _grid(llm=[{"mode": "fusion", "weight": weight} for weight in LLM_WEIGHTS], lm_weight=_near(best))
-        fused = [best | settings for settings in fused]
+            model, versions = child.loaded["model"], child.loaded["versions"]
+        # Lists are ranked by many settings at no cost, a search with a large model is made anew for each: it takes the
+        # weight of both language models and what a word scores from there.
+        both = {name: ways[RESCORED]["settings"][name] for name in ("lm_weight", "word_score")}
+        fused = [best | both | settings for settings in _grid(llm=_weights("fusion"))]
         with self._worker("fused", log_probs, self.llm) as child:
             ways[FUSED] = self._decoded(child, FUSED, fused)
         if self.materials.averaged is not None:
@@ -113,7 +115,7 @@ class Bench:
             ways[TEXTS] = self._voted(self.materials.texts)
         for name, way in ways.items():
             way["difference"] = self._difference(name)
-        return {"ways": ways, "model": model}
+        return {"ways": ways, "model": model, "provenance": provenance() | {"versions": versions}}
 
     def _worker(self, name: str, log_probs: Sequence[np.ndarray], llm: str | None = None) -> Child:
         path = self.cache / f"{name}.npz"
@@ -133,11 +135,7 @@ class Bench:
     def _reranked(self, child: Child, best: Settings) -> dict[str, Any]:
         """The same, where lists need not be made again for other weights."""
         searched = best | {"nbest": LIST_LENGTH}
-        tried = _grid(
-            llm=[{"mode": "rescore", "weight": weight} for weight in LLM_WEIGHTS],
-            lm_weight=_near(best),
-            word_score=WORD_SCORES,
-        )
+        tried = _grid(llm=_weights("rescore"), lm_weight=_near(best), word_score=WORD_SCORES)
         self.stage(f"{RESCORED}: choosing one of {len(tried)} settings")
         found = child.ask("rerank", settings=searched, tried=tried, chosen=self.tuning)["texts"]
         chosen = self._fewest(tried, found)
@@ -188,6 +186,10 @@ def _grid(**values: Sequence[Any]) -> list[Settings]:
     return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
+def _weights(mode: str) -> list[Settings]:
+    return [{"mode": mode, "weight": weight} for weight in LLM_WEIGHTS]
+
+
 def _near(best: Settings) -> list[float]:
     """Weights of both language models together, from the n-gram's own to half as much again."""
     return [best["lm_weight"] * factor for factor in (1.0, 1.25, 1.5)]
@@ -199,4 +201,4 @@ def bench_llm(
     """Compare the ways; see the module. Returns what `--json` prints."""
     bench = Bench(materials, lm, llm, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
-    return {**bench.run(), "input": facts, "lm": str(lm), "provenance": provenance()}
+    return {"input": facts, "lm": str(lm), **bench.run()}

@@ -23,6 +23,7 @@ from cortext.decoding.llm.large_model import LanguageReader, ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.options import Hypothesis
 from cortext.errors import CortextError
+from cortext.provenance import provenance
 
 Read = list[list[tuple[Hypothesis, TextScore]]]
 """The hypotheses of each utterance with what the large model says of them."""
@@ -52,7 +53,8 @@ class Worker:
             self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
         self.decoder = Decoder.from_dir(lm)
         self.reader = CountingReader.load(llm, device="cpu") if llm else None
-        self.facts = {"memory_loaded": memory(), "model": self.reader.describe() if self.reader else None}
+        model = self.reader.describe() if self.reader else None
+        self.facts = {"memory_loaded": memory(), "model": model, "versions": provenance()["versions"]}
 
     def decode(
         self, settings: Mapping[str, Any], chosen: Sequence[int], ranked: Mapping[str, Any] | None = None
