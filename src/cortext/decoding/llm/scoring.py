@@ -76,7 +76,7 @@ def score_tokens(
     for tokens in sequences:
         lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
     rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
-    with lm.lock, torch.inference_mode(), _explained(lm):
+    with lm.lock, torch.inference_mode(), explained_pass(lm):
         return _score_rows(lm, prefix, rows, batch_tokens)
 
 
@@ -145,7 +145,7 @@ def _score_rows(
 
 
 @contextmanager
-def _explained(lm: CausalLM) -> Iterator[None]:
+def explained_pass(lm: CausalLM) -> Iterator[None]:
     """A context in which a model that fails, in whatever way, raises a LanguageModelError."""
     try:
         yield
