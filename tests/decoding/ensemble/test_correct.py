@@ -1,12 +1,16 @@
 """Generative correction: the model's word counts, but only about words that were heard."""
 
+import itertools
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine
 from cortext.decoding.ensemble.candidates import weighted
-from cortext.decoding.ensemble.correct import LargeCorrector, prompt_for
+from cortext.decoding.ensemble.correct import LargeCorrector, prompt_for, written
+from cortext.decoding.ensemble.network import NULL, build_network
 from cortext.errors import DecodingError, LanguageModelError
 
 WORDS = ["how", "are", "you", "who", "our", "today", "to", "day", "i", "a"]
@@ -18,8 +22,8 @@ class Table:
     def __init__(self, log_probs=(), other=-50.0, answer=""):
         self.log_probs, self.other, self.answer, self.asked = dict(log_probs), other, answer, []
 
-    def score(self, prompt, texts):
-        self.asked += texts
+    def score(self, prompt, texts, whole=True):
+        self.asked += texts if whole else []
         return [self.log_probs.get(text, self.other) for text in texts]
 
     def write(self, prompt, most_words):
@@ -73,7 +77,7 @@ def test_only_free_lets_the_model_write_what_nobody_heard():
 
 def test_a_model_that_fails_loses_no_sentence():
     class Failing(Table):
-        def score(self, prompt, texts):
+        def score(self, prompt, texts, whole=True):
             raise LanguageModelError("not enough memory for a single sentence", where="tiny")
 
     found = correct(["a", "b", "a"], Failing())
@@ -84,6 +88,54 @@ def test_a_model_that_fails_loses_no_sentence():
 def test_it_needs_a_model():
     with pytest.raises(DecodingError, match="correct needs a large language model; give one with --llm"):
         correct(["a"], None)
+
+
+sentences = st.lists(st.sampled_from("abcd"), max_size=4).map(" ".join)
+
+
+def network_of(texts):
+    return build_network(weighted(Candidates.of(texts), EnsembleOptions()))
+
+
+def paths_of(slots):
+    """Every sentence that can be read off a network."""
+    return {tuple(word for word in path if word != NULL) for path in itertools.product(*(slot.votes for slot in slots))}
+
+
+@given(st.lists(sentences, min_size=1, max_size=4))
+def test_few_paths_are_all_found_and_the_model_is_not_asked_for_beginnings(texts):
+    slots, options, llm = network_of(texts), EnsembleOptions(candidates=1000), Words({})
+    assert set(written("", slots, options, llm)) == paths_of(slots)
+    assert not llm.n_beginnings
+
+
+@given(st.lists(sentences, min_size=1, max_size=4), st.integers(1, 3), st.sampled_from([0.0, 0.1, 10.0]))
+def test_whatever_the_model_likes_it_stays_on_the_network(texts, most, llm_weight):
+    slots, options = network_of(texts), EnsembleOptions(candidates=most, llm_weight=llm_weight)
+    found = written("", slots, options, Words({"a": -1.0, "foreign": 0.0}))
+    assert 1 <= len(found) <= most
+    assert set(found) <= paths_of(slots)
+
+
+class Words(Table):
+    """A model to which every word has its own log-probability: the best beginnings make the best sentence."""
+
+    n_beginnings = 0
+
+    def score(self, prompt, texts, whole=True):
+        self.n_beginnings += 0 if whole else len(texts)
+        return [sum(self.log_probs.get(word, -5.0) for word in text.split()) for text in texts]
+
+
+def test_the_model_leads_the_search_to_what_the_votes_alone_would_not_keep():
+    # six places with a word of two votes and one of a single vote: 64 paths, of which the model wants the rarest
+    heard = [" ".join(f"{name}{n}" for n in "abcdef") for name in ("x", "x", "y")]
+    llm = Words({f"y{n}": -0.5 for n in "abcdef"})
+    options = EnsembleOptions(candidates=2, llm_weight=1.0)
+    best, _ = written("", network_of(heard), options, llm)
+    assert best == tuple(f"y{n}" for n in "abcdef")  # -0.5 - 2/3 a word against -5 - 1/3
+    best, _ = written("", network_of(heard), EnsembleOptions(candidates=2, llm_weight=0.0), llm)
+    assert best == tuple(f"x{n}" for n in "abcdef")
 
 
 @pytest.fixture(scope="module")
@@ -102,27 +154,53 @@ def test_scores_are_those_of_a_plain_loop(tiny):
     lm = tiny.lm
     (found,) = tiny.score("Which?", ["how are you"])
     before = [lm.tokenizer.bos_token_id, *lm.tokenizer.encode("Which?\nSentence:", add_special_tokens=False)]
-    tokens = lm.tokenizer.encode(" how are you", add_special_tokens=False)
-    expected = 0.0
+    tokens = [*lm.tokenizer.encode(" how are you", add_special_tokens=False), lm.tokenizer.eos_token_id]
+    expected = []
     for n, token in enumerate(tokens):
         with torch.no_grad():
             logits_V = lm.network(torch.tensor([before + tokens[:n]])).logits[0, -1]
-        expected += float(logits_V.log_softmax(-1)[token])
-    assert found == pytest.approx(expected, abs=1e-3)
+        expected.append(float(logits_V.log_softmax(-1)[token]))
+    assert found == pytest.approx(sum(expected), abs=1e-3)
+    # a beginning does not end
+    (beginning,) = tiny.score("Which?", ["how are you"], whole=False)
+    assert beginning == pytest.approx(sum(expected[:-1]), abs=1e-3)
+    assert tiny.score("Which?", [""], whole=False) == [0.0]
 
 
-def test_what_a_model_chooses_is_made_of_words_that_were_heard(tiny):
-    dice = random.Random(0)
-    trials = []
+def test_what_a_model_writes_can_hold_no_word_that_was_not_heard(tiny):
+    # the votes count next to nothing, and there are far more paths than the search keeps
+    options = EnsembleOptions(method="correct", llm_weight=1000, candidates=3)
+    dice, recombined = random.Random(0), 0
     for number in range(12):
-        heard = [" ".join(dice.choices(WORDS, k=dice.randint(0, 5))) for _ in range(3)]
-        trials.append(Candidates.of(heard, id=number))
-    combined = combine(trials, EnsembleOptions(method="correct", llm_weight=5), llm=tiny)
-    for found, trial in zip(combined, trials, strict=True):
+        heard = [" ".join(dice.choices(WORDS, k=dice.randint(0, 6))) for _ in range(4)]
+        trial = Candidates.of(heard, id=number)
+        (found,) = combine([trial], options, llm=tiny)
         assert found.degraded is None
-        assert set(found.words) <= {word for words in trial.best for word in words}
-    seen = [found.words in trial.best for found, trial in zip(combined, trials, strict=True)]
-    assert not all(seen)  # some were recombined
+        assert found.words in paths_of(network_of(heard))
+        recombined += found.words not in trial.best
+    assert recombined
+
+
+def test_with_room_for_all_paths_the_one_that_the_model_likes_best_wins(tiny):
+    heard = ["how are you", "who our you today", "are today"]
+    trial = Candidates.of(heard)
+    (found,) = combine([trial], EnsembleOptions(method="correct", llm_weight=1000, candidates=1000), llm=tiny)
+    prompt = prompt_for(weighted(trial, EnsembleOptions()))
+    paths = sorted(paths_of(network_of(heard)))
+    scores = dict(zip(paths, tiny.score(prompt, [" ".join(words) for words in paths]), strict=True))
+    assert scores[found.words] == pytest.approx(max(scores.values()), abs=0.02)  # an expected error weighs 0.001
+
+
+def test_a_model_that_fails_in_writing_loses_no_sentence(tiny, monkeypatch):
+    def fail(*arguments, **more):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(tiny.lm.network, "generate", fail)
+    options = EnsembleOptions(method="correct", free=True)
+    (found,) = combine([Candidates.of(["a", "b", "b"])], options, llm=tiny)
+    assert found.text == "b"
+    assert found.degraded.startswith("no large model: ")
+    assert "not enough memory for a single sentence" in found.degraded
 
 
 def test_free_answers_come_from_the_model(tiny):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
 from cortext.decoding.ensemble.candidates import Weighted, weighted
 from cortext.decoding.ensemble.network import NULL, build_network
-from cortext.decoding.ensemble.rover import best_paths, vote, vote_with_lm, word_scores
+from cortext.decoding.ensemble.rover import vote, vote_with_lm, word_scores
 from cortext.text.metrics import edit_counts
 
 PLAIN = EnsembleOptions()
@@ -143,19 +143,6 @@ def test_the_order_of_systems_of_different_weights_does_not_matter(texts):
     options = EnsembleOptions(weights=tuple(weight[text] for text in texts))
     same = network_of(*weight, options=EnsembleOptions(weights=tuple(weight.values())))
     assert votes_of(network_of(*texts, options=options)) == [slot.votes for slot in same]
-
-
-@given(networks, st.integers(1, 6), st.sampled_from([1.0, 0.5, 2.0]))
-def test_best_paths_are_those_of_all_paths(pairs, n, null_weight):
-    options = EnsembleOptions(null_weight=null_weight)
-    slots = build_network(candidates_of(pairs))
-    scores = {}
-    for words, score in all_paths(slots, options):
-        scores[words] = max(score, scores.get(words, -math.inf))
-    found = best_paths(slots, options, n)
-    assert len(found) == len(set(found)) == min(n, len(scores))
-    expected = sorted(scores.values(), reverse=True)[:n]
-    assert [scores[words] for words in found] == pytest.approx(expected)
 
 
 @given(networks, tables, st.sampled_from([0.1, 1.0]), st.sampled_from([-1.0, 0.0, 2.0]))

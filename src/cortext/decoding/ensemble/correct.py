@@ -1,7 +1,7 @@
 """Generative correction: a large language model reads what the systems heard, and says what it was.
 
-What it may say is held to the hypotheses: every sentence of theirs and the best paths through their word transition
-network are scored, given the prompt, and one of them is the result. Only `free` lets it write by itself.
+What it may say is held to the hypotheses: it chooses word by word, and at each place only among the words that the
+hypotheses' transition network has there. Only `free` lets it write by itself.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from cortext.decoding.ensemble.candidates import Weighted
 from cortext.decoding.ensemble.mbr import least_risk, risks
-from cortext.decoding.ensemble.network import Slot
+from cortext.decoding.ensemble.network import NULL, Slot
 from cortext.decoding.ensemble.options import EnsembleOptions
-from cortext.decoding.ensemble.rover import best_paths
+from cortext.errors import LanguageModelError
 from cortext.text.normalize import normalize
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ IN_PROMPT = 10
 class Corrector(Protocol):
     """What asks a large language model."""
 
-    def score(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """Natural-log probability of each text as the answer to the prompt."""
+    def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
+        """Natural-log probability of each text as the answer to the prompt, or (not `whole`) as its beginning."""
 
     def write(self, prompt: str, most_words: int) -> str:
         """The model's own answer."""
@@ -51,7 +51,7 @@ def prompt_for(candidates: Sequence[Weighted]) -> str:
 def correct(
     candidates: Sequence[Weighted], slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
 ) -> tuple[str, ...]:
-    """The candidate or path of the network with the highest llm_weight * log P(text | prompt) - risk.
+    """The sentence with the highest llm_weight * log P(text | prompt) - risk, of the candidates and `written` ones.
 
     The risk is the word errors to be expected (`mbr.risks`), so that a weight of 0 leaves minimum Bayes risk over
     candidates and paths. With `free` what the model writes, normalised; where it writes nothing, as without a model.
@@ -59,13 +59,38 @@ def correct(
     prompt = prompt_for(candidates)
     if options.free:
         longest = max(len(candidate.words) for candidate in candidates)
-        written = tuple(normalize(llm.write(prompt, longest)).split())
-        return written or candidates[least_risk(candidates)].words
+        answer = tuple(normalize(llm.write(prompt, longest)).split())
+        return answer or candidates[least_risk(candidates)].words
     own = [candidate.words for candidate in candidates]
-    texts = list(dict.fromkeys([*own, *best_paths(slots, options, options.candidates)]))
+    texts = list(dict.fromkeys([*own, *written(prompt, slots, options, llm)]))
     log_probs = llm.score(prompt, [" ".join(words) for words in texts])
     scores = options.llm_weight * np.array(log_probs) - risks(texts, candidates)
     return texts[int(np.argmax(scores >= scores.max() - 1e-9))]
+
+
+def written(prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector) -> list[tuple[str, ...]]:
+    """At most `candidates` sentences that the model writes along the network: a beam search, place by place.
+
+    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did not get: the errors to
+    be expected if the alignment is right. Where there are no more paths than that, all are found and nothing is asked.
+    """
+    beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the errors to be expected so far
+    for slot in slots:
+        longer: dict[tuple[str, ...], float] = {}
+        for words, errors in beginnings.items():
+            for word, votes in slot.votes.items():
+                text = words if word == NULL else (*words, word)
+                longer[text] = min(longer.get(text, np.inf), errors + 1 - votes)
+        beginnings = longer
+        if len(longer) > options.candidates:
+            log_probs = llm.score(prompt, [" ".join(words) for words in longer], whole=False)
+            scored = {
+                words: options.llm_weight * log_prob - errors
+                for (words, errors), log_prob in zip(longer.items(), log_probs, strict=True)
+            }
+            best = sorted(scored, key=lambda words: -scored[words])[: options.candidates]
+            beginnings = {words: longer[words] for words in best}
+    return list(beginnings)
 
 
 class LargeCorrector:
@@ -73,24 +98,41 @@ class LargeCorrector:
 
     def __init__(self, lm: CausalLM) -> None:
         self.lm = lm
-        self._known: dict[tuple[str, str], float] = {}
+        self._known: dict[tuple[str, str, bool], float] = {}
 
-    def score(self, prompt: str, texts: Sequence[str]) -> list[float]:
-        """As `Corrector` has it; what was scored before is remembered, so that weights can be fitted."""
-        from cortext.decoding.llm.scoring import score_texts
+    def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
+        """As `Corrector` has it; what was scored before is remembered, so that weights can be fitted.
 
-        new = [text for text in texts if (prompt, text) not in self._known]
+        A whole answer ends with the token that ends what the model writes; else what breaks off would score higher.
+        """
+        new = list(dict.fromkeys(text for text in texts if (prompt, text, whole) not in self._known))
         if new:
-            scored = score_texts(self.lm, new, context=self.context(prompt))
-            self._known |= {(prompt, text): score.log_prob for text, score in zip(new, scored, strict=True)}
-        return [self._known[prompt, text] for text in texts]
+            log_probs = self._scored(prompt, new, whole)
+            self._known |= {(prompt, text, whole): found for text, found in zip(new, log_probs, strict=True)}
+        return [self._known[prompt, text, whole] for text in texts]
+
+    def _scored(self, prompt: str, texts: Sequence[str], whole: bool) -> list[float]:
+        from cortext.decoding.llm.scoring import score_tokens
+
+        lm, context = self.lm, self.context(prompt)
+        last = lm.end if lm.end is not None else lm.tokenizer.eos_token_id
+        ending = (last,) if whole and last is not None else ()
+        answers = [(*lm.tokens(text, context), *ending) for text in texts]
+        prefix = lm.prefix(context)
+        if len(prefix) + max(map(len, answers)) > lm.window:
+            fix = "use a model with a longer window"
+            raise LanguageModelError("the prompt and a sentence are longer than its window", where=lm.name, fix=fix)
+        found = score_tokens(lm, prefix, [answer for answer in answers if answer])
+        return [found[answer] if answer else 0.0 for answer in answers]
 
     def write(self, prompt: str, most_words: int) -> str:
-        """Greedy generation up to the end of the line."""
+        """Greedy generation up to the end of the line. Raises LanguageModelError where the model fails."""
         import torch
 
+        from cortext.decoding.llm.scoring import explained_pass
+
         tokens = torch.tensor([self.lm.prefix(self.context(prompt))], device=self.lm.device)
-        with self.lm.lock, torch.inference_mode():
+        with explained_pass(self.lm), self.lm.lock, torch.inference_mode():
             found = self.lm.network.generate(
                 tokens,
                 attention_mask=torch.ones_like(tokens),
@@ -98,8 +140,8 @@ class LargeCorrector:
                 max_new_tokens=min(4 * most_words + 16, self.lm.window - tokens.shape[1]),
                 pad_token_id=self.lm.start,
             )
-        written: str = self.lm.tokenizer.decode(found[0, tokens.shape[1] :], skip_special_tokens=True)
-        return next((line for line in written.splitlines() if line.strip()), "")
+        answer: str = self.lm.tokenizer.decode(found[0, tokens.shape[1] :], skip_special_tokens=True)
+        return next((line for line in answer.splitlines() if line.strip()), "")
 
     def context(self, prompt: str) -> str:
         """The prompt as the model was taught to read it, and the beginning of its answer."""

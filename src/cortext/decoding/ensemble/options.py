@@ -48,7 +48,7 @@ class EnsembleOptions:
     mean: str = "arithmetic"
     """average: of the probabilities, or (`geometric`) of their logarithms."""
     candidates: int = 20
-    """correct: so many recombinations of the words at most, besides the systems' own sentences."""
+    """correct: so many recombinations of the words at most, besides the systems' own sentences; its search's beam."""
     llm_weight: float = 0.02
     """correct: factor on the large model's log-probability; one word error to be expected costs 1."""
     free: bool = False

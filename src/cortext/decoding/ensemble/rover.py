@@ -77,20 +77,6 @@ def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> 
     return max(ends, key=lambda end: end[0])[1]
 
 
-def best_paths(slots: Sequence[Slot], options: EnsembleOptions, n: int) -> list[tuple[str, ...]]:
-    """The `n` sentences of a network with the highest products of scores, best first, each once."""
-    beginnings: dict[tuple[str, ...], float] = {(): 0.0}
-    for slot in slots:
-        longer: dict[tuple[str, ...], float] = {}
-        shares = _log_shares(slot, options)
-        for words, score in beginnings.items():
-            for word, log_share in shares.items():
-                text = words if word == NULL else (*words, word)
-                longer[text] = max(longer.get(text, -math.inf), score + log_share)
-        beginnings = dict(sorted(longer.items(), key=lambda item: -item[1])[:n])
-    return list(beginnings)
-
-
 def _log_shares(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
     """Logarithms of the scores, which are made to add up to 1; a score of 0 counts as next to nothing."""
     scores = {word: max(score, 1e-12) for word, score in word_scores(slot, options).items()}
