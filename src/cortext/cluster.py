@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cortext.errors import ConfigError, RunError
+from cortext.errors import ConfigError, RunError, first_line
 from cortext.extras import need
 
 
@@ -65,11 +65,6 @@ def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.leave()
-
-
-def first_line(error: Exception) -> str:
-    """What an error says in its first line."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _check_reachable(address: str, patience_s: float = 5) -> None:

@@ -75,3 +75,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of any library says in its first line, without the stop; its kind where it says nothing."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cortext.cluster import first_line, joined
+from cortext.cluster import joined
 from cortext.decoding import Decoder, DecoderOptions, NBest
-from cortext.errors import CortextError, RunError
+from cortext.errors import CortextError, RunError, first_line
 from cortext.text.phonemes import Inventory
 
 if TYPE_CHECKING:

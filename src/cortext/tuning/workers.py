@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from cortext.cluster import Cluster, first_line
+from cortext.cluster import Cluster
+from cortext.errors import first_line
 from cortext.processes import interrupts
 from cortext.tuning.trial import Outcome, Work, run_trial
 

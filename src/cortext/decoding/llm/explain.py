@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from cortext.errors import CortextError, LanguageModelError
+from cortext.errors import CortextError, LanguageModelError, first_line
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded")
@@ -85,9 +85,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says in its first line, without the stop; its kind where it says nothing."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from cortext.decoding.llm.explain import first_line, out_of_memory
-from cortext.errors import LanguageModelError
+from cortext.decoding.llm.explain import out_of_memory
+from cortext.errors import LanguageModelError, first_line
 
 if TYPE_CHECKING:
     from cortext.decoding.engine import LiveBatch

@@ -10,12 +10,11 @@ from typing import Any, Self
 
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
-from cortext.decoding.llm.explain import first_line
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
-from cortext.errors import LanguageModelError
+from cortext.errors import LanguageModelError, first_line
 
 LISTS_AT_ONCE = 16
 """So many lists are ranked together; where that fails, each by itself."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from cortext.decoding.llm.explain import explained, first_line, out_of_memory
+from cortext.decoding.llm.explain import explained, out_of_memory
 from cortext.decoding.llm.room import check_room
-from cortext.errors import LanguageModelError
+from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 
 SENTENCE_END = "sentence_end"

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cortext.decoding.llm.explain import first_line, out_of_memory
+from cortext.decoding.llm.explain import out_of_memory
 from cortext.decoding.llm.model import CausalLM
-from cortext.errors import CortextError, LanguageModelError
+from cortext.errors import CortextError, LanguageModelError, first_line
 
 STOPS = ".?!"
 LOGITS_BYTES = 64 << 20
