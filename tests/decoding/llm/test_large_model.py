@@ -209,6 +209,47 @@ def test_lists_that_the_model_fails_on_are_the_n_grams_and_say_so(
     )
 
 
+class Panic(BaseException):
+    """As compiled Rust raises it: no `Exception`."""
+
+
+@pytest.mark.parametrize("what", ["tokenizer", "network"])
+def test_a_panic_in_compiled_code_fails_the_same_way(tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, what: str):
+    def panics(*_: object, **__: object) -> None:
+        raise Panic("index out of bounds")
+
+    where = tiny.lm if what == "tokenizer" else tiny.lm.body
+    monkeypatch.setattr(where, "_encode" if what == "tokenizer" else "forward", panics)
+    given = lists(2)
+    found = tiny.rank(given, options())
+    assert found == given
+    assert all("index out of bounds" in (nbest.degraded or "") for nbest in found)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_ends_it(tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]):
+    def ends(**_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(tiny.lm.body, "forward", ends)
+    with pytest.raises(end):
+        tiny.rank(lists(2), options())
+
+
+def test_lists_without_sentences_stay_so(tiny: LanguageReader):
+    full = lists(1)[0]
+    empty, ranked = tiny.rank([NBest([], "lost"), full], options())
+    assert (len(empty), empty.degraded) == (0, "lost")
+    assert ranked == tiny.rank([full], options())[0]
+    assert tiny.rank([], options()) == []
+
+
+def test_what_the_n_gram_holds_for_impossible_does_not_count_at_a_weight_of_one(reader: LanguageReader):
+    unknown = NBest([Hypothesis("a b", -math.inf, -10.0, -math.inf), LIST[1]])
+    (found,) = reader.rank([unknown], options(weight=1.0))
+    assert scores(found) == pytest.approx({"a b": -5 + 2 * -6 + 0.5, "a c d": -6 + 2 * -3 + 0.75})
+
+
 def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny: LanguageReader):
     given = lists(4)
     given[2] = NBest([*given[2], Hypothesis("you " * 300, -9.0, -1.0, -9.0)])

@@ -180,6 +180,17 @@ def test_a_model_without_its_output_layer_is_an_error(tiny_lm_dir: Path, copied:
     assert "lacks 1 of its weights, such as lm_head.weight: this is no" in _error(copied)
 
 
+def test_a_tokenizer_whose_compiled_code_panics_is_an_error(tiny_lm_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    class Panic(BaseException):
+        pass
+
+    def panics(*_: object, **__: object) -> None:
+        raise Panic("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", panics)
+    assert "its tokenizer cannot be loaded (called `Option::unwrap()` on a `None` value)" in _error(tiny_lm_dir)
+
+
 def test_a_model_without_tokenizer_is_an_error(copied: Path):
     for file in copied.glob("tokenizer*"):
         file.unlink()

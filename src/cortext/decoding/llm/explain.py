@@ -16,6 +16,9 @@ _FULL_WORDS = ("No space left on device", "Disk quota exceeded")
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "_ALLOC_FAILED")
 
+ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a program. All else that a library raises is its failure: a panic of compiled Rust is no `Exception`."""
+
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether it says that a GPU or the machine has no memory left; torch has no class for the latter."""
@@ -32,13 +35,13 @@ def explained(name: str, else_: str = "cannot be loaded as a causal language mod
     """
     try:
         yield
-    except CortextError:
+    except (CortextError, *ENDS):
         raise
-    except Exception as error:  # the libraries raise all kinds, their own and Python's
+    except BaseException as error:  # the libraries raise all kinds, their own and Python's
         raise _explain(error, name, else_) from error
 
 
-def _explain(error: Exception, name: str, else_: str) -> LanguageModelError:
+def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
     from huggingface_hub import constants, errors
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined] # that of the library which it fetches by
 

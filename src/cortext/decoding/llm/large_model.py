@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
+from cortext.decoding.llm.explain import ENDS
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
@@ -86,7 +87,9 @@ class LanguageReader:
     def _rank(self, lists: Sequence[NBest], options: DecoderOptions, context: str) -> list[NBest]:
         try:
             read = self.read(lists, options, context)
-        except Exception as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
+        except ENDS:
+            raise
+        except BaseException as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
             why = str(error) if isinstance(error, LanguageModelError) else first_line(error)
         else:
             return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
@@ -113,13 +116,13 @@ def ranked(read: Sequence[tuple[Hypothesis, TextScore]], options: DecoderOptions
 
     read: each with what a large model says of its text, as `LanguageReader.read` gives them
     """
-    scored = []
+    scored: list[Hypothesis] = []
     for found, said in read:
         log_prob = said.log_prob - options.llm.token_penalty * said.n_tokens if said.n_tokens else None
         found = replace(found, llm_score=log_prob)
         scored.append(replace(found, score=_score(found, options)))
     scored.sort(key=lambda found: -found.score)
-    best = scored[0].score
+    best = scored[0].score if scored else 0.0
     parts = [math.exp(found.score - best) if math.isfinite(best) else 1.0 for found in scored]
     total = math.fsum(parts)
     return NBest((replace(found, confidence=part / total) for found, part in zip(scored, parts, strict=True)), degraded)
@@ -130,7 +133,8 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
     ngram, llm = options.llm.shares(options.lm_weight)
     said = found.lm_score if found.llm_score is None else found.llm_score
     rest = options.word_score * len(found.text.split()) + found.sil_score + found.hotword_score
-    return options.acoustic_scale * found.acoustic_score + ngram * found.lm_score + llm * said + rest
+    models = sum(share * log_prob for share, log_prob in ((ngram, found.lm_score), (llm, said)) if share)
+    return options.acoustic_scale * found.acoustic_score + models + rest  # without a share -inf counts nothing, too
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cortext.decoding.llm.explain import out_of_memory
+from cortext.decoding.llm.explain import ENDS, out_of_memory
 from cortext.decoding.llm.model import CausalLM
 from cortext.errors import CortextError, LanguageModelError, first_line
 
@@ -149,9 +149,9 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
     """A context in which a model that fails, in whatever way, raises a LanguageModelError."""
     try:
         yield
-    except CortextError:
+    except (CortextError, *ENDS):
         raise
-    except Exception as error:
+    except BaseException as error:
         if out_of_memory(error):
             fix = "use a smaller model, a shorter context or another --llm-device"
             raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
