@@ -40,7 +40,7 @@ def brand_node(
     from cortext.live.log import open_log
     from cortext.live.signals import stop_event
 
-    check_llm(llm, llm_lora, context)
+    check_llm(llm, llm_lora, context, llm_device)
     changes = {} if llm is None else {"llm": llm, "llm_lora": llm_lora, "llm_device": llm_device, "context": context}
     with open_log(with_text=log_text), stop_event() as stop:
         run_node(nickname, host, port, socket, stop, changes)

@@ -12,6 +12,8 @@ from cortext.errors import ConfigError
 if TYPE_CHECKING:
     from cortext.evaluation.cluster import LargeModelFiles
 
+DEVICE = "auto"
+
 Llm = Annotated[
     str | None,
     typer.Option("--llm", metavar="MODEL", help="Large language model: a directory, or its name at Hugging Face."),
@@ -23,17 +25,28 @@ Context = Annotated[
 ]
 
 
-def check_llm(llm: str | None, lora: Path | None, context: str) -> None:
-    """Raise ConfigError for what says something of a large model where none is named."""
+def check_llm(llm: str | None, lora: Path | None, context: str, device: str = DEVICE) -> None:
+    """Raise ConfigError for what says something of a large model where none is named, and for what is no name or text.
+
+    A `device` of `DEVICE` says nothing.
+    """
     if llm is None and lora is not None:
         raise ConfigError("--llm-lora is given without --llm", fix="name the model, too, that it was trained for")
     if llm is None and context:
         raise ConfigError("--context is given without --llm", fix="name the large model that is to read it")
+    if llm is None and device != DEVICE:
+        raise ConfigError("--llm-device is given without --llm", fix="name the large model that is to run there")
+    if llm is not None and not llm.strip():
+        raise ConfigError("--llm is empty", fix="name a directory, or a model of Hugging Face")
+    try:
+        context.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"--context is no UTF-8 text from character {error.start} on", fix="write it anew") from None
 
 
 def llm_files(llm: str | None, lora: Path | None, device: str, context: str) -> LargeModelFiles | None:
     """The large model that is named, if any; checked as `check_llm` does."""
     from cortext.evaluation.cluster import LargeModelFiles
 
-    check_llm(llm, lora, context)
+    check_llm(llm, lora, context, device)
     return None if llm is None else LargeModelFiles(llm, lora, device)

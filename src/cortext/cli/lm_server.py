@@ -60,7 +60,7 @@ def lm_server(
     from cortext.live.redis_lm import LMServer, make_protocol
     from cortext.live.signals import stop_event
 
-    check_llm(llm, llm_lora, context)
+    check_llm(llm, llm_lora, context, llm_device)
     with open_log(log, log_text), stop_event() as stop:
         decoder = Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
         if llm is not None:

@@ -114,7 +114,7 @@ def serve(
     from cortext.live.server import listen, run_server
     from cortext.live.setup import LiveSettings
 
-    check_llm(llm, llm_lora, context)
+    check_llm(llm, llm_lora, context, llm_device)
     if token == "":
         raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
     if token is not None and quote(token, safe="") != token:  # headers and addresses hold these as they are

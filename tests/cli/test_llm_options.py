@@ -1,0 +1,47 @@
+"""What is said of a large model on the command line is never passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortext.cli import run
+
+VERBS = {
+    "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],
+    "evaluate": ["evaluate", "nowhere", "--data", "nowhere", "--lm", "nowhere", "--out", "nowhere/out"],
+    "lm-server": ["lm-server", "--lm", "nowhere"],
+    "serve": ["serve", "nowhere", "--lm", "nowhere", "--feed"],
+    "brand-node": ["brand-node", "-n", "speech"],
+    "tune decoder": ["tune", "decoder", "nowhere", "--lm", "nowhere", "--out", "nowhere/out"],
+}
+FLAGS = {
+    "--llm-lora": ["--llm-lora", "adapter"],
+    "--llm-device": ["--llm-device", "cpu"],
+    "--context": ["--context", "what was said"],
+}
+
+
+def complaint(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_needs_a_large_model_is_refused_without_one(verb: str, flag: str, capsys: pytest.CaptureFixture):
+    if verb in ("serve", "brand-node"):
+        pytest.importorskip("fastapi" if verb == "serve" else "redis")
+    assert complaint(capsys, [*VERBS[verb], *FLAGS[flag]]).startswith(f"cortext: {flag} is given without --llm; ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--llm", ""], "--llm is empty; name a directory, or a model of Hugging Face"),
+        (["--llm", "any", "--context", "say \udcff"], "--context is no UTF-8 text from character 4 on; write it anew"),
+    ],
+)
+def test_no_name_and_no_text_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture):
+    assert complaint(capsys, [*VERBS["decode"], *given]) == f"cortext: {said}\n"
