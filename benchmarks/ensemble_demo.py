@@ -5,7 +5,8 @@
 
 The demo's recipe is trained three more times on the demo's data, which takes minutes each; what `--out` already has is
 not repeated. First all pairs, all triples and all four runs are combined on the demo's validation split, with the
-search's defaults: by their best sentences, by their n-best lists with scores, and by their posteriors.
+search's defaults: by their best sentences, by their n-best lists with scores, by all sentences of their lattices, and
+by their posteriors.
 
 What is best for one run's posteriors need not be for an average's: where runs differ in when they hear a phoneme, the
 blank gains. So all four are combined once more with the blank penalty chosen, for each way to combine by itself, among
@@ -39,6 +40,7 @@ from cortext.decoding.ensemble import (
     combine_runs,
     read_evaluations,
 )
+from cortext.decoding.ensemble.lattices import MOST_SENTENCES
 from cortext.decoding.ensemble.options import MEANS
 from cortext.decoding.ensemble.posteriors import read_average
 from cortext.decoding.ngram import LanguageModel
@@ -59,6 +61,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "n-best lists, minimum Bayes risk": {"method": "mbr"},
     "n-best lists, ROVER": {"method": "rover"},
     "n-best lists, ROVER with the 4-gram": {"method": "rover-lm"},
+    "lattices, minimum Bayes risk": {"method": "mbr", "lattice": True},
+    "lattices, ROVER": {"method": "rover", "lattice": True},
     "posteriors, arithmetic mean": {"method": "average", "mean": "arithmetic"},
     "posteriors, geometric mean": {"method": "average", "mean": "geometric"},
 }
@@ -113,7 +117,7 @@ def penalised(sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: 
         means = {mean: read_average(directories, trials, mean) for mean in MEANS}
         found: dict[str, dict[float, np.ndarray]] = {name: {} for name in counts}
         for penalty in PENALTIES:
-            search = decoder.with_options(blank_penalty=penalty)
+            search = decoder.with_options(blank_penalty=penalty, nbest=MOST_SENTENCES)
             lists = [search.decode_batch(log_probs, "release") for log_probs in alone]
             best = [errors([nbest[0].text for nbest in one], trials) for one in lists]
             found["alone"][penalty] = np.mean(best, axis=0)
@@ -185,7 +189,7 @@ def measure(directories: list[Path], lm: Path, seed: int) -> dict[str, Any]:
         subsets = list(itertools.combinations(directories, size))
         mean_N = {}
         for name, options in WAYS.items():
-            uses_lm = options["method"] in ("average", "rover-lm")
+            uses_lm = options["method"] in ("average", "rover-lm") or "lattice" in options
             counts = []
             for subset in subsets:
                 found = combine_runs(subset, EnsembleOptions(**options), lm=lm if uses_lm else None)

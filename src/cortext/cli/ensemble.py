@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +10,13 @@ import typer
 
 from cortext.cli.console import JSON, OVERRIDES, print_json, print_table, progress_bar
 from cortext.cli.llm_options import Llm, LlmDevice, LlmLora, check_llm
-from cortext.errors import DecodingError
+from cortext.errors import CortextError, DataError, DecodingError
 
 if TYPE_CHECKING:
-    from cortext.decoding.ensemble import Candidates, Ensemble, EnsembleOptions
+    from cortext.decoding.ensemble import Ensemble, EnsembleOptions
     from cortext.decoding.ensemble.correct import LargeCorrector
     from cortext.decoding.ensemble.fit import Fitted
+    from cortext.decoding.options import DecoderOptions
 
 SEE_HELP = "see `cortext ensemble --help`"
 
@@ -36,7 +38,12 @@ def ensemble(
         str | None,
         typer.Option(help="rover (the default), rover-lm, mbr, average or correct; with --fit the best without it."),
     ] = None,
-    lm: Annotated[Path | None, typer.Option(help="Language-model directory, for rover-lm and average.")] = None,
+    lattice: Annotated[
+        bool, typer.Option("--lattice", help="Combine the runs' lattices, from their saved logits, not their lists.")
+    ] = False,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory, for rover-lm, average and --lattice.")
+    ] = None,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
@@ -49,16 +56,20 @@ def ensemble(
         Path | None, typer.Option("--options", help="YAML file of options; with --fit it is written.")
     ] = None,
     decoder_options: Annotated[
-        Path | None, typer.Option(help="average: decoder options, as the runs were decoded without them.")
+        Path | None, typer.Option(help="average, --lattice: decoder options; those of the runs without it.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="average: threads for the search; all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="average, --lattice: threads for the search; all cores.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory to write: predictions, lists, metrics.")] = None,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Combine what several runs made of the same trials: their posteriors, or their sentences.
+    """Combine what several runs made of the same trials: their posteriors, lattices or sentences.
 
     Example: cortext ensemble runs/eval1 runs/eval2 --method average --lm runs/lm --out runs/ensemble
+
+    Example: cortext ensemble runs/eval1 runs/eval2 --method mbr --lattice --lm runs/lm
 
     Example: cortext ensemble --lists lists.jsonl --field hypotheses --method rover --json
 
@@ -69,61 +80,99 @@ def ensemble(
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
     from cortext.decoding.options import DecoderOptions
 
-    _check(evaluations, lists, field, method, lm, llm, fit, options, overrides, free)
+    changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
+    changes = {name: value for name, value in changes.items() if value}
+    _check_sources(evaluations, lists, field, fit)
+    _check_file(options, fit, [*changes, *overrides])
     check_llm(llm, llm_lora, context="")
     if out is not None:
         check_replaceable(out)
+    search = _Search(lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads)
+    given = _options(None if fit else options, changes, overrides)
+    _check_used(given, search, llm, free, fits=bool(fit) and not _names_method(method, overrides))
     corrector = _corrector(llm, llm_lora, llm_device)
-    changes: dict[str, Any] = ({"method": method} if method else {}) | ({"free": True} if free else {})
     fitted = None
     if fit and options:
-        fitted = _fit(_trials(fit, field), method, _options(None, changes, overrides), lm, corrector)
+        fitted = _fit(fit, field, given, _names_method(method, overrides), search, corrector)
         fitted.options.write(options)
-    chosen = _options(options, changes, overrides)
+    chosen = given if fitted is None else fitted.options
     found = None
     with progress_bar("combining") as bar:
         if lists is not None:
             found = combine_lists(lists, field or "", chosen, lm=lm, llm=corrector, progress=bar)
         elif evaluations:
-            search = load_config(decoder_options, DecoderOptions) if decoder_options else None
-            found = combine_runs(
-                evaluations, chosen, lm=lm, llm=corrector, decoder=search, threads=_threads(threads), progress=bar
-            )
+            found = combine_runs(evaluations, chosen, llm=corrector, progress=bar, **search.arguments)
     if found is not None and out is not None:
         write_ensemble(found, out)
     _report(found, fitted, options, out, [] if corrector is None else corrector.lm.notes, as_json)
 
 
-def _check(
-    evaluations: list[Path] | None,
-    lists: Path | None,
-    field: str | None,
-    method: str | None,
-    lm: Path | None,
-    llm: str | None,
-    fit: list[Path] | None,
-    options: Path | None,
-    overrides: list[str],
-    free: bool,
+@dataclass(frozen=True)
+class _Search:
+    """What the command line says of a search."""
+
+    lm: Path | None
+    options: DecoderOptions | None
+    threads: int | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """As `combine_runs` takes them."""
+        import os
+
+        return {"lm": self.lm, "decoder": self.options, "threads": self.threads or os.cpu_count() or 1}
+
+
+def _check_sources(
+    evaluations: list[Path] | None, lists: Path | None, field: str | None, fit: list[Path] | None
 ) -> None:
-    """Raise DecodingError for parameters that do not go together."""
+    """Raise DecodingError unless what is combined or fitted on is named, once."""
+    reads_lists = lists is not None or any(path.is_file() for path in fit or [])
     wrong = None
     if evaluations and lists:
         wrong = "evaluation directories and --lists at once"
     elif not evaluations and lists is None and not fit:
         wrong = "nothing to combine; give evaluation directories or --lists"
-    elif lists is not None and not field:
-        wrong = "--lists needs --field"
-    elif fit and options is None:
-        wrong = "--fit needs --options, the file that keeps what is fitted"
-    elif options and not fit and (method or overrides or free):
-        wrong = "--method, --free and --set do not go with --options, which is applied unchanged"
-    elif lm and method in ("rover", "mbr", "correct"):
-        wrong = f"--lm does not go with --method {method}; rover-lm and average use it"
-    elif (llm or free) and method not in (None, "correct"):
+    elif reads_lists and not field:
+        wrong = "--lists needs --field" if lists is not None else "--fit with a file needs --field"
+    elif field and lists is None and all(path.is_dir() for path in fit or []):
+        wrong = "--field names a field of --lists, which is not given"
+    if wrong:
+        raise DecodingError(wrong, fix=SEE_HELP)
+
+
+def _check_file(options: Path | None, fit: list[Path] | None, changes: list[str]) -> None:
+    """Raise DecodingError unless a file of options is written by --fit, or applied as it is."""
+    if fit and options is None:
+        raise DecodingError("--fit needs --options, the file that keeps what is fitted", fix=SEE_HELP)
+    if options and not fit and changes:
+        wrong = "--method, --lattice, --free and --set do not go with --options, which is applied unchanged"
+        raise DecodingError(wrong, fix=SEE_HELP)
+    if fit and options and options.exists():
+        try:
+            _options(options, {}, [])
+        except CortextError:
+            fix = "choose another name or remove it"
+            raise DecodingError("exists and holds no options of an ensemble", where=options, fix=fix) from None
+
+
+def _check_used(options: EnsembleOptions, search: _Search, llm: str | None, free: bool, fits: bool) -> None:
+    """Raise DecodingError for a parameter that would be passed over; when methods are fitted, any may be used."""
+    method = options.method
+    searches = method == "average" or options.lattice
+    wrong = None
+    if search.lm and not searches and method != "rover-lm" and not fits:
+        wrong = f"--lm does not go with --method {method}; rover-lm, average and --lattice use it"
+    elif (search.options or search.threads) and not searches:
+        wrong = f"--decoder-options and --threads do not go with --method {method}; average and --lattice use them"
+    elif (llm or free) and method != "correct" and not fits:
         wrong = f"--llm and --free do not go with --method {method}; correct uses them"
     if wrong:
         raise DecodingError(wrong, fix=SEE_HELP)
+
+
+def _names_method(method: str | None, overrides: list[str]) -> bool:
+    return method is not None or any(override.partition("=")[0].strip() == "method" for override in overrides)
 
 
 def _options(file: Path | None, changes: dict[str, Any], overrides: list[str]) -> EnsembleOptions:
@@ -145,45 +194,39 @@ def _corrector(llm: str | None, lora: Path | None, device: str) -> LargeCorrecto
     return LargeCorrector(CausalLM.load(llm, lora, device))
 
 
-def _trials(paths: list[Path], field: str | None) -> list[Candidates]:
-    """The trials of a file of lists or of evaluation directories."""
-    from cortext.decoding.ensemble import read_evaluations, read_lists
-
-    if len(paths) == 1 and not paths[0].is_dir():
-        if not field:
-            raise DecodingError("--fit with a file needs --field", fix=SEE_HELP)
-        return read_lists(paths[0], field)
-    return read_evaluations(paths)
-
-
 def _fit(
-    trials: list[Candidates],
-    method: str | None,
+    paths: list[Path],
+    field: str | None,
     base: EnsembleOptions,
-    lm: Path | None,
+    only_its_method: bool,
+    search: _Search,
     corrector: LargeCorrector | None,
 ) -> Fitted:
-    from cortext.decoding.ensemble import fit
+    """Options fitted on a file of lists or on evaluation directories."""
+    from cortext.decoding.ensemble import fit, read_lists
+    from cortext.decoding.ensemble.results import check_lists, read_runs
     from cortext.decoding.ngram import LanguageModel
 
-    methods = (
-        [method] if method else ["rover", "mbr", *(["rover-lm"] if lm else []), *(["correct"] if corrector else [])]
-    )
+    if len(paths) == 1 and not paths[0].is_dir():
+        check_lists(base)
+        trials = read_lists(paths[0], field or "")
+    else:
+        trials = read_runs(paths, base, **search.arguments)
+    with_lm, with_llm = ["rover-lm"] if search.lm else [], ["correct"] if corrector else []
+    methods = [base.method] if only_its_method else ["rover", "mbr", *with_lm, *with_llm]
     tried = fit.tried_options(base, methods, trials)
-    model = LanguageModel.open(lm) if lm is not None and "rover-lm" in methods else None
+    model = LanguageModel.open(search.lm) if search.lm is not None and "rover-lm" in methods else None
     with progress_bar("fitting") as bar:
-        return fit.fit(trials, tried, model, corrector, bar)
+        try:
+            return fit.fit(trials, tried, model, corrector, bar)
+        except DataError as error:
+            where = ", ".join(str(part) for part in (paths[0], error.where) if part)
+            raise DataError(error.what, where=where, fix="fit on trials with references") from None
 
 
 def _percent(rate: float | None) -> str:
     """With two decimals: ensembles differ by less than one."""
     return "-" if rate is None else f"{100 * rate:.2f} %"
-
-
-def _threads(threads: int | None) -> int:
-    import os
-
-    return threads or os.cpu_count() or 1
 
 
 def _report(

@@ -13,6 +13,7 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.normalise import log_softmax
+from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE
 
 SENTENCES = ["how are you", "see you soon", "thank you very much", "good morning"]
@@ -31,6 +32,13 @@ def answer(capsys, *arguments):
     """What the verb prints with --json."""
     assert run(["ensemble", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def write(folder, text):
+    """A file with the text."""
+    path = folder / "given.yaml"
+    path.write_text(text)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +131,36 @@ def test_options_are_fitted_kept_and_applied_unchanged(tmp_path, capsys):
     assert "wer" not in only
 
 
+def test_rates_are_those_of_the_projects_normaliser(tmp_path, capsys):
+    """Case, apostrophes, digits, and hyphens: of two before a blank one is left, which a second pass would take."""
+    references = ["It's 3.5 km, I'M told -- yes!", "well-known yes-- no", "café A", "12 34"]
+    systems = [references, ["its km i'm told - yes", "well known yes no", "caf", "5 six"]]
+    lines = [{"reference": r, "heard": h} for r, *h in zip(references, *systems, strict=True)]
+    path, out = tmp_path / "lists.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = answer(capsys, "--lists", path, "--field", "heard", "--method", "mbr", "--out", out)
+    expected = [error_rate(references, texts, n_boot=0).rate for texts in systems]
+    assert facts["system_wer"] == pytest.approx(expected)
+    assert (expected[0], facts["wer"], facts["oracle_wer"]) == (0, 0, 0)
+    with (out / "predictions.csv").open() as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
+    assert error_rate(references, texts, n_boot=0).rate == 0
+
+
+def test_what_fitting_writes_replaces_nothing_else(tmp_path, capsys):
+    val = tmp_path / "val.jsonl"
+    val.write_text('{"reference": "a", "heard": ["a"]}\n')
+    before = val.read_bytes()
+    error = complaint(capsys, "--fit", val, "--field", "heard", "--options", val)
+    assert "val.jsonl: exists and holds no options of an ensemble; choose another name or remove it" in error
+    assert val.read_bytes() == before
+    fit = ["--fit", val, "--field", "heard", "--options", tmp_path / "kept.yaml"]
+    assert answer(capsys, *fit)["fitted"]["options"]["method"] == "rover"
+    assert answer(capsys, *fit, "--set", "method=mbr")["fitted"]["options"]["method"] == "mbr"
+    val.write_text('{"heard": ["a"]}\n')
+    assert "val.jsonl, trial 0: has no reference" in complaint(capsys, *fit)
+
+
 def test_posteriors_are_averaged_decoded_and_written(evaluations, lm, tmp_path, capsys):
     one, two = evaluations
     out = tmp_path / "out"
@@ -200,6 +238,16 @@ def test_what_does_not_go_together_is_one_line(lists, evaluations, lm, tmp_path,
     assert "average needs logits" in complaint(capsys, *by_lists, "--method", "average", "--lm", lm)
     assert "average needs a language-model" in complaint(capsys, one, two, "--method", "average")
     assert "correct needs a large language model" in complaint(capsys, *by_lists, "--method", "correct")
+    assert "--lm does not go with --method rover" in complaint(capsys, one, two, "--lm", lm)
+    assert "--threads do not go with --method mbr" in complaint(capsys, one, two, "--method", "mbr", "--threads", 2)
+    assert "--decoder-options and" in complaint(capsys, one, two, "--decoder-options", write(tmp_path, "beam: 9\n"))
+    kept = write(tmp_path, "method: mbr\n")
+    assert "--lm does not go with --method mbr" in complaint(capsys, *by_lists, "--options", kept, "--lm", lm)
+    assert "--llm and --free do not go" in complaint(capsys, one, two, "--llm", "model")
+    assert "--field names a field of --lists" in complaint(capsys, one, two, "--field", "heard")
+    assert "a lattice needs logits" in complaint(capsys, *by_lists, "--lattice", "--lm", lm)
+    fit = ["--fit", lists, "--field", "heard", "--options", tmp_path / "new.yaml", "--lattice", "--lm", lm]
+    assert "a lattice needs logits" in complaint(capsys, *fit)
     assert "--llm and --free do not go" in complaint(capsys, *by_lists, "--method", "mbr", "--free")
     assert "unknown key alfa" in complaint(capsys, *by_lists, "--set", "alfa=1")
     assert "weights" in complaint(capsys, one, two, "--set", "weights=[1,2,3]")

@@ -4,13 +4,14 @@ import functools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions
-from cortext.decoding.ensemble.candidates import Weighted, weighted
+from cortext.decoding.ensemble.candidates import Weighted, sentence_of, weighted
 from cortext.decoding.ensemble.mbr import least_risk, risks
 from cortext.errors import DecodingError
+from cortext.text.normalize import normalize
 
 
 def of(text, weight):
@@ -107,6 +108,16 @@ def test_confidences_of_equal_sentences_are_averaged_by_weight():
 def test_texts_are_normalised_before_they_vote():
     trial = Candidates.of(["I'd say - well, no.", "i'd say well no"])
     assert weighted(trial, EnsembleOptions()) == [Weighted(("i'd", "say", "well", "no"), 1.0, (1.0,) * 4)]
+
+
+@given(st.text("ab-' ."))
+@example("told -- yes")
+@example("yes-- no-")
+@example("say  'no")
+@settings(max_examples=300)
+def test_what_was_normalised_survives_being_normalised_again(text):
+    words = normalize(text).split()
+    assert normalize(sentence_of(words)).split() == words
 
 
 @pytest.mark.parametrize("systems", [(), ((),), ((Candidate(("a",)),), ())])

@@ -63,6 +63,14 @@ class Weighted:
     confidences: tuple[float, ...]
 
 
+def sentence_of(words: Sequence[str]) -> str:
+    """The sentence of which `normalize` makes these words, which it made before.
+
+    It takes a hyphen from before a blank, and a blank from before an apostrophe.
+    """
+    return " ".join(words).replace("- ", "-- ").replace(" '", "  '")
+
+
 def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]:
     """The distinct sentences with their weights, which add up to 1, in the order of the systems and their lists.
 
@@ -74,7 +82,7 @@ def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]
     shares: dict[tuple[str, ...], float] = {}
     sums: dict[tuple[str, ...], list[float]] = {}
     for system, weight in zip(candidates.systems, weights, strict=True):
-        chosen = system[: options.nbest]
+        chosen = system[: options.taken]
         for candidate, share in zip(chosen, list_shares(chosen, options.score_scale), strict=True):
             words, part = candidate.words, weight * share
             confidences = candidate.confidences or (1.0,) * len(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cortext.decoding.ensemble.candidates import Candidates, Weighted, weighted
+from cortext.decoding.ensemble.candidates import Candidates, Weighted, sentence_of, weighted
 from cortext.decoding.ensemble.correct import Corrector, correct
 from cortext.decoding.ensemble.mbr import least_risk
 from cortext.decoding.ensemble.network import build_network
@@ -29,8 +29,8 @@ class Combined:
 
     @property
     def text(self) -> str:
-        """The sentence."""
-        return " ".join(self.words)
+        """The sentence, of which the benchmark's normalisation makes `words`."""
+        return sentence_of(self.words)
 
 
 def combine(

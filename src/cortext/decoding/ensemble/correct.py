@@ -71,8 +71,8 @@ def correct(
 def written(prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector) -> list[tuple[str, ...]]:
     """At most `candidates` sentences that the model writes along the network: a beam search, place by place.
 
-    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did not get: the errors to
-    be expected if the alignment is right. Where there are no more paths than that, all are found and nothing is asked.
+    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did not get, the errors
+    to be expected if the alignment is right. Where there are no more paths than that, all are found without asking.
     """
     beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the errors to be expected so far
     for slot in slots:

@@ -32,7 +32,9 @@ class EnsembleOptions:
     weights: tuple[float, ...] = ()
     """Weight of each system, at least 0; equal when empty."""
     nbest: int = 10
-    """So many of the best sentences of each system take part."""
+    """So many of the best sentences of each system take part; all of a lattice."""
+    lattice: bool = False
+    """Runs are combined by their lattices, which are searched for again in their logits, not by their saved lists."""
     score_scale: float = 1.0
     """Factor on the scores of a system's sentences before they become probabilities; 0 makes them equal."""
     alpha: float = 1.0
@@ -58,8 +60,11 @@ class EnsembleOptions:
         for name, known in (("method", METHODS), ("mean", MEANS)):
             if (value := getattr(self, name)) not in known:
                 raise DecodingError(f"{name} is {value!r}; {nearest(str(value), known)}")
-        if not isinstance(self.free, bool):
-            raise DecodingError(f"free is {self.free!r}; true or false is needed")
+        for name in ("lattice", "free"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise DecodingError(f"{name} is {value!r}; true or false is needed")
+        if self.lattice and self.method == "average":
+            raise DecodingError("lattice does not go with average, whose posteriors are searched once, together")
         for name, (low, high) in _BOUNDS.items():
             value, whole = getattr(self, name), isinstance(getattr(EnsembleOptions, name), int)
             if not is_finite(value) or not low <= value <= high or (whole and int(value) != value):
@@ -67,6 +72,11 @@ class EnsembleOptions:
                 raise DecodingError(f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is needed")
             object.__setattr__(self, name, int(value) if whole else float(value))
         object.__setattr__(self, "weights", _checked_weights(self.weights))
+
+    @property
+    def taken(self) -> int | None:
+        """So many sentences of each system take part; None for all."""
+        return None if self.lattice else self.nbest
 
     def changed(self, changes: Mapping[str, Any]) -> EnsembleOptions:
         """These options with some fields changed; unknown names are refused with the nearest one."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from cortext.data.disk import disk_errors, replace_directory, temporary_name
-from cortext.decoding.ensemble.candidates import Candidates
+from cortext.decoding.ensemble.candidates import Candidates, sentence_of
 from cortext.decoding.ensemble.combine import Combined, Progress, check_method, combine
 from cortext.decoding.ensemble.correct import Corrector
+from cortext.decoding.ensemble.lattices import read_lattices
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.posteriors import Origin, decode_average
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations, read_lists
@@ -60,7 +61,7 @@ class Ensemble:
         if len({len(trial.systems) for trial in self.trials}) != 1:
             return None
         systems = zip(*(trial.best for trial in self.trials), strict=True)
-        rates = [self._rate([" ".join(words) for words in texts], n_boot=0) for texts in systems]
+        rates = [self._rate([sentence_of(words) for words in texts], n_boot=0) for texts in systems]
         return tuple(rate.rate for rate in rates if rate is not None and rate.rate is not None) or None
 
     def oracle_rate(self) -> float | None:
@@ -68,9 +69,9 @@ class Ensemble:
         texts = []
         for trial in self.trials:
             words = normalize(trial.reference or "").split()
-            candidates = [candidate.words for system in trial.systems for candidate in system[: self.options.nbest]]
+            candidates = [candidate.words for system in trial.systems for candidate in system[: self.options.taken]]
             errors = [edit_counts(words, candidate).errors for candidate in candidates]
-            texts.append(" ".join(candidates[errors.index(min(errors))]))
+            texts.append(sentence_of(candidates[errors.index(min(errors))]))
         rate = self._rate(texts, n_boot=0)
         return None if rate is None else rate.rate
 
@@ -112,8 +113,15 @@ def combine_lists(
     """Combine the sentences of a file (`read_lists`), with arguments and errors as `combine`; `lm` is a directory."""
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
+    check_lists(options)
     trials = read_lists(path, field)
     return _combined(trials, (f"{path}: {field}",), options, lm, llm, progress)
+
+
+def check_lists(options: EnsembleOptions) -> None:
+    """Raise DecodingError for options that need more than sentences."""
+    if options.lattice:
+        raise DecodingError("a lattice needs logits, and there are only sentences", fix="give evaluation directories")
 
 
 def combine_runs(
@@ -128,14 +136,16 @@ def combine_runs(
 ) -> Ensemble:
     """Combine evaluation directories (`read_evaluations`), with arguments and errors as `combine`.
 
-    lm:      language-model directory, for `rover-lm` and `average`
-    decoder: options of the search, for `average`; without them those of the directories, which must be the same
+    lm:      language-model directory, for `rover-lm`, `average` and lattices
+    decoder: options of the search, for `average` and lattices; without them those of the directories, which must be the
+             same for `average`
     threads: for that search
     """
     options = options or EnsembleOptions()
     if options.method != "average":
         check_method(options, lm is not None, llm is not None)
-        return _combined(read_evaluations(directories), tuple(map(str, directories)), options, lm, llm, progress)
+        trials = read_runs(directories, options, lm=lm, decoder=decoder, threads=threads, progress=progress)
+        return _combined(trials, tuple(map(str, directories)), options, lm, llm, None if options.lattice else progress)
     if lm is None:
         raise DecodingError("average needs a language-model directory", fix="give one with --lm")
     start = time.perf_counter()
@@ -156,6 +166,24 @@ def combine_runs(
         tuple(log_probs),
         Origin(first.inventory, first.frame_ms, decoder or first.options),
     )
+
+
+def read_runs(
+    directories: Sequence[str | Path],
+    options: EnsembleOptions,
+    *,
+    lm: Lm = None,
+    decoder: DecoderOptions | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> list[Candidates]:
+    """The trials of evaluation directories with their saved lists, or with the sentences of their lattices."""
+    trials = read_evaluations(directories)
+    if not options.lattice:
+        return trials
+    if lm is None:
+        raise DecodingError("lattices need a language-model directory", fix="give the runs' with --lm")
+    return read_lattices(directories, trials, lm, options=decoder, threads=threads, progress=progress)
 
 
 def _combined(

@@ -52,7 +52,7 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     trials = []
     for key, line in first.items():
         lines = (line, *(other[key] for other in others))
-        systems = tuple(tuple(map(_candidate, one["hypotheses"])) for one in lines)
+        systems = tuple(tuple(map(candidate_of, one["hypotheses"])) for one in lines)
         lacking = (f"{path}: {one['degraded']}" for path, one in zip(paths, lines, strict=True) if one.get("degraded"))
         number, session, block, trial = key
         trials.append(Candidates(systems, number, session, block, trial, line["reference"], next(lacking, None)))
@@ -118,7 +118,8 @@ def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, A
             raise DataError(f"has {_name(key)}, which {one} lacks", where=two, fix=fix)
 
 
-def _candidate(hypothesis: dict[str, Any]) -> Candidate:
+def candidate_of(hypothesis: dict[str, Any]) -> Candidate:
+    """A hypothesis of `nbest.jsonl` as a candidate, normalised; confidences count where every word has one."""
     words = tuple(normalize(hypothesis["text"]).split())
     said = hypothesis.get("words")
     sure = [word.get("confidence") for word in said if isinstance(word, dict)] if isinstance(said, list) else []
