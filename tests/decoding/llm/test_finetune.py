@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 import transformers
 
 from cortext.cli import run
-from cortext.decoding.llm.finetune import FinetuneOptions, finetune, rows
+from cortext.decoding.llm.finetune import FinetuneOptions, _Finetuning, finetune, rows
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.pieces import train_pieces
 from cortext.decoding.llm.neural.saving import save_model
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network
 from cortext.decoding.llm.scoring import score_texts
+from cortext.errors import LanguageModelError
 
 LEARNT = ["please call my sister tomorrow", "i would like some water", "what do you think of it", "how are you today"]
 OTHERS = ["the weather is nice today", "i am not sure what to do"]
@@ -140,6 +142,59 @@ def test_training_ends_early_when_it_gets_worse_and_the_best_is_kept(tiny_lm_dir
     scores = score_texts(CausalLM.load(tiny_lm_dir, lora=tmp_path / "a"), LEARNT)
     kept = math.exp(-sum(score.log_prob for score in scores) / sum(score.n_tokens for score in scores))
     assert kept == pytest.approx(facts["perplexity_after"], rel=1e-3)
+
+
+def test_weights_that_are_no_numbers_are_never_kept(tiny_lm_dir, texts, tmp_path, monkeypatch):
+    learn = _Finetuning._learn
+
+    def diverge(self, batch, lr):
+        learn(self, batch, lr)
+        for weight in self.added.values():
+            weight.data.fill_(math.nan)
+
+    monkeypatch.setattr(_Finetuning, "_learn", diverge)
+    options = FinetuneOptions(epochs=1, batch_tokens=64)
+    facts = finetune(tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", options, held_out=texts / "held.txt")
+    written = json.loads((tmp_path / "a" / "cortext.json").read_text(), parse_constant=pytest.fail)
+    assert [look["perplexity"] is None for look in written["history"]] == [False, True, True, True]
+    assert facts["perplexity_after"] == facts["perplexity_before"] < math.inf
+    scores = [score_texts(CausalLM.load(tiny_lm_dir, lora=lora), LEARNT) for lora in (None, tmp_path / "a")]
+    assert scores[1] == scores[0]
+
+
+@pytest.mark.parametrize("factor", [math.nan, 1e6])  # of the second exp() of the loss is more than a float holds
+def test_a_model_whose_scores_are_no_numbers_is_not_trained(tiny_lm_dir, texts, tmp_path, factor):
+    network = transformers.AutoModelForCausalLM.from_pretrained(tiny_lm_dir)
+    network.lm_head.weight.data *= factor
+    shutil.copytree(tiny_lm_dir, tmp_path / "broken")
+    network.save_pretrained(tmp_path / "broken")
+    with pytest.raises(LanguageModelError, match="broken: the held-out text has no probability under the model"):
+        finetune(tmp_path / "broken", [texts / "mine.txt"], tmp_path / "a", device="cpu")
+    assert not (tmp_path / "a").exists()
+
+
+def test_nothing_that_is_read_or_written_is_replaced(tiny_lm_dir, texts, tmp_path):
+    """A directory with cortext.json may be written anew, but not while something in it is needed."""
+    model = shutil.copytree(tiny_lm_dir, tmp_path / "model")
+    text = shutil.copy(texts / "mine.txt", model)
+    (model / "cortext.json").write_text("{}")
+    before = sorted(path.name for path in model.iterdir())
+    for base, source, out, merge, gone in (
+        (model, texts / "mine.txt", model, None, model),
+        (model, texts / "mine.txt", tmp_path / "a", model, model),
+        (tiny_lm_dir, text, model, None, text),
+        (tiny_lm_dir, texts / "mine.txt", tmp_path / "a", tmp_path / "a", tmp_path / "a"),
+        (tiny_lm_dir, texts / "mine.txt", tmp_path / "b" / "a", tmp_path / "b", tmp_path / "b" / "a"),
+    ):
+        with pytest.raises(LanguageModelError, match=f"would take the place of {gone}; give another directory"):
+            finetune(base, [source], out, merge=merge, device="cpu")
+    assert sorted(path.name for path in model.iterdir()) == before
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_said_before_training(texts, tmp_path):
+    with pytest.raises(LanguageModelError, match=r"held.txt/a: cannot be made in .*held.txt"):
+        finetune("no-such-model", [texts / "mine.txt"], texts / "held.txt" / "a")
 
 
 def test_memory_that_runs_out_is_one_line(tiny_lm_dir, texts, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -178,6 +179,25 @@ def test_the_same_seed_and_steps_give_the_same_weights(tmp_path):
     assert first == second
 
 
+def test_weights_whose_loss_is_no_number_are_never_kept(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    options = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None)
+    good = itertools.chain([1.0, 1.0], itertools.repeat(math.nan))
+
+    def loss(network, *rows):
+        return summed_loss(network, *rows) * (1.0 if network.training else next(good))
+
+    monkeypatch.setattr("cortext.decoding.llm.neural.train_neural.summed_loss", loss)
+    train_neural([tmp_path / "text.txt"], tmp_path / "model", options)
+    facts = json.loads((tmp_path / "model" / "cortext.json").read_text(), parse_constant=pytest.fail)
+    bits = [look["bits_per_character"] for look in facts["history"]]
+    assert bits[2:] == [None] * (len(bits) - 2) != []
+    assert facts["bits_per_character"] == min(bits[:2])
+    with pytest.raises(LanguageModelError, match="nothing was learnt: the loss is no number"):
+        train_neural([tmp_path / "text.txt"], tmp_path / "other", options)
+    assert not (tmp_path / "other").exists()
+
+
 def test_held_out_sentences_are_not_learnt_from(tmp_path):
     text = tmp_path / "text.txt"
     words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrt"]
@@ -205,6 +225,7 @@ def test_a_file_named_like_a_factor_is_itself(tmp_path):
         (["text.txt:0", "--out", "m"], "text.txt: factor 0 is not possible; give 0.01 to 1000"),
         (["empty.txt", "--out", "m"], "empty.txt: no sentence in the text; give prose in English"),
         (["one.txt", "--out", "m"], "one.txt: one sentence is too little to learn from"),
+        (["own/text.txt", "--out", "own"], "own: would take the place of own/text.txt; give another directory"),
     ],
 )
 def test_mistakes_are_one_line(arguments, line, tmp_path, monkeypatch, capsys):
@@ -212,6 +233,9 @@ def test_mistakes_are_one_line(arguments, line, tmp_path, monkeypatch, capsys):
     (tmp_path / "text.txt").write_text("how are you\ni am fine\n")
     (tmp_path / "one.txt").write_text("how are you\n")
     (tmp_path / "empty.txt").write_text("12 34\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "text.txt").write_text("how are you\ni am fine\n")
+    (tmp_path / "own" / "cortext.json").write_text("{}")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("x")
     assert run(["lm", "train-neural", *arguments]) == 2

@@ -21,7 +21,7 @@ from torch.nn import functional
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.decoding.llm.model import CausalLM, quiet
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
-from cortext.decoding.llm.neural.saving import refuse_foreign, save_model, write_facts
+from cortext.decoding.llm.neural.saving import check_target, save_model, write_facts
 from cortext.decoding.llm.neural.texts import Progress, Source, batches, length_batches, read_texts
 from cortext.decoding.llm.neural.train_neural import schedule, threads
 from cortext.decoding.ngram.build import in_place_of
@@ -32,6 +32,8 @@ from cortext.provenance import provenance
 Stage = Callable[[str], Progress | None]
 _LOOKS = 12
 _MOST_HELD_OUT = 1000
+_LARGEST_MEAN = 700.0
+"""A larger loss per token has a perplexity beyond what a float holds."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,12 @@ def finetune(
     """
     need("peft", "llm")
     options = options or FinetuneOptions()
-    targets = [Path(out), *([merge] if merge else [])]
-    for directory in targets:
-        refuse_foreign(directory)
-    read = read_texts([Source.of(text) for text in texts], held_out, stage)
+    out, sources = Path(out), [Source.of(text) for text in texts]
+    kept = [model, *(source.path for source in sources), *([held_out] if held_out else [])]
+    check_target(out, [*kept, *([merge] if merge else [])])
+    if merge:
+        check_target(merge, [*kept, out])
+    read = read_texts(sources, held_out, stage)
     stage("loading")
     lm = CausalLM.load(model, device=device)
     forked = [lm.device] if lm.device.type == "cuda" else []
@@ -108,7 +112,7 @@ def finetune(
         "provenance": provenance(),
     }
     stage("writing")
-    with in_place_of(targets[0]) as partial, quiet(need("transformers", "llm")):
+    with in_place_of(out) as partial, quiet(need("transformers", "llm")):
         training.network.save_pretrained(partial)
         (partial / "README.md").unlink(missing_ok=True)  # an empty form of the library's
         write_facts(partial, facts)
@@ -153,7 +157,7 @@ class _Finetuning:
         self, lm: CausalLM, texts: Sequence[list[list[int]]], held_out: list[list[int]], options: FinetuneOptions
     ) -> None:
         peft = need("peft", "llm")
-        self.device, self.pad, self.options = lm.device, lm.start, options
+        self.name, self.device, self.pad, self.options = lm.name, lm.device, lm.start, options
         self.texts, self.held_out = texts, held_out
         self.target_modules = target_modules(lm.network)
         config = peft.LoraConfig(
@@ -164,8 +168,8 @@ class _Finetuning:
             self.network = peft.get_peft_model(lm.network, config)
         self.added = {name: each for name, each in self.network.named_parameters() if each.requires_grad}
         self.optimizer = torch.optim.AdamW(self.added.values(), lr=options.lr, weight_decay=0.0)
-        self.best_weights: dict[str, torch.Tensor] = {}
-        self.history: list[dict[str, float]] = []
+        self.best, self.best_weights = math.inf, dict[str, torch.Tensor]()
+        self.history: list[dict[str, float | None]] = []
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
     def run(self, factors: Sequence[float], bar: Progress | None) -> None:
@@ -174,7 +178,9 @@ class _Finetuning:
         total = self.options.epochs * sum(
             factor * sum(len(row) - 1 for row in text) for factor, text in zip(factors, self.texts, strict=True)
         )
-        self._look()
+        if not self._look():
+            what = "the held-out text has no probability under the model, as far as it can be computed"
+            raise LanguageModelError(what, where=self.name, fix="give another model, or another --device")
         looked, since_best = 0, 0
         for batch in batches(self.texts, factors, self.options.batch_tokens, self.options.seed):
             share = self.tokens / total
@@ -219,18 +225,20 @@ class _Finetuning:
                 float(self._summed_loss([self.held_out[row] for row in group]))
                 for group in length_batches(self.held_out, self.options.batch_tokens)
             )
-        perplexity = math.exp(total / sum(len(row) - 1 for row in self.held_out))
-        best = not self.history or perplexity < min(look["perplexity"] for look in self.history)
-        self.history.append({"step": self.steps, "perplexity": perplexity})
-        if best:
-            self.best_weights = {name: weight.detach().clone() for name, weight in self.added.items()}
-        return best
+        mean = total / sum(len(row) - 1 for row in self.held_out)
+        perplexity = math.exp(mean) if mean < _LARGEST_MEAN else math.inf  # also where it is no number
+        self.history.append({"step": self.steps, "perplexity": perplexity if perplexity < math.inf else None})
+        if perplexity >= self.best:
+            return False
+        self.best = perplexity
+        self.best_weights = {name: weight.detach().clone() for name, weight in self.added.items()}
+        return True
 
     def facts(self) -> dict[str, Any]:
         """How it went; perplexities are per token of the held-out text."""
         return {
             "perplexity_before": self.history[0]["perplexity"],
-            "perplexity_after": min(look["perplexity"] for look in self.history),
+            "perplexity_after": self.best,
             "target_modules": self.target_modules,
             "trained_parameters": sum(weight.numel() for weight in self.added.values()),
             "steps": self.steps,

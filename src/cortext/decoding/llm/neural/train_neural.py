@@ -21,7 +21,7 @@ import torch
 from cortext.decoding.llm.model import SENTENCE_END
 from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
 from cortext.decoding.llm.neural.pieces import encode, train_pieces
-from cortext.decoding.llm.neural.saving import refuse_foreign, save_model
+from cortext.decoding.llm.neural.saving import check_target, save_model
 from cortext.decoding.llm.neural.texts import Progress, Source, Texts, batches, length_batches, read_texts
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
@@ -103,8 +103,9 @@ def train_neural(
     need("transformers", "llm")
     options = options or NeuralOptions()
     out = Path(out)
-    refuse_foreign(out)
-    read = read_texts([Source.of(text) for text in texts], held_out, stage)
+    sources = [Source.of(text) for text in texts]
+    check_target(out, [*(source.path for source in sources), *([held_out] if held_out else [])])
+    read = read_texts(sources, held_out, stage)
     stage("word pieces")
     words = Counter(word for source in read.sentences for sentence in source for word in sentence.split())
     tokenizer = train_pieces(words, options.pieces, WINDOW)
@@ -196,7 +197,7 @@ class _Training:
         )
         self.optimizers = optimizers(network, options)
         self.best, self.best_weights = math.inf, copy.deepcopy(network.state_dict())
-        self.history: list[dict[str, float]] = []
+        self.history: list[dict[str, float | None]] = []
         self.step, self.tokens, self.seconds, self.cpu_seconds = 0, 0, 0.0, 0.0
 
     def run(self, bar: Progress | None) -> None:
@@ -213,6 +214,10 @@ class _Training:
                 if since_best == _PATIENCE:
                     break
         self._look(1.0)
+        if self.best == math.inf:
+            raise LanguageModelError(
+                "nothing was learnt: the loss is no number", fix="use a lower learning rate (--lr)"
+            )
         self.seconds, self.cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
         self.network.load_state_dict(self.best_weights)
 
@@ -247,8 +252,9 @@ class _Training:
                 rows = [self.held_out[row] for row in group]
                 total += float(summed_loss(self.network, *padded(rows, self.pad)))
         bits = total / math.log(2) / self.characters
-        self.history.append({"step": self.step, "share": round(share, 3), "bits_per_character": round(bits, 4)})
-        if bits >= self.best:
+        shown = round(bits, 4) if math.isfinite(bits) else None  # JSON has no other numbers
+        self.history.append({"step": self.step, "share": round(share, 3), "bits_per_character": shown})
+        if not bits < self.best:  # nor is what is no number
             return False
         self.best, self.best_weights = bits, copy.deepcopy(self.network.state_dict())
         return True
