@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tiny_llm import bpe_tokenizer
+from transformers import OPTConfig
 
-from cortext.decoding.llm import scoring
+from cortext.decoding.llm import room, scoring
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts, written_forms
 from cortext.errors import LanguageModelError
@@ -312,6 +314,46 @@ def test_where_memory_runs_out_half_the_batch_is_tried_and_kept(llama: CausalLM,
     held = llama.batch_tokens
     score_texts(llama, texts, batch_tokens=10**6)
     assert llama.batch_tokens <= held
+
+
+TOKEN_BYTES = 4 * 32 * (2 * 2 + 32)
+"""What a token takes by the rule: float32, 32 hidden units, 2 layers."""
+
+
+def test_no_more_goes_through_at_once_than_half_of_the_free_memory_holds(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+):
+    texts = [f"{a} {b}" for a in ("how", "are", "you", "some") for b in ("water", "today", "think", "sister")]
+    expected = [score.log_prob for score in score_texts(llama, texts)]
+    free = [2 * 40 * TOKEN_BYTES]  # 40 tokens fit: of 2048, 1024, ... 32 is the first that does
+    monkeypatch.setattr(room, "free_bytes", lambda: free[0])
+    with Watched(llama.body) as body:
+        found = score_texts(llama, texts)
+    assert 16 < max(math.prod(shape) for shape in body.shapes) <= 32
+    assert [score.log_prob for score in found] == pytest.approx(expected, rel=1e-5)
+    free[0] = 0  # each goes alone: what is free may be told too low
+    with Watched(llama.body) as body:
+        score_texts(llama, texts)
+    assert {rows for rows, _ in body.shapes} == {1}
+    free[0] = 10**12  # and it is looked at every time
+    with Watched(llama.body) as body:
+        score_texts(llama, texts)
+    assert len(body.shapes) == 1
+
+
+def test_free_memory_of_a_gpu_is_what_nobody_has_and_what_torch_keeps_empty(monkeypatch: pytest.MonkeyPatch):
+    gigabyte = 2**30
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * gigabyte, 80 * gigabyte))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * gigabyte)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 14 * gigabyte)
+    config = OPTConfig(hidden_size=4096, num_hidden_layers=32)  # as OPT-6.7B: 2 * 4096 * 96 bytes a token
+    network = SimpleNamespace(config=config, device=torch.device("cuda:0"), dtype=torch.float16)
+    assert room.tokens_that_fit(network, 16384) == 2048  # of 5 GB half holds 3,413
+
+
+def test_where_nothing_is_known_of_the_memory_the_most_goes_through(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "free_bytes", lambda: None)
+    assert room.tokens_that_fit(llama.network, 2048) == 2048
 
 
 def test_memory_for_not_one_sentence_is_an_error(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):

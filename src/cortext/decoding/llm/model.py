@@ -22,7 +22,7 @@ SENTENCE_END = "sentence_end"
 """A model whose `config.json` says so in this field was trained on sentences that end with the tokenizer's EOS."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""So many tokens go through a model at once at first; fewer once memory has not held them."""
+"""So many tokens go through a model at once at most: more are no faster."""
 
 DIGEST_BYTES = 1 << 30
 """Weights of a directory are told by a checksum where they are no larger."""
@@ -45,7 +45,7 @@ class CausalLM:
     window:       most tokens that it reads at once, those before a sentence included
     start:        the token before everything: BOS, or what stands for it
     end:          the token that ends a sentence, where the model was trained so (`SENTENCE_END`), else None
-    batch_tokens: so many tokens go through it at once, as far as is known of the memory
+    batch_tokens: so many tokens go through it at once at most; fewer once memory has not held them
     notes:        what a user should be told of, one line each
     lock:         held during a forward pass: one at a time
     """

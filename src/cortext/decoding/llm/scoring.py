@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cortext.decoding.llm.explain import ENDS, out_of_memory
 from cortext.decoding.llm.model import CausalLM
+from cortext.decoding.llm.room import tokens_that_fit
 from cortext.errors import CortextError, LanguageModelError, first_line
 
 STOPS = ".?!"
@@ -49,8 +50,8 @@ def score_texts(
 
     variants:     `plain`, or `written`: the sum of the probabilities with a capital and each of the stops `.?!`; forms
                   that the tokenizer does not tell apart count once
-    batch_tokens: so many tokens go through the model at once, padding included; without it what has proved to fit.
-                  Where memory runs out they become half as many, and stay so.
+    batch_tokens: so many tokens go through the model at once, padding included; without it what the free memory holds
+                  (`tokens_that_fit`). Where memory runs out all the same they become half as many, and stay so.
 
     What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences (`lm.end`). Raises
     LanguageModelError where memory does not hold a single text, a text is longer than the window, or the model fails.
@@ -118,7 +119,7 @@ def _score_rows(
 ) -> dict[tuple[int, ...], float]:
     """Log-probability of every row's tokens with each of its last ones. Rows are in order of length, longest first."""
     scores: dict[tuple[int, ...], float] = {}
-    budget = batch_tokens or lm.batch_tokens
+    budget = batch_tokens or tokens_that_fit(lm.network, lm.batch_tokens)
     if not lm.splits:
         budget = min(budget, _positions_at_once(lm))
     cache = None
