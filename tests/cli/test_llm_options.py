@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cortext.cli import run
@@ -19,6 +21,13 @@ FLAGS = {
     "--llm-device": ["--llm-device", "cpu"],
     "--context": ["--context", "what was said"],
 }
+
+
+def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "lists.jsonl").write_text('{"all": ["a b", "a c"]}\n')
+    given = ["ensemble", "--lists", str(tmp_path / "lists.jsonl"), "--field", "all"]
+    for flag in ("--llm-lora", "--llm-device"):
+        assert complaint(capsys, [*given, *FLAGS[flag]]).startswith(f"cortext: {flag} is given without --llm; ")
 
 
 def complaint(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:

@@ -84,7 +84,7 @@ def ensemble(
     changes = {name: value for name, value in changes.items() if value}
     _check_sources(evaluations, lists, field, fit)
     _check_file(options, fit, [*changes, *overrides])
-    check_llm(llm, llm_lora, context="")
+    check_llm(llm, llm_lora, "", llm_device)
     if out is not None:
         check_replaceable(out)
     search = _Search(lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads)

@@ -25,7 +25,7 @@ Context = Annotated[
 ]
 
 
-def check_llm(llm: str | None, lora: Path | None, context: str, device: str = DEVICE) -> None:
+def check_llm(llm: str | None, lora: Path | None, context: str, device: str) -> None:
     """Raise ConfigError for what says something of a large model where none is named, and for what is no name or text.
 
     A `device` of `DEVICE` says nothing.
