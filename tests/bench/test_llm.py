@@ -9,11 +9,12 @@ pytest.importorskip("transformers")
 
 from tiny_llm import save_tiny_lm
 
-from cortext.bench.llm import FUSED, LEXICON, NGRAM, RESCORED, TEXTS, Bench, Materials
+from cortext.bench.llm import ALONE, FUSED, LEXICON, NGRAM, RESCORED, VOTED, Bench, Materials
 from cortext.bench.llm_worker import Worker
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import Utterance
 from cortext.cli import run
+from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
 
 SAID = ["the cat sat", "i see two cats", "the sea is too blue", "i see the sea"]
@@ -29,11 +30,12 @@ def tiny(tmp_path_factory) -> str:
 @pytest.fixture
 def worker(tiny, lm_dir, clear_posterior, tmp_path) -> Worker:
     write_posteriors(tmp_path / "posteriors.npz", [clear_posterior(sentence) for sentence in SAID])
-    return Worker(tmp_path / "posteriors.npz", str(lm_dir), tiny)
+    return Worker(tmp_path / "posteriors.npz", {}, str(lm_dir), tiny)
 
 
 def bench(references, tmp_path, texts=None) -> Bench:
-    return Bench(Materials([Utterance(one, None) for one in references], {}, texts=texts), tmp_path, "llm", tmp_path)
+    materials = Materials([Utterance(one, None) for one in references], {}, texts=texts)
+    return Bench(materials, (tmp_path, "llm"), DecoderOptions(), tmp_path)
 
 
 def test_the_worker_counts_the_tokens_of_each_list_once(worker):
@@ -71,9 +73,9 @@ def test_the_first_of_the_settings_with_the_fewest_errors_is_taken(tmp_path):
 
 def test_errors_are_counted_on_the_half_that_nothing_was_chosen_on(tmp_path):
     one = bench(["never", "one two three", "never", "four"], tmp_path)
-    assert one._errors(NGRAM, ["one two three", "fore"])["wer"] == pytest.approx(1 / 4)
-    assert one._errors(FUSED, ["one too", "four"])["wer"] == pytest.approx(2 / 4)
-    found = one._difference(FUSED)
+    assert one._errors(NGRAM, [["one two three"], ["fore"]])["wer"] == pytest.approx(1 / 4)
+    assert one._errors(FUSED, [["one too"], ["four"]])["wer"] == pytest.approx(2 / 4)
+    found = one._difference(FUSED, NGRAM)
     assert found["wer"] == pytest.approx(1 / 4)
     # Two trials drawn with replacement: twice the first (+2 of 3 words), twice the second (-1 of 1), or both.
     assert found["ci95"] == [pytest.approx(-1), pytest.approx(2 / 3)]
@@ -82,7 +84,10 @@ def test_errors_are_counted_on_the_half_that_nothing_was_chosen_on(tmp_path):
 def test_texts_of_other_systems_vote(tmp_path):
     texts = [["x"], ["the cat sat", "the cat sat", "the bat sat"], ["x"], ["i see", "i sea", "i see"]]
     one = bench(["x", "the cat sat", "x", "i see"], tmp_path, texts)
-    assert one._voted(texts)["wer"] == 0
+    found = one._texts(texts)
+    assert found[ALONE]["wer"] == pytest.approx((1 / 3 + 1 / 3) / 5)  # two of the three have an error between them
+    assert found[VOTED]["wer"] == 0
+    assert one._difference(VOTED, ALONE)["wer"] == pytest.approx(-found[ALONE]["wer"])
 
 
 def test_one_utterance_has_no_halves(tmp_path):
@@ -112,14 +117,17 @@ def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys,
     texts = "".join(json.dumps(line | {"wfst_seed_hypotheses": [line["reference"]]}) + "\n" for line in lines)
     trials_file.write_text(texts)
     out: Path = tmp_path / "new" / "result.json"
+    (tmp_path / "options.yaml").write_text("beam: 9\n")
     base = ["bench", "llm", "--llm", tiny, "--lm", str(lm_dir), "--trials", str(trials_file)]
+    base += ["--options", str(tmp_path / "options.yaml")]
     assert run([*base, "--cache", str(tmp_path / "cache"), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     result = json.loads(out.read_text())
-    assert list(result["ways"]) == [LEXICON, NGRAM, RESCORED, FUSED, TEXTS]
+    assert list(result["ways"]) == [LEXICON, NGRAM, RESCORED, FUSED, ALONE, VOTED]
     assert all(name in printed for name in result["ways"])
-    assert result["ways"][TEXTS]["wer"] == 0
-    assert result["ways"][NGRAM]["difference"] == {"wer": 0, "ci95": [0, 0]}
+    assert result["ways"][VOTED]["wer"] == 0
+    assert result["ways"][NGRAM]["difference"] == {"to": NGRAM, "wer": 0, "ci95": [0, 0]}
+    assert result["options"]["beam"] == 9
     for name in (RESCORED, FUSED):
         way = result["ways"][name]
         assert way["tokens_per_sentence"] > 1

@@ -5,14 +5,15 @@ the search, and an ensemble. The settings of each way are those of its list here
 tuning half (even numbers; of equals the first); the other half is reported. Each way runs in a process of its own,
 utterance by utterance, with one thread.
 
-An ensemble is the mean of several runs' posteriors, frame by frame and geometric, or, where only texts of
-other systems are known, their vote (ROVER with uniform weights), which has no time of its own.
+An ensemble is the mean of several runs' posteriors, frame by frame and geometric. Where texts of other systems are
+known, their vote (ROVER with equal weights) is held against what each makes alone; neither has a time of its own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import INVENTORY, Utterance, halves
 from cortext.bench.process import ONE_THREAD, Child
+from cortext.decoding import DecoderOptions
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
 from cortext.decoding.ensemble.posteriors import Origin, read_average
 from cortext.errors import DataError
@@ -34,11 +36,12 @@ Settings = dict[str, Any]
 
 RESAMPLES = 2000
 LEXICON, NGRAM, RESCORED, FUSED = "no language model", "n-gram", "n-gram, ranked by the LLM", "n-gram and LLM fused"
-AVERAGED, AVERAGED_FUSED, TEXTS = "ensemble, n-gram", "ensemble, n-gram and LLM fused", "ensemble of texts"
+AVERAGED, AVERAGED_FUSED = "ensemble, n-gram", "ensemble, n-gram and LLM fused"
+ALONE, VOTED = "other systems, alone", "other systems, their vote"
 
 WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
-LLM_WEIGHTS = (0.2, 0.35, 0.5, 0.65, 0.8)
+LLM_WEIGHTS = (0.1, 0.2, 0.35, 0.5, 0.65)
 BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
 """Of averages: runs that do not agree on a frame leave their mean surer of the blank than each is."""
 LIST_LENGTH = 50
@@ -72,12 +75,21 @@ def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
 class Bench:
     """The ways to decode, over one set of utterances; see the module.
 
-    lm, llm: directories of the n-gram and of the large model
+    models:  directories of the n-gram and of the large model
+    options: of the search, where a way does not choose its own
     cache:   where the utterances are written for the processes
     """
 
-    def __init__(self, materials: Materials, lm: Path, llm: str, cache: Path, stage: Stage = lambda name: None) -> None:
-        self.materials, self.lm, self.llm, self.cache, self.stage = materials, lm, llm, cache, stage
+    def __init__(
+        self,
+        materials: Materials,
+        models: tuple[Path, str],
+        options: DecoderOptions,
+        cache: Path,
+        stage: Stage = lambda name: None,
+    ) -> None:
+        self.materials, (self.lm, self.llm), self.options = materials, models, options
+        self.cache, self.stage = cache, stage
         self.references = [utterance.reference for utterance in materials.utterances]
         self.tuning, self.reporting = halves(range(len(self.references)))
         if not self.reporting:
@@ -112,16 +124,16 @@ class Bench:
                 penalty = {"blank_penalty": ways[AVERAGED]["settings"]["blank_penalty"]}
                 ways[AVERAGED_FUSED] = self._decoded(child, AVERAGED_FUSED, [ways[FUSED]["settings"] | penalty])
         if self.materials.texts is not None:
-            ways[TEXTS] = self._voted(self.materials.texts)
+            ways |= self._texts(self.materials.texts)
         for name, way in ways.items():
-            way["difference"] = self._difference(name)
+            way["difference"] = self._difference(name, ALONE if name in (ALONE, VOTED) else NGRAM)
         return {"ways": ways, "model": model, "provenance": provenance() | {"versions": versions}}
 
     def _worker(self, name: str, log_probs: Sequence[np.ndarray], llm: str | None = None) -> Child:
         path = self.cache / f"{name}.npz"
         write_posteriors(path, list(log_probs))
-        models = [str(self.lm), *([llm] if llm else [])]
-        return Child(name, "llm_worker", [str(path), *models], path.with_suffix(".log"), ONE_THREAD)
+        arguments = [str(path), json.dumps(asdict(self.options)), str(self.lm), *([llm] if llm else [])]
+        return Child(name, "llm_worker", arguments, path.with_suffix(".log"), ONE_THREAD)
 
     def _decoded(self, child: Child, name: str, tried: Sequence[Settings]) -> dict[str, Any]:
         """Decode with the settings that make the fewest errors on the tuning half."""
@@ -148,7 +160,7 @@ class Bench:
         self.stage(f"{name}: decoding")
         answer = child.ask("decode", settings=settings, chosen=self.reporting, ranked=ranked)
         n_trials, tokens = len(self.reporting), answer["tokens"]
-        return self._errors(name, answer["texts"]) | {
+        return self._errors(name, [[text] for text in answer["texts"]]) | {
             "settings": settings | (ranked or {}),
             "settings_tried": n_tried,
             "sentences_per_s": n_trials / answer["seconds"],
@@ -158,28 +170,37 @@ class Bench:
             "peak_mb": answer["memory"].get("peak_rss_mb"),
         }
 
-    def _voted(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def _texts(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
         trials = [Candidates.of(texts[number]) for number in self.reporting]
-        return self._errors(TEXTS, [one.text for one in combine(trials, EnsembleOptions(method="rover"))])
+        voted = [one.text for one in combine(trials, EnsembleOptions(method="rover"))]
+        alone = [[" ".join(words) for words in trial.best] for trial in trials]
+        return {ALONE: self._errors(ALONE, alone), VOTED: self._errors(VOTED, [[text] for text in voted])}
 
     def _fewest(self, tried: Sequence[Settings], found: Sequence[Sequence[str]]) -> Settings:
         references = [self.references[number] for number in self.tuning]
         rates = [error_rate(references, texts, n_boot=0).rate or 0.0 for texts in found]
         return dict(tried[int(np.argmin(rates))])
 
-    def _errors(self, name: str, texts: Sequence[str]) -> dict[str, Any]:
-        references = [self.references[number] for number in self.reporting]
-        rate = error_rate(references, texts, n_boot=RESAMPLES)
-        pairs = zip(references, texts, strict=True)
-        self.errors[name] = np.array([edit_counts(one.split(), normalize(two).split()).errors for one, two in pairs])
-        return {"wer": rate.rate, "wer_ci95": [rate.low, rate.high]}
+    def _errors(self, name: str, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Of the sentences that one system or several made of each trial: the mean of the systems."""
+        references = [self.references[number].split() for number in self.reporting]
+        errors = [
+            [edit_counts(reference, normalize(text).split()).errors for text in found]
+            for reference, found in zip(references, texts, strict=True)
+        ]
+        self.errors[name] = np.array([np.mean(one) for one in errors])
+        wer, interval = self._rate(self.errors[name])
+        return {"wer": wer, "wer_ci95": interval}
 
-    def _difference(self, name: str) -> dict[str, Any]:
-        """What a way has more in word errors than the n-gram: the same trials drawn again for both."""
-        more_B = self.errors[name] - self.errors[NGRAM]
+    def _difference(self, name: str, other: str) -> dict[str, Any]:
+        """What a way has more in word errors than another: the same trials drawn again for both."""
+        wer, interval = self._rate(self.errors[name] - self.errors[other])
+        return {"to": other, "wer": wer, "ci95": interval}
+
+    def _rate(self, errors_B: np.ndarray) -> tuple[float, list[float | None]]:
         words_B = np.array([len(self.references[number].split()) for number in self.reporting])
-        low, high = bootstrap_interval(more_B, words_B, RESAMPLES, 0, 0.95)
-        return {"wer": float(more_B.sum() / words_B.sum()), "ci95": [low, high]}
+        interval = bootstrap_interval(errors_B, words_B, RESAMPLES, 0, 0.95)
+        return float(errors_B.sum() / words_B.sum()), list(interval)
 
 
 def _grid(**values: Sequence[Any]) -> list[Settings]:
@@ -196,9 +217,13 @@ def _near(best: Settings) -> list[float]:
 
 
 def bench_llm(
-    materials: Materials, lm: Path, llm: str, cache: Path, stage: Stage = lambda name: None
+    materials: Materials,
+    models: tuple[Path, str],
+    options: DecoderOptions,
+    cache: Path,
+    stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the ways; see the module. Returns what `--json` prints."""
-    bench = Bench(materials, lm, llm, cache, stage)
+    """Compare the ways; see `Bench`. Returns what `--json` prints."""
+    bench = Bench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
-    return {"input": facts, "lm": str(lm), **bench.run()}
+    return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}

@@ -1,10 +1,11 @@
 """Decodes utterances with and without a large language model, in a process of its own, so that memory is its own.
 
-python -m cortext.bench.llm_worker POSTERIORS LM [MODEL]        (posteriors.npz, two directories)
+python -m cortext.bench.llm_worker POSTERIORS OPTIONS LM [MODEL]    (posteriors.npz, JSON, two directories)
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -48,10 +49,10 @@ class CountingReader(LanguageReader):
 class Worker:
     """A word search, a large model where one is named, and the utterances to decode."""
 
-    def __init__(self, posteriors: Path, lm: str, llm: str | None) -> None:
+    def __init__(self, posteriors: Path, options: Mapping[str, Any], lm: str, llm: str | None = None) -> None:
         with np.load(posteriors) as arrays:
             self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
-        self.decoder = Decoder.from_dir(lm)
+        self.decoder = Decoder.from_dir(lm, options)
         self.reader = CountingReader.load(llm, device="cpu") if llm else None
         model = self.reader.describe() if self.reader else None
         self.facts = {"memory_loaded": memory(), "model": model, "versions": provenance()["versions"]}
@@ -107,11 +108,11 @@ class Worker:
 def main() -> None:
     """Serve one search."""
     answers = own_stdout()
-    posteriors, lm, *llm = sys.argv[1:]
+    posteriors, options, *models = sys.argv[1:]
 
     def begin() -> tuple[Worker, dict[str, Any]]:
         try:
-            worker = Worker(Path(posteriors), lm, llm[0] if llm else None)
+            worker = Worker(Path(posteriors), json.loads(options), *models)
         except CortextError as error:
             raise Missing(str(error)) from None
         return worker, worker.facts

@@ -25,6 +25,7 @@ def llm(
     ensemble: Annotated[
         list[Path] | None, typer.Option(help="Evaluation directory of another run for the ensemble; repeatable.")
     ] = None,
+    options: Annotated[Path | None, typer.Option(help="YAML file of decoder options to begin with.")] = None,
     trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
@@ -40,6 +41,7 @@ def llm(
     from cortext.bench.llm import bench_llm
     from cortext.bench.materials import RealData, language_models
     from cortext.data.disk import disk_errors
+    from cortext.evaluation.recognise import read_options
 
     def stage(name: str) -> None:
         typer.echo(f"{name} ...", err=True)
@@ -51,7 +53,7 @@ def llm(
             out.parent.mkdir(parents=True, exist_ok=True)
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
-    result = bench_llm(found, lm, llm, cache, stage)
+    result = bench_llm(found, (lm, llm), read_options(options), cache, stage)
     if out is not None:
         with disk_errors(out):
             write_result(out, result)
@@ -84,30 +86,30 @@ def _print(result: dict[str, Any]) -> None:
     counts, model = result["input"], result["model"]
     rows = []
     for name, way in result["ways"].items():
-        more, (low, high) = way["difference"]["wer"], way["difference"]["ci95"]
+        more, low, high = (f"{100 * value:+.1f}" for value in (way["difference"]["wer"], *way["difference"]["ci95"]))
         cost = ["-"] * 4
         if "sentences_per_s" in way:
-            fewer = way["times_fewer_tokens"]
+            fewer, memory = way["times_fewer_tokens"], way["peak_mb"]
             cost = [
                 f"{way['sentences_per_s']:.1f}",
                 f"{way['tokens_per_sentence']:.0f}",
                 f"{fewer:.1f}" if fewer and fewer > 1 else "-",
-                f"{way['peak_mb']:.0f}" if way["peak_mb"] else "-",
+                f"{memory:.0f}" if memory else "-",
             ]
         interval = " to ".join(percent(bound) for bound in way["wer_ci95"])
-        rows.append(
-            [name, percent(way["wer"]), interval, f"{100 * more:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})", *cost]
-        )
+        same = way["difference"]["to"] == name
+        rows.append([name, percent(way["wer"]), interval, "" if same else f"{more} ({low} to {high})", *cost])
     title = f"{counts['reported']} utterances; settings chosen on {counts['tuning']} others; {model['model']}"
     columns = [
         "",
         "WER",
         "95 % interval",
-        "points more than the n-gram",
+        "points more",
         "sentences/s",
         "LLM tokens",
         "x fewer",
         "peak MB",
     ]
     print_table(title, columns, rows)
+    typer.echo("points more: than the n-gram alone, or than the other systems alone")
     typer.echo("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
