@@ -223,3 +223,10 @@ def test_a_chat_template_is_used_where_there_is_one(tiny, monkeypatch):
     template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[answer] "
     monkeypatch.setattr(tiny.lm.tokenizer, "chat_template", template)
     assert tiny.context("Which?") == "[user] Which?\n[answer] Sentence:"
+
+
+def test_a_chat_template_that_cannot_be_filled_loses_no_sentence(tiny, monkeypatch):
+    monkeypatch.setattr(tiny.lm.tokenizer, "chat_template", "{{ raise_exception('a system message comes first') }}")
+    found = correct(["a", "b", "b"], tiny)
+    assert found.text == "b"
+    assert "a system message comes first" in found.degraded

@@ -115,6 +115,13 @@ def test_what_does_not_go_together_is_said_in_one_line(tmp_path):
     assert "cannot be read: No such file" in complaint(tmp_path / "absent")
     (tmp_path / "slow" / "metrics.json").write_text('{"provenance": {}}')
     assert "slow: does not say how its logits are ordered" in complaint(tmp_path / "slow")
+    unknown = {
+        "inventory": {"name": RELEASE.name, "symbols": RELEASE.symbols},
+        "frame_ms": 80.0,
+        "options": {"bean": 1},
+    }
+    (tmp_path / "slow" / "metrics.json").write_text(json.dumps({"provenance": unknown}))
+    assert "slow/metrics.json: unknown decoder option 'bean'" in complaint(tmp_path / "slow")
     (tmp_path / "slow" / "metrics.json").write_text("[")
     assert "metrics.json: not valid JSON" in complaint(tmp_path / "slow")
 

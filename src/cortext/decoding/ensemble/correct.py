@@ -145,11 +145,14 @@ class LargeCorrector:
 
     def context(self, prompt: str) -> str:
         """The prompt as the model was taught to read it, and the beginning of its answer."""
+        from cortext.decoding.llm.scoring import explained_pass
+
         tokenizer = self.lm.tokenizer
         if getattr(tokenizer, "chat_template", None) is None:
             return f"{prompt}\n{ANSWER}"
         asked = [{"role": "user", "content": prompt}]
-        text: str = tokenizer.apply_chat_template(
-            asked, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        with explained_pass(self.lm):
+            text: str = tokenizer.apply_chat_template(
+                asked, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
         return text.removeprefix(tokenizer.bos_token or "") + ANSWER

@@ -50,6 +50,8 @@ class Origin:
                 facts = facts | {"inventory": card["inventory"], "frame_ms": stride * BIN_MS}
             inventory = Inventory(facts["inventory"]["name"], tuple(facts["inventory"]["symbols"]))
             return cls(inventory, float(facts["frame_ms"]), DecoderOptions.of(facts.get("options")))
+        except DecodingError as error:
+            raise DataError(error.what, where=directory / "metrics.json", fix=AGAIN) from None
         except (KeyError, TypeError, AttributeError, ValueError):
             raise DataError("does not say how its logits are ordered", where=directory, fix=AGAIN) from None
 

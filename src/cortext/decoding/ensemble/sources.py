@@ -24,7 +24,7 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
     line for whatever cannot be combined.
     """
     path = Path(path)
-    trials = []
+    trials: dict[int | str, Candidates] = {}
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if field not in line:
@@ -34,8 +34,14 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{field} is no list of sentences", where=where, fix="give another field with --field")
         _check_reference(reference, where)
-        trials.append(Candidates.of(texts, id=line.get("id", number - 1), reference=reference))
-    return trials
+        name = line.get("id", number - 1)
+        if not isinstance(name, int | str):
+            raise DataError(f"id is {name!r}; a number or a name is needed", where=where)
+        if name in trials:
+            fix = "give every line an id of its own, or none at all"
+            raise DataError(f"the id {name!r} is there twice", where=where, fix=fix)
+        trials[name] = Candidates.of(texts, id=name, reference=reference)
+    return list(trials.values())
 
 
 def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
