@@ -93,6 +93,8 @@ def recognise(
     """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
     if llm is not None and lm is None:
         raise DecodingError("a large language model ranks what the word search finds", fix="give an n-gram, too: --lm")
+    if ray is not None and lm is None:
+        raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
     seconds: dict[str, float] = {}
     described: dict[str, Any] = {}
     with stage(seconds, "load"):
