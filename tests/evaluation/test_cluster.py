@@ -208,3 +208,27 @@ def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(tiny, tm
     with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):
         evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="local")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--gpus-per-worker", "0.5"], "--gpus-per-worker is given without --ray; name a cluster"),
+        (["--ray", "local", "--threads", "2"], "--threads is given with --ray"),
+        (
+            ["--ray", "local", "--llm", "any", "--llm-device", "cuda:1"],
+            "--llm-device is cuda:1, and a task on Ray sees",
+        ),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(tiny, tmp_path, capsys, more, what):
+    for verb in ("evaluate", "decode"):
+        given = [verb, tiny.run, "--data", tiny.data, "--lm", tiny.lm, "--out", tmp_path / "out", *more]
+        assert cortext([str(part) for part in given]) == 2
+        assert capsys.readouterr().err.startswith(f"cortext: {what}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_has_nothing_to_do_without_an_ngram(tiny, tmp_path):
+    with pytest.raises(DecodingError, match=r"a Ray cluster does the word search; give an n-gram"):
+        evaluate(tiny.run, tiny.data, "val", None, tmp_path / "out", ray="local")

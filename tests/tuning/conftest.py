@@ -13,7 +13,7 @@ from cortext.data.simulate import simulate
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.phonemes import RELEASE
-from cortext.tuning import Search, Study, tune_training
+from cortext.tuning import Search, Study, comparison, decoder_result, tune_training
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,19 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def pictures():
+    """For tests that look at trials.png."""
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing takes longer than a search in these tests."""
+    if "pictures" not in request.fixturenames:
+        for module in (comparison, decoder_result):
+            monkeypatch.setattr(module, "draw", lambda path, *rest: path)
 
 
 @pytest.fixture(scope="session")

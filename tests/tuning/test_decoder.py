@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import jiwer
@@ -15,7 +16,7 @@ from cortext.decoding.normalise import log_softmax
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, decoder_trial, parse_space, tune_decoder
-from cortext.tuning.decoder_material import tuning_parts
+from cortext.tuning.decoder_material import check_directory, describe, tuning_parts
 from cortext.tuning.decoder_trial import DevSet
 from cortext.tuning.workers import Here
 
@@ -28,11 +29,21 @@ SPACE = parse_space(["blank_penalty=1:100:log", "word_score=-4:1", "recombine=ma
 def tune(evaluation, lm, tmp_path):
     """Searches on the evaluation."""
 
-    def run(out="search", held_out=0.0, start=START, given=(), seed=0, report=lambda line: None, **settings):
+    def run(
+        out="search",
+        held_out=0.0,
+        start=START,
+        given=(),
+        seed=0,
+        retry_failed=False,
+        report=lambda line: None,
+        **settings,
+    ):
         settings = {"space": SPACE, "n_trials": 1, "time_weight": 0.0, **settings}
         parts = tuning_parts(evaluation, held_out, seed)
         search = DecoderSearch(seed=seed, **settings)
-        return tune_decoder(*parts, DecoderFiles(lm, start), tmp_path / out, search, given=given, report=report)
+        more = {"given": given, "retry_failed": retry_failed, "report": report}
+        return tune_decoder(*parts, DecoderFiles(lm, start), tmp_path / out, search, **more)
 
     return run
 
@@ -56,7 +67,7 @@ def test_what_options_are_worth_is_what_decoding_with_them_gives(tune, evaluatio
     assert len({tuned.wer(trial) for trial in tuned.trials}) > 1
 
 
-def test_the_search_ends_with_a_file_of_options_that_make_fewer_errors(tune, evaluation, lm, tmp_path):
+def test_the_search_ends_with_a_file_of_options_that_make_fewer_errors(tune, evaluation, lm, tmp_path, pictures):
     tuned = tune(n_trials=14)
     start, best = tuned.judged
     assert (start.name, best.name) == ("start", "best")
@@ -154,12 +165,27 @@ def test_given_options_are_tried_after_the_start_and_shown(tune):
     assert "given 3" in {row.name.removesuffix(", the best") for row in more.judged}
 
 
-def test_another_search_in_the_same_directory_is_refused(tune, tmp_path):
+def test_another_search_in_the_same_directory_is_refused(tune, evaluation, lm, tmp_path):
     tune()
     with pytest.raises(RunError, match="begun with seed = 0, now it is 1"):
         tune(seed=1)
     with pytest.raises(RunError, match=r"begun with options.beam = 12.0, now it is 10.0"):
         tune(start=replace(START, beam=10.0))
+    (lm / "README").write_text("a note beside it")
+    try:
+        tune()
+    finally:
+        (lm / "README").unlink()
+    other = shutil.copytree(lm, tmp_path / "lm")
+    content = bytearray((other / "lm.bin").read_bytes())
+    content[-1] ^= 1  # of the same size
+    (other / "lm.bin").write_bytes(content)
+    search = DecoderSearch(SPACE, time_weight=0.0)
+    with pytest.raises(RunError, match=r"begun with language_model.lm.bin = '\d+ bytes, "):
+        check_directory(
+            tmp_path / "search",
+            describe(*tuning_parts(evaluation, 0.0, 0), DecoderFiles(other, START), "", SPACE, search),
+        )
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years")
     with pytest.raises(RunError, match=r"something else than a search: thesis\.tex"):
@@ -181,6 +207,22 @@ def test_a_trial_that_fails_is_told_with_its_reason_and_the_search_goes_on(tune,
     assert all(trial.settings["recombine"] == "max" for trial in failed)
     assert "MemoryError: no room" in failed[0].reason
     assert tuned.options.recombine == "logadd"
+    assert tune(n_trials=8).trials == tuned.trials
+    monkeypatch.undo()
+    again = tune(n_trials=8, retry_failed=True)
+    assert [trial.state for trial in again.trials] == ["finished"] * 8
+    assert {str(trial.options) for trial in again.trials} == {str(trial.options) for trial in tuned.trials}
+
+
+def test_where_every_trial_fails_the_first_reason_is_the_error_and_they_can_be_tried_again(tune, monkeypatch):
+    def work(job):
+        raise MemoryError
+
+    monkeypatch.setattr(decoder_trial.DecodeJob, "work", work)
+    with pytest.raises(RunError, match=r"every trial failed; the first: MemoryError \(see .*--retry-failed"):
+        tune(n_trials=2)
+    monkeypatch.undo()
+    assert [trial.state for trial in tune(n_trials=2, retry_failed=True).trials] == ["finished"] * 2
 
 
 def test_nothing_that_can_be_searched_or_tuned_on_is_said_in_one_line(evaluation, write_evaluation, tmp_path):

@@ -97,6 +97,14 @@ def test_the_table_shows_what_is_held_out_beside_what_was_tuned_on_and_the_file_
         (["--engine", "nativ"], ["unknown engine 'nativ'", "did you mean 'native'"]),
         (["--lm", "nowhere"], ["nowhere"]),
         (["--context", "at home"], ["--context is given without --llm"]),
+        (["--time-weight", "inf"], ["time_weight is inf", "finite"]),
+        (["--split", "test"], ["--split is given without --data"]),
+        (["--device", "cuda"], ["--device is given without --data"]),
+        (["--finalists", "3"], ["--finalists is given without --sample"]),
+        (["--llm-trials", "9"], ["--llm-trials is given without --llm"]),
+        (["--llm-device", "cpu"], ["--llm-device is given without --llm"]),
+        (["--gpus-per-worker", "0.5"], ["--gpus-per-worker is given without --ray"]),
+        (["--ray", "local", "--llm", "any", "--llm-device", "cuda:1"], ["--llm-device is cuda:1", "--gpus-per-worker"]),
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(evaluation, lm, tmp_path, capsys, more, parts):
@@ -106,6 +114,16 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(evaluation, lm, tmp_p
     assert printed.err.count("\n") == 1
     assert all(part in printed.err for part in parts), printed.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(evaluation, lm, tmp_path, capsys):
+    (tmp_path / "file").write_text("years")
+    for out, what in (("file", "is a file; a directory is needed"), ("file/in", "cannot be written: Not a directory")):
+        assert run(arguments(evaluation, lm, tmp_path / out)) == 2
+        assert capsys.readouterr().err.startswith(f"cortext: {tmp_path / out}: {what}")
+    assert run(arguments(evaluation, lm, "/proc/none")) == 2
+    assert capsys.readouterr().err.startswith("cortext: /proc/none: cannot be written")
+    assert (tmp_path / "file").read_text() == "years"
 
 
 @pytest.mark.parametrize(("module", "extra", "more"), [("optuna", "tune", []), ("ray", "ray", ["--ray", "local"])])
@@ -221,4 +239,7 @@ def test_a_run_is_evaluated_first_and_another_split_may_be_held_out(packed, quic
     assert "evaluating" not in capsys.readouterr().err
     other = [str(tmp_path / "elsewhere") if part == str(tmp_path / "run") else part for part in command]
     assert run(other) == 2
-    assert "was made of run" in capsys.readouterr().err
+    assert "eval-val: the search was begun with run = " in capsys.readouterr().err
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"trained again")
+    assert run(command) == 2
+    assert "eval-val: the search was begun with weights = " in capsys.readouterr().err

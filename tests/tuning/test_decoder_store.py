@@ -1,5 +1,6 @@
 """The trials of a search in a file that several processes share."""
 
+import resource
 import sqlite3
 import sys
 
@@ -108,9 +109,49 @@ def test_options_that_do_not_go_together_are_failed_trials(open_store):
     }
 
 
+def test_what_failed_is_tried_again_when_asked_and_not_counted_twice(open_store):
+    def as_options(settings):
+        if settings["recombine"] == "max" and settings["beam"] != 2.0:
+            raise DecodingError("not with max")
+        return settings
+
+    given = [Given({"beam": 2.0}, {"beam": 2.0, "recombine": "max"})]
+    store = open_store(4, given, as_options)
+    store.fail(store.claim().number, "no memory")
+    finish_all(store)
+    before = store.trials()
+    assert len(before) == 4
+    assert open_store(4, given, as_options).retry_failed() == 1  # what does not go together is not tried
+    again = open_store(4, given, as_options)
+    assert again.retry_failed() == 0  # by two processes at once
+    trial = again.claim()
+    assert (trial.options, trial.settings) == (before[0].options, before[0].settings)
+    again.finish(trial.number, 1.5, {"errors": [1]})
+    assert again.claim() is None
+    assert again.trials() == [*before[1:], again.trials()[-1]]
+    assert again.trials()[-1].value == 1.5
+
+
+def test_a_full_disk_is_one_line_and_the_search_goes_on_once_there_is_room(open_store, tmp_path):
+    store = open_store()
+    trial = store.claim()
+    room, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        with pytest.raises(RunError, match=r"study\.db: cannot be used: .*(full|disk I/O error).*; make room"):
+            store.finish(trial.number, 1.0, {"errors": [1]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
+    store.close()
+    other = open_store()
+    assert other.claim().number == trial.number
+    other.finish(trial.number, 1.0, {"errors": [1]})
+    assert [one.value for one in other.trials()] == [1.0]
+
+
 def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store, monkeypatch):
     (tmp_path / "study.db").write_bytes(b"no database" * 100)
-    with pytest.raises(RunError, match=r"study.db: cannot be used: .*not a database.*; give another --out"):
+    with pytest.raises(RunError, match=r"study.db: cannot be used: .*not a database.*; .*give another --out"):
         open_store()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):

@@ -46,7 +46,7 @@ def pretended(monkeypatch):
     return jobs
 
 
-def test_every_setting_is_an_ordinary_run_and_the_table_has_the_best_first(tune, packed, tmp_path, quick):
+def test_every_setting_is_an_ordinary_run_and_the_table_has_the_best_first(tune, packed, tmp_path, quick, pictures):
     study = tune(grid("lr_max=0.02", "model.n_layers=1,2"))
     for one in study.trials:
         settings = [f"{key}={value}" for key, value in one.settings.items()]

@@ -34,6 +34,12 @@ REDIS_URL = typer.Option(
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
 
 
+def is_given(call: typer.Context, name: str) -> bool:
+    """Whether the user has given this parameter."""
+    source = call.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1) -> None:
     """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
     table = Table(title=title or None, title_justify="left", title_style="bold")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from cortext.cli.console import (
     JSON,
     PLUGINS,
     SKIP_BAD,
+    is_given,
     print_json,
     print_left_out,
     print_notes,
@@ -21,7 +24,8 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, GpusPerWorker, Options, Ray, Threads
+from cortext.cli.model import Engine, Options, Threads
+from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
 from cortext.data.checks import Problem
 from cortext.errors import DecodingError
 from cortext.plugins import load_plugins
@@ -93,36 +97,28 @@ def decode(
     Example: cortext decode --fake-text "how are you" --noise 1 --lm runs/lm
     """
     check_form(call)
+    check_ray(ray, gpus_per_worker, threads, llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)
     load_plugins(plugin)
     if run is not None and data is not None and out is not None:
-        _decode_split(
-            run,
-            data,
-            split,
-            lm,
-            out,
-            options,
-            engine,
-            threads,
-            ray,
-            gpus_per_worker,
-            large,
-            context,
-            skip_bad,
-            device,
-            as_json,
-        )
+        from cortext.evaluation import decode as decode_split
+
+        searched = partial(decode_split, run, data, split, lm, out, options=options, engine=engine, threads=threads)
+        with_llm = partial(searched, ray=ray, gpus_per_worker=gpus_per_worker, llm=large, context=context)
+        _decode_split(partial(with_llm, device=device), out, skip_bad, as_json)
     elif logits is not None and order is not None and out is not None:
+        from cortext.decoding.saved import decode_saved
+
         decoder = _decoder(lm, options, engine, large)
-        _decode_logits(logits, order, temperature, decoder, out, threads, context, as_json)
+        saved = partial(decode_saved, logits, order, decoder, out, temperature=temperature, context=context)
+        _decode_logits(partial(saved, threads=threads or os.cpu_count() or 1), decoder, out, as_json)
     elif fake_text is not None:
         _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine, large), context, as_json)
 
 
 def check_form(call: typer.Context) -> None:
     """Raise DecodingError unless the parameters given belong to one of the forms, and none is missing."""
-    given = {name for name in call.params if _is_given(call, name)}
+    given = {name for name in call.params if is_given(call, name)}
     named = {name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in call.params}
     forms = [name for name in FORMS if name in given]
     if len(forms) != 1:
@@ -133,11 +129,6 @@ def check_form(call: typer.Context) -> None:
         raise DecodingError(f"{named[name]} does not go with {named[forms[0]]}", fix=SEE_HELP)
     for name in sorted(required - given):
         raise DecodingError(f"{named[forms[0]]} needs {named[name]}", fix=SEE_HELP)
-
-
-def _is_given(call: typer.Context, name: str) -> bool:
-    source = call.get_parameter_source(name)
-    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 
 
 def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles | None) -> Decoder:
@@ -157,46 +148,12 @@ def _notes(decoder: Decoder, lists: Iterable[NBest]) -> list[str]:
     return notes
 
 
-def _decode_split(
-    run: Path,
-    data: Path,
-    split: str,
-    lm: Path,
-    out: Path,
-    options: Path | None,
-    engine: str,
-    threads: int | None,
-    ray: str | None,
-    gpus_per_worker: float,
-    large: LargeModelFiles | None,
-    context: str,
-    skip_bad: bool,
-    device: str,
-    as_json: bool,
-) -> None:
-    from cortext import evaluation
-
+def _decode_split(decode_all: Callable[..., list[str]], out: Path, skip_bad: bool, as_json: bool) -> None:
+    """`decode_all`: `cortext.evaluation.decode`, told what and how."""
     skipped: list[Problem] = []
     notes: list[str] = []
     with progress_bar("decoding") as progress:
-        texts = evaluation.decode(
-            run,
-            data,
-            split,
-            lm,
-            out,
-            options=options,
-            engine=engine,
-            device=device,
-            skip_bad=skipped if skip_bad else False,
-            threads=threads,
-            ray=ray,
-            gpus_per_worker=gpus_per_worker,
-            llm=large,
-            context=context,
-            notes=notes,
-            progress=progress,
-        )
+        texts = decode_all(skip_bad=skipped if skip_bad else False, notes=notes, progress=progress)
     print_notes(notes)
     if as_json:
         left_out = [problem.to_json() for problem in skipped]
@@ -207,31 +164,10 @@ def _decode_split(
         print_left_out(skipped)
 
 
-def _decode_logits(
-    logits: Path,
-    order: str,
-    temperature: float,
-    decoder: Decoder,
-    out: Path,
-    threads: int | None,
-    context: str,
-    as_json: bool,
-) -> None:
-    import os
-
-    from cortext.decoding.saved import decode_saved
-
+def _decode_logits(decode_all: Callable[..., dict[str, NBest]], decoder: Decoder, out: Path, as_json: bool) -> None:
+    """`decode_all`: `cortext.decoding.saved.decode_saved`, told what and how."""
     with progress_bar("decoding") as progress:
-        found = decode_saved(
-            logits,
-            order,
-            decoder,
-            out,
-            temperature=temperature,
-            threads=threads or os.cpu_count() or 1,
-            context=context,
-            progress=progress,
-        )
+        found = decode_all(progress=progress)
     notes = _notes(decoder, found.values())
     if as_json:
         trials = [{"id": name, "text": nbest[0].text, "score": nbest[0].score} for name, nbest in found.items()]

@@ -21,6 +21,7 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
+from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 
@@ -29,8 +30,6 @@ Data = Annotated[Path, typer.Option(help="Directory of session files, or a packe
 Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
 Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")]
-Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Search on this Ray cluster, or `local`.")]
-GpusPerWorker = Annotated[float, typer.Option(min=0, help="Share of a GPU for each task on Ray, for a large model.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -144,6 +143,7 @@ def evaluate(
     """
     from cortext import evaluation
 
+    check_ray(ray, gpus_per_worker, threads, llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)
     load_plugins(plugins)
     with progress_bar("evaluating") as progress:

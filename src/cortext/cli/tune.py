@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_table
+from cortext.cli.ray_options import Ray
 from cortext.cli.tune_decoder import decoder
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ def training(
     lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a trial; shares the cores without it.")] = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run trials on this Ray cluster, or `local`.")
-    ] = None,
+    ray: Ray = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda or cuda:N; several with commas are shared by the jobs.")
     ] = "cpu",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, print_json, print_table
+from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_table
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, GpusPerWorker, Options
+from cortext.cli.model import Engine, Options
+from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ SHOWN = 10
 """Trials in the table on the screen; trials.csv has them all."""
 
 
+NEEDED = {"split": "data", "device": "data", "finalists": "sample", "llm_trials": "llm", "llm_device": "llm"}
+"""Parameters that say nothing without another one."""
+
+
 def decoder(
+    call: typer.Context,
     source: Annotated[Path, typer.Argument(help="Evaluation directory; or, with --data, run directory of a model.")],
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     out: Annotated[Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")],
@@ -61,10 +67,9 @@ def decoder(
     context: Context = "",
     llm_trials: Annotated[int, typer.Option(min=1, help="Weights of the large model to try.")] = 200,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run trials on this Ray cluster, or `local`.")
-    ] = None,
+    ray: Ray = None,
     gpus_per_worker: GpusPerWorker = 0.0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
     engine: Engine = "native",
     device: str = DEVICE,
     as_json: bool = JSON,
@@ -88,6 +93,8 @@ def decoder(
     def report(line: str) -> None:
         typer.echo(line, err=True)
 
+    _check_given(call)
+    check_ray(ray, gpus_per_worker, llm_device=llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)
     start, given = read_options(options), [read_options(path) for path in tried or ()]
     space = parse_space([*(ranges or ()), *(choices or ())])
@@ -108,11 +115,30 @@ def decoder(
     part, rest = tuning_parts(directory, other, seed)
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
     where = Where(jobs, ray, gpus_per_worker)
-    tuned = tune_decoder(part, rest, files, out, search, given=given, context=context, where=where, report=report)
+    tuned = tune_decoder(
+        part,
+        rest,
+        files,
+        out,
+        search,
+        given=given,
+        context=context,
+        where=where,
+        retry_failed=retry_failed,
+        report=report,
+    )
     if as_json:
         print_json(tuned.to_json())
     else:
         _print(tuned)
+
+
+def _check_given(call: typer.Context) -> None:
+    """Raise ConfigError for an option that would be passed over."""
+    for name, needed in NEEDED.items():
+        if is_given(call, name) and call.params[needed] is None:
+            flag, other = (f"--{one.replace('_', '-')}" for one in (name, needed))
+            raise ConfigError(f"{flag} is given without {other}", fix=f"leave it out, or give {other}")
 
 
 def _is_number(text: str) -> bool:

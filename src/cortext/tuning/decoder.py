@@ -19,6 +19,7 @@ from cortext.tuning.decoder_result import Judged, Tuned, judged, write_results
 from cortext.tuning.decoder_search import DecoderSearch
 from cortext.tuning.decoder_store import Given, Store, Tried
 from cortext.tuning.decoder_trial import DecodeJob, ReadJob, parts
+from cortext.tuning.directory import CORRECT, make
 from cortext.tuning.search import Search
 from cortext.tuning.space import Space, label, settings_of, with_settings, within
 from cortext.tuning.tpe import quiet_optuna
@@ -51,6 +52,8 @@ class Where:
         """What runs them."""
         if self.jobs < 1 or self.gpus_per_worker < 0:
             raise ConfigError(f"jobs is {self.jobs}, gpus_per_worker is {self.gpus_per_worker}; 1 and 0 are the least")
+        if self.gpus_per_worker and self.ray is None:
+            raise ConfigError("GPUs are shared out to workers only by Ray", fix="name a cluster, or `local`")
         if self.ray is not None:
             return RayTasks(self.ray, 1, self.gpus_per_worker, self.jobs)
         return Here() if self.jobs == 1 else Processes(keep=True)
@@ -66,6 +69,7 @@ def tune_decoder(
     given: Sequence[DecoderOptions] = (),
     context: str = "",
     where: Where = Where(),
+    retry_failed: bool = False,
     report: Report = lambda line: None,
 ) -> Tuned:
     """Try decoder options on utterances, and write `options.yaml`, `trials.csv` and `trials.png` into `out`.
@@ -76,6 +80,7 @@ def tune_decoder(
     given:   options that are tried next
     context: what was said before, for a large model
     where:   a script with jobs must be guarded by `if __name__ == "__main__"`
+    retry_failed: try again what failed in an earlier sitting
 
     What is minimised is `100 * WER + time_weight * ms_per_frame`. `out/study.db` has the trials: the same call goes on
     where it was, and several processes may make it at once. Raises a CortextError for what a user can put right, and
@@ -90,10 +95,12 @@ def tune_decoder(
     draws = Search("tpe", space, search.n_trials, search.seed)
     with ExitStack() as stack:
         workers = stack.enter_context(closing(where.open()))
-        out.mkdir(parents=True, exist_ok=True)
+        make(out)
         check_directory(out, describe(tuned, held_out, decoder, context, space, search))
         store = Store(out, draws, known, lambda settings: _plain(with_settings(decoder.options, settings)))
         stack.enter_context(closing(store))
+        if retry_failed:
+            store.retry_failed()
         study = _Tuning(out, tuned, held_out, decoder, search, context, store, workers, where.jobs, report)
         study.search_all()
         best, rows = study.finals(options)
@@ -172,9 +179,9 @@ class _Tuning:
         self._work(begin, self._record)
         if others := sum(trial.state == "running" for trial in self.store.trials()):
             self.report(f"trials that still run in other processes: {others}; this one ends without them")
-        if all(trial.state == "failed" for trial in self.store.trials()):
-            first = self.store.trials()[0].reason
-            raise RunError(f"every trial failed; the first: {first}", where=self.out, fix="search elsewhere")
+        trials = self.store.trials()
+        if all(trial.state == "failed" for trial in trials):
+            raise RunError(f"every trial failed; the first: {trials[0].reason}", where=self.out, fix=CORRECT)
 
     def _job(self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> DecodeJob:
         files = replace(decoder, options=_options(options))
@@ -190,7 +197,7 @@ class _Tuning:
 
     def _record(self, number: int, outcome: Outcome) -> None:
         trial = self.running.pop(number)
-        name = f"trial {number} of {self.search.n_trials}, {label(trial.settings) or 'as given'}"
+        name = f"trial {number} of {self.store.total}, {label(trial.settings) or 'as given'}"
         if outcome.state == "interrupted":
             return
         if outcome.state == "failed":

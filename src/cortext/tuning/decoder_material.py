@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from cortext.config import to_mapping
+from cortext.decoding.ngram.language_model import MODELS
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.files import write_whole
 from cortext.tuning.decoder_search import DecoderSearch
 from cortext.tuning.decoder_trial import DevSet
+from cortext.tuning.directory import ANOTHER, make, refuse_another, refuse_strangers
 from cortext.tuning.space import Space, space_to_json
 
 FORMAT_VERSION = 1
+LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
+"""What of a language-model directory decides what is found."""
 FILES = {"study.json", "study.db", "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
 """What may be in a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of errors."""
 
@@ -95,24 +100,32 @@ def evaluated(
 ) -> Path:
     """The evaluation directory of a run's split below `out`, made where it is not there.
 
-    Raises RunError for one of another run, and what `evaluate` raises.
+    Raises RunError for one of another run or of other weights, and what `evaluate` raises.
     """
-    folder = out / f"eval-{split}"
-    if (folder / "metrics.json").is_file():
-        made = json.loads((folder / "metrics.json").read_text())["provenance"]
-        for name, now in (("run", run), ("data", data)):
-            if made[name] != str(now):
-                fix = "give another --out"
-                raise RunError(f"was made of {name} {made[name]}, not of {now}", where=folder, fix=fix)
-        return folder
     from cortext.evaluation import evaluate
 
-    out.mkdir(parents=True, exist_ok=True)
+    folder = out / f"eval-{split}"
+    mark = folder / "made_of.json"  # written last: an evaluation without it is not whole
+    now = {"run": str(run.resolve()), "data": str(data.resolve()), "weights": _weights(run)}
+    if mark.is_file():
+        refuse_another(folder, json.loads(mark.read_text(encoding="utf-8")), now)
+        return folder
+    make(out)
     report(f"evaluating {run} on {split}")
     metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
     if not metrics.n_words:
         raise DataError(f"split {split!r} has no references", where=data, fix="name a labelled split")
+    write_whole(mark, json.dumps(now, indent=1, ensure_ascii=False).encode())
     return folder
+
+
+def _weights(run: Path) -> str | None:
+    """Checksum of a run's weights; None where `evaluate` will say what is missing."""
+    file = run / "model.safetensors"
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
 def describe(
@@ -138,22 +151,27 @@ def describe(
         "prune": search.prune,
         "options": to_mapping(decoder.options),
         "engine": decoder.engine,
-        "language_model": {file.name: file.stat().st_size for file in sorted(decoder.lm.glob("*")) if file.is_file()},
+        "language_model": {name: _ends(decoder.lm / name) for name in LM_FILES if (decoder.lm / name).is_file()},
         "llm": llm,
         **parts,
     }
 
 
+def _ends(file: Path) -> str:
+    """Size and checksum of the first and last MiB: a large n-gram is not read through for each command."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        digest = hashlib.sha256(opened.read(2**20))
+        opened.seek(max(0, size - 2**20))
+        digest.update(opened.read())
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
+
+
 def check_directory(out: Path, description: Mapping[str, Any]) -> None:
     """Write `study.json`, or raise RunError where another search, or something else, is there."""
-    from cortext.training.checkpoint import first_difference
-
     file, now = out / "study.json", json.loads(json.dumps(dict(description)))
     if not file.is_file():
-        strangers = [path.name for path in out.iterdir() if not _is_ours(path.name)]
-        if strangers:
-            found = f"there is something else than a search: {strangers[0]}"
-            raise RunError(found, where=out, fix="give another --out")
+        refuse_strangers(out, _is_ours)
         content = {"format_version": FORMAT_VERSION, "description": now}
         write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
         return
@@ -161,14 +179,11 @@ def check_directory(out: Path, description: Mapping[str, Any]) -> None:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
-        before = content["description"]
+        before = dict(content["description"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"the search cannot be read: {error}", where=file, fix="give another --out") from None
-    if changed := first_difference(before, now):
-        key, old, new = changed
-        fix = "go on with the command it was begun with, or give another --out"
-        raise RunError(f"the search was begun with {key} = {old!r}, now it is {new!r}", where=out, fix=fix)
+        raise RunError(f"the search cannot be read: {error}", where=file, fix=ANOTHER) from None
+    refuse_another(out, before, now)
 
 
 def _is_ours(name: str) -> bool:
-    return name in FILES or name.startswith((".", "eval-", "study.db", "trial-", "read-"))
+    return name in FILES or name.startswith(("eval-", "study.db", "trial-", "read-"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,8 @@ class DecoderSearch:
         for name, least in (("n_trials", 1), ("seed", 0), ("time_weight", 0), ("finalists", 1), ("llm_points", 1)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not math.isfinite(self.time_weight):
+            raise ConfigError(f"time_weight is {self.time_weight}; a finite number is needed")
         if self.sample is not None and self.sample < 1:
             raise ConfigError(f"sample is {self.sample}; it must be at least 1")
 

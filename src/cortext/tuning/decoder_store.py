@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cortext.errors import CortextError, RunError
+from cortext.data.disk import disk_errors
+from cortext.errors import CortextError, RunError, first_line
+from cortext.tuning.directory import ANOTHER
 from cortext.tuning.search import Search, Settings
 from cortext.tuning.tpe import Told, distributions, encoded, quiet_optuna, suggest
 
 STUDY = "decoder"
 STATES = {"COMPLETE": "finished", "FAIL": "failed", "PRUNED": "pruned", "RUNNING": "running"}
+RETRIED = "retried"
+"""What of the study has the numbers of failed trials whose options are tried again."""
 WAIT_S = 60
 """So long a process waits for another one that writes."""
 
@@ -63,23 +67,35 @@ class Store:
         self._optuna = quiet_optuna()
         self._search, self._given, self._as_options = search, given, as_options
         self._claims, self._held = out / ".claims", dict[int, int]()
-        self._claims.mkdir(parents=True, exist_ok=True)
         self.file = out / "study.db"
-        try:
-            with self._alone():
-                self._storage = self._optuna.storages.RDBStorage(
-                    f"sqlite:///{self.file}", engine_kwargs={"connect_args": {"timeout": WAIT_S}}
-                )
-                self._study = self._optuna.create_study(
-                    storage=self._storage, study_name=STUDY, direction="minimize", load_if_exists=True
-                )
-        except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's own
-            line = next(iter(str(error).splitlines()), type(error).__name__)
-            raise RunError(f"cannot be used: {line}", where=self.file, fix="give another --out") from None
+        with self._alone():
+            self._storage = self._optuna.storages.RDBStorage(
+                f"sqlite:///{self.file}", engine_kwargs={"connect_args": {"timeout": WAIT_S}}
+            )
+            self._study = self._optuna.create_study(
+                storage=self._storage, study_name=STUDY, direction="minimize", load_if_exists=True
+            )
 
     def trials(self) -> list[Tried]:
-        """All of them, by number."""
-        return [self._tried(trial) for trial in self._study.get_trials(deepcopy=False)]
+        """All of them, by number, without failed ones whose options are tried again."""
+        retried = set(self.recall(RETRIED) or ())
+        return [trial for trial in self._all() if trial.number not in retried]
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be."""
+        return self._search.total + len(self.recall(RETRIED) or ())
+
+    def retry_failed(self) -> int:
+        """Have the options of failed trials tried again, in trials of their own; how many there are.
+
+        Those that do not go together stay failed.
+        """
+        with self._alone():
+            failed = [trial.number for trial in self.trials() if trial.state == "failed" and trial.options]
+            if failed:
+                self._study.set_user_attr(RETRIED, [*(self.recall(RETRIED) or ()), *failed])
+        return len(failed)
 
     def claim(self) -> Tried | None:
         """A trial for this process to run: one whose process is gone, one that is given, or one that is drawn.
@@ -131,7 +147,9 @@ class Store:
     def _next(self, trials: Sequence[Tried]) -> Tried | None:
         """A new trial, in the file; failed where its options do not go together."""
         known = [trial.options for trial in trials]
-        for given in self._given:
+        retried = set(self.recall(RETRIED) or ())
+        again = [Given(trial.options, trial.settings) for trial in self._all() if trial.number in retried]
+        for given in (*self._given, *again):
             if given.options not in known:
                 return self._add(given.settings, given.options)
         told = [Told(trial.settings, trial.value, trial.state == "running") for trial in trials]
@@ -154,7 +172,7 @@ class Store:
             user_attrs=attributes | {"settings": settings},
         )
         self._study.add_trial(trial)
-        added = self.trials()[-1]
+        added = self._all()[-1]
         if reason is None:
             self._hold(added.number)
         return added
@@ -167,6 +185,9 @@ class Store:
                 trial.set_user_attr(key, value)
             self._study.tell(number, **told)
             self._let_go(number)
+
+    def _all(self) -> list[Tried]:
+        return [self._tried(trial) for trial in self._study.get_trials(deepcopy=False)]
 
     @staticmethod
     def _tried(trial: Any) -> Tried:
@@ -198,10 +219,18 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """A context that no other process is in."""
-        descriptor = os.open(self._claims / "lock", os.O_CREAT | os.O_RDWR)
+        """A context that no other process is in, in which what goes wrong with the file is a RunError."""
+        with disk_errors(self._claims):
+            self._claims.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._claims / "lock", os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+        except CortextError:
+            raise
+        except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's own: a full disk, a file of something else
+            what = first_line(error.__cause__ or error)
+            fix = f"make room, and the same command goes on; or {ANOTHER}"
+            raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
         finally:
             os.close(descriptor)

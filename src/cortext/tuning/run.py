@@ -16,6 +16,7 @@ from cortext.training import TrainConfig, read_train_config
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import write_picture, write_table
+from cortext.tuning.directory import CORRECT
 from cortext.tuning.search import Search, Settings
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
 from cortext.tuning.study import Study, Trial
@@ -92,8 +93,7 @@ def tune_training(
         what = f"interrupted after {done} of {study.total} trials; everything is saved"
         raise Interrupted(what, where=out, fix="the same command goes on with it")
     if study.best is None:
-        fix = "correct that and add --retry-failed, or search elsewhere with another --out"
-        raise RunError(f"every trial failed; the first: {study.trials[0].reason}", where=out, fix=fix)
+        raise RunError(f"every trial failed; the first: {study.trials[0].reason}", where=out, fix=CORRECT)
     return study
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from cortext.config import from_mapping
 from cortext.errors import ConfigError, RunError
 from cortext.files import write_whole
-from cortext.training.checkpoint import first_difference
+from cortext.tuning.directory import ANOTHER, refuse_another, refuse_strangers
 from cortext.tuning.search import Settings
 from cortext.tuning.space import label
 from cortext.tuning.tpe import Told
@@ -57,16 +57,10 @@ class Study:
         Raises RunError for a directory of another search, of something else, and for a file that cannot be read.
         """
         if not self.file.is_file():
-            known = {"packed", "trials"}
-            if any(path.name not in known and not path.name.startswith(".") for path in self.out.iterdir()):
-                raise RunError("there is something else than a search", where=self.out, fix="give another --out")
+            refuse_strangers(self.out, {"packed", "trials"}.__contains__)
             self.save()
             return
-        saved = self._read()
-        if changed := first_difference(saved, self.description):
-            key, before, now = changed
-            fix = "go on with the command it was begun with, or give another --out"
-            raise RunError(f"the search was begun with {key} = {before!r}, now it is {now!r}", where=self.out, fix=fix)
+        refuse_another(self.out, self._read(), self.description)
 
     def _read(self) -> dict[str, Any]:
         """Take the trials from the file; returns its description."""
@@ -77,7 +71,7 @@ class Study:
             self.trials = [from_mapping(Trial, trial) for trial in content["trials"]]
             return dict(content["description"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-            fix = "give another --out; the runs in trials/ are not touched"
+            fix = f"{ANOTHER}; the runs in trials/ are not touched"
             raise RunError(f"the search cannot be read: {error}", where=self.file, fix=fix) from None
 
     def save(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from cortext.errors import CortextError, Interrupted
+from cortext.errors import CortextError, Interrupted, first_line
 
 METRICS = ("val_per", "val_wer", "val_loss")
 
@@ -47,10 +47,13 @@ def run_trial(job: Work) -> Outcome:
     except CortextError as error:
         return Outcome("failed", reason=str(error))
     except Exception as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
-        job.error_file.parent.mkdir(parents=True, exist_ok=True)
-        job.error_file.write_text(traceback.format_exc())
-        line = next(iter(str(error).splitlines()), "")
-        return Outcome("failed", reason=f"{type(error).__name__}: {line} (see {job.error_file})")
+        what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
+        try:
+            job.error_file.parent.mkdir(parents=True, exist_ok=True)
+            job.error_file.write_text(traceback.format_exc())
+        except OSError:  # the disk may be what is wrong
+            return Outcome("failed", reason=what)
+        return Outcome("failed", reason=f"{what} (see {job.error_file})")
 
 
 @dataclass(frozen=True)
