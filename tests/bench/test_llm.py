@@ -13,7 +13,7 @@ from cortext.bench.llm import ALONE, FUSED, LEXICON, NGRAM, RESCORED, VOTED, Ben
 from cortext.bench.llm_worker import Worker
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import Utterance
-from cortext.cli import run
+from cortext.cli import bench_llm, run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
 
@@ -109,8 +109,16 @@ def test_what_does_not_go_together_is_said_before_the_work(more, words, capsys, 
     assert words in capsys.readouterr().err
 
 
+def test_what_is_shown_beside_must_be_a_result(tiny, tmp_path, capsys):
+    (tmp_path / "no.json").write_text('{"ways": {}}')
+    for name, words in (("no.json", "is not a result of bench llm"), ("none.json", "cannot be read as a result")):
+        assert run(["bench", "llm", "--llm", tiny, "--beside", str(tmp_path / name)]) != 0
+        assert words in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     for name, values in (("LLM_WEIGHTS", (0.2,)), ("LM_WEIGHTS", (1.0,)), ("WORD_SCORES", (0.0,))):
         monkeypatch.setattr(f"cortext.bench.llm.{name}", values)
     lines = [json.loads(line) for line in trials_file.read_text().splitlines()]
@@ -136,3 +144,7 @@ def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys,
     assert result["ways"][FUSED]["times_fewer_tokens"] > 1
     assert result["input"]["tuning"] == result["input"]["reported"] == 6
     assert {"torch", "transformers"} <= set(result["provenance"]["versions"])
+    bench_llm._print([result, result])  # as with --beside
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if FUSED in line]
+    assert len(rows) == 2
+    assert rows[0][2:] == rows[1][2:]

@@ -227,3 +227,14 @@ def bench_llm(
     bench = Bench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
     return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """What `bench_llm` returned, from a JSON file; raises DataError for anything else."""
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {"input", "ways", "model"} <= result.keys():
+            return result
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError("cannot be read as a result of bench llm", where=path, fix="give what --out wrote") from error
+    raise DataError("is not a result of bench llm", where=path, fix="give what --out wrote")

@@ -28,6 +28,9 @@ def llm(
     options: Annotated[Path | None, typer.Option(help="YAML file of decoder options to begin with.")] = None,
     trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
+    beside: Annotated[
+        list[Path] | None, typer.Option(help="Show an earlier result (--out) in the table, too; repeatable.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
     as_json: bool = JSON,
 ) -> None:
@@ -38,7 +41,7 @@ def llm(
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
     from cortext.bench.decoder import write_result
-    from cortext.bench.llm import bench_llm
+    from cortext.bench.llm import bench_llm, read_result
     from cortext.bench.materials import RealData, language_models
     from cortext.data.disk import disk_errors
     from cortext.evaluation.recognise import read_options
@@ -51,6 +54,7 @@ def llm(
     if out is not None:
         with disk_errors(out):  # before the work
             out.parent.mkdir(parents=True, exist_ok=True)
+    earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
     result = bench_llm(found, (lm, llm), read_options(options), cache, stage)
@@ -60,7 +64,7 @@ def llm(
     if as_json:
         print_json(result)
     else:
-        _print(result)
+        _print([*earlier, result])
 
 
 def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:
@@ -82,9 +86,33 @@ def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -
     return Materials(utterances, facts, texts=[line.get("wfst_seed_hypotheses") or [""] for line in lines])
 
 
-def _print(result: dict[str, Any]) -> None:
-    counts, model = result["input"], result["model"]
-    rows = []
+def _print(results: list[dict[str, Any]]) -> None:
+    columns = [
+        "utterances",
+        "",
+        "WER",
+        "95 % interval",
+        "points more",
+        "sentences/s",
+        "LLM tokens",
+        "x fewer",
+        "peak MB",
+    ]
+    print_table("", columns, [row for result in results for row in _rows(result)])
+    for result in results:
+        model = result["model"]
+        typer.echo(f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,} parameters")
+    typer.echo(
+        "settings were chosen on as many other utterances; points more: than the n-gram, or the other systems, alone"
+    )
+    typer.echo("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
+
+
+def _rows(result: dict[str, Any]) -> list[list[str]]:
+    """A result's rows of the table."""
+    rows: list[list[str]] = []
+    counts = result["input"]
+    name_of_set = f"{counts['reported']} of {counts['source']}"
     for name, way in result["ways"].items():
         more, low, high = (f"{100 * value:+.1f}" for value in (way["difference"]["wer"], *way["difference"]["ci95"]))
         cost = ["-"] * 4
@@ -98,18 +126,6 @@ def _print(result: dict[str, Any]) -> None:
             ]
         interval = " to ".join(percent(bound) for bound in way["wer_ci95"])
         same = way["difference"]["to"] == name
-        rows.append([name, percent(way["wer"]), interval, "" if same else f"{more} ({low} to {high})", *cost])
-    title = f"{counts['reported']} utterances; settings chosen on {counts['tuning']} others; {model['model']}"
-    columns = [
-        "",
-        "WER",
-        "95 % interval",
-        "points more",
-        "sentences/s",
-        "LLM tokens",
-        "x fewer",
-        "peak MB",
-    ]
-    print_table(title, columns, rows)
-    typer.echo("points more: than the n-gram alone, or than the other systems alone")
-    typer.echo("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
+        more = "" if same else f"{more} ({low} to {high})"
+        rows.append(["" if rows else name_of_set, name, percent(way["wer"]), interval, more, *cost])
+    return rows
