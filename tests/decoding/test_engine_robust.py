@@ -14,7 +14,7 @@ from engine_cases import SENTENCES, TEXTS, Grams, noise, posteriors, sentence_en
 from cortext import _native
 from cortext.decoding import Decoder
 from cortext.decoding.engine import native_options
-from cortext.decoding.session import SUM_TOLERANCE
+from cortext.decoding.normalise import SUM_TOLERANCE
 from cortext.errors import CortextError, DecodingError, LanguageModelError, TextError
 from cortext.text.phonemes import LM, RELEASE
 

@@ -1,8 +1,14 @@
-"""Logits to log-probabilities."""
+"""Log-probabilities: made of logits, and checked."""
 
 from __future__ import annotations
 
 import numpy as np
+
+from cortext.errors import DecodingError
+from cortext.text.phonemes import Inventory
+
+SUM_TOLERANCE = 1e-2
+"""How far the log of a frame's summed probabilities may be from 0; float16 rounding stays below it."""
 
 
 def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
@@ -10,3 +16,32 @@ def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
     shifted = logits_PV - logits_PV.max(axis=-1, keepdims=True)
     log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return log_probs
+
+
+def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
+    """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's tokens."""
+    if not isinstance(log_probs_PV, np.ndarray):
+        raise DecodingError(f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed")
+    if log_probs_PV.dtype != np.float32:
+        raise DecodingError(f"log_probs has dtype {log_probs_PV.dtype}; float32 is needed", fix="convert it")
+    if log_probs_PV.ndim != 2 or log_probs_PV.shape[1] != len(inventory):
+        raise DecodingError(
+            f"log_probs has shape {list(log_probs_PV.shape)}; [frames, {len(inventory)}] is needed for the tokens of "
+            f"inventory {inventory.name!r}"
+        )
+    if not log_probs_PV.flags.c_contiguous:
+        raise DecodingError("log_probs is not C-contiguous", fix="use numpy.ascontiguousarray")
+    if not len(log_probs_PV):
+        return
+    if np.isnan(log_probs_PV).any():
+        raise DecodingError(f"log_probs has NaN, first in frame {int(np.isnan(log_probs_PV).any(axis=1).argmax())}")
+    with np.errstate(over="ignore"):
+        sums_P = np.exp(log_probs_PV.astype(np.float64)).sum(axis=1)
+    low, high = np.exp(-SUM_TOLERANCE), np.exp(SUM_TOLERANCE)
+    wrong_P = ~((sums_P >= low) & (sums_P <= high))
+    if wrong_P.any():
+        frame = int(wrong_P.argmax())
+        raise DecodingError(
+            f"the probabilities of frame {frame} sum to {sums_P[frame]:.4g}, not 1: these are no log-probabilities",
+            fix="apply log-softmax over the tokens to logits, or the logarithm to probabilities",
+        )

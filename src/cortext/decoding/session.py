@@ -11,17 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cortext.decoding.engine import Hook, NativeEngine
+from cortext.decoding.engine import Hook, LiveBatch, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.normalise import check_log_probs
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
 from cortext.decoding.words import WordChanges, Words
 from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import Inventory, get_inventory
-
-SUM_TOLERANCE = 1e-2
-"""How far the log of a frame's summed probabilities may be from 0; float16 rounding stays below it."""
-
 
 Progress = Callable[[int, int], None]
 """Called with what is done and how much there is."""
@@ -69,6 +66,23 @@ class Engine(Protocol):
         """The exact scores of a given sentence."""
 
 
+class ModelHook(Protocol):
+    """A large model's part in the search through one utterance: a `Hook`.
+
+    failed: why the model takes no part any more; None where it does
+    """
+
+    @property
+    def failed(self) -> str | None:
+        """Why, in one line."""
+
+    def __call__(self, batch: LiveBatch) -> np.ndarray | None:
+        """Scores to add to the live hypotheses, float32 [N], or nothing."""
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Weigh by these options from the next look on."""
+
+
 class LargeModel(Protocol):
     """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
 
@@ -78,7 +92,7 @@ class LargeModel(Protocol):
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """What the search needs to be told so that the model can do that."""
 
-    def hook(self, options: DecoderOptions, context: str) -> Hook | None:
+    def hook(self, options: DecoderOptions, context: str) -> ModelHook | None:
         """What sees the live hypotheses of one utterance, every `options.llm.every_frames` frames, and adds scores."""
 
     def rank(
@@ -108,12 +122,12 @@ class Session:
         inventory: Inventory,
         llm: LargeModel | None = None,
         context: str = "",
-        hook: Hook | None = None,
+        hook: ModelHook | None = None,
     ) -> None:
         self._utterance: Utterance | None = utterance
         self._hook = hook
         self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
-        self._searched_llm = options.llm
+        self._began_with = options.llm
 
     @property
     def options(self) -> DecoderOptions:
@@ -134,12 +148,17 @@ class Session:
     def set_options(self, **changes: Any) -> None:
         """Change options (fields of `DecoderOptions`) from the next frame on; sentences score by the last ones.
 
-        `history_words`, and what a large model does in the search, hold from the start to the end of an utterance.
+        A large model's weight counts in the search, too, where it took part from the start. Whether it does, how often
+        it looks and what it keeps hold from the start to the end of an utterance, and so does `history_words`.
         """
         changed = self._options.changed(changes)
         if changed.history_words != self._options.history_words:
             raise DecodingError("history_words cannot change during an utterance", fix="open a new session")
-        self._open().set_options(_searched(changed.changed({"llm": self._searched_llm}), self._llm))
+        mode = {"mode": self._began_with.mode}
+        searching = changed.changed({"llm": self._began_with if self._hook is None else changed.llm.changed(mode)})
+        self._open().set_options(_searched(searching, self._llm))
+        if self._hook is not None:
+            self._hook.set_options(searching)
         self._options = changed
 
     def finish(self) -> NBest:
@@ -297,7 +316,7 @@ class Decoder:
         utterance.advance(log_probs_PV)
         return _told(utterance.finish(), hook)
 
-    def _hook(self, context: str) -> Hook | None:
+    def _hook(self, context: str) -> ModelHook | None:
         return None if self._llm is None else self._llm.hook(self.options, context)
 
     def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> Utterance:
@@ -328,9 +347,9 @@ class Decoder:
         inventory = get_inventory(inventory)
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
         if hook is None:
-            hook = self._hook(context)
-            utterance = self._start(inventory, changes, hook)
-            return Session(utterance, self.options, inventory, self._llm, context, hook)
+            model = self._hook(context)
+            utterance = self._start(inventory, changes, model)
+            return Session(utterance, self.options, inventory, self._llm, context, model)
         if self._llm is not None:
             raise DecodingError("a hook cannot be used beside a large model", fix="open it with_llm(None)")
         utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
@@ -365,36 +384,7 @@ def _searched(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions
     return options if llm is None else llm.search_options(options)
 
 
-def _told(nbest: NBest, hook: Hook | None) -> NBest:
-    """The list, which says so where a large model could not take part in the search to its end (`Fusion.failed`)."""
-    why = getattr(hook, "failed", None)
+def _told(nbest: NBest, hook: ModelHook | None) -> NBest:
+    """The list, which says so where a large model could not take part in the search to its end."""
+    why = None if hook is None else hook.failed
     return nbest if why is None else NBest(nbest, f"searched without the large model: {why}")
-
-
-def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
-    """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's tokens."""
-    if not isinstance(log_probs_PV, np.ndarray):
-        raise DecodingError(f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed")
-    if log_probs_PV.dtype != np.float32:
-        raise DecodingError(f"log_probs has dtype {log_probs_PV.dtype}; float32 is needed", fix="convert it")
-    if log_probs_PV.ndim != 2 or log_probs_PV.shape[1] != len(inventory):
-        raise DecodingError(
-            f"log_probs has shape {list(log_probs_PV.shape)}; [frames, {len(inventory)}] is needed for the tokens of "
-            f"inventory {inventory.name!r}"
-        )
-    if not log_probs_PV.flags.c_contiguous:
-        raise DecodingError("log_probs is not C-contiguous", fix="use numpy.ascontiguousarray")
-    if not len(log_probs_PV):
-        return
-    if np.isnan(log_probs_PV).any():
-        raise DecodingError(f"log_probs has NaN, first in frame {int(np.isnan(log_probs_PV).any(axis=1).argmax())}")
-    with np.errstate(over="ignore"):
-        sums_P = np.exp(log_probs_PV.astype(np.float64)).sum(axis=1)
-    low, high = np.exp(-SUM_TOLERANCE), np.exp(SUM_TOLERANCE)
-    wrong_P = ~((sums_P >= low) & (sums_P <= high))
-    if wrong_P.any():
-        frame = int(wrong_P.argmax())
-        raise DecodingError(
-            f"the probabilities of frame {frame} sum to {sums_P[frame]:.4g}, not 1: these are no log-probabilities",
-            fix="apply log-softmax over the tokens to logits, or the logarithm to probabilities",
-        )

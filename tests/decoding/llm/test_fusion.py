@@ -318,6 +318,52 @@ def test_tokens_are_penalised_as_at_the_end(counting):
     assert hook(batch("ab", is_last=True)) == pytest.approx([0.5 * (-2 - 2 * 0.25 + 1)])
 
 
+def test_a_weight_changed_in_mid_utterance_counts_from_the_next_look_on(counting):
+    """Nothing is read again for it."""
+    hook = Fusion(Bytes(), options(weight=0.5))
+    assert hook(batch("ab")) == pytest.approx([0.5 * (-2 + 1)])
+    hook.set_options(options(lm_weight=3.0, weight=0.25))
+    assert hook(batch("ab", "abc")) == pytest.approx([3 * 0.25 * (-2 + 1), 3 * 0.25 * (-3 + 1)])
+    hook.set_options(options(form="add", weight=2.0))
+    assert hook(batch("ab", "abc")) == pytest.approx([2 * (-2 + 1), 2 * (-3 + 1)])
+    hook.set_options(options(weight=0.0))
+    assert hook(batch("ab", "abcd", is_last=True)) == pytest.approx([0.0, 0.0])
+    assert [each for each in counting.asked if each] == [[tuple(b"ab")], [tuple(b"abc")]]
+
+
+@pytest.mark.parametrize("changes", [dict(weight=0.9), dict(weight=2.0, form="add")], ids=["weight", "form"])
+def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
+    """Of homophones, which no list at the end has both of."""
+    LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
+    decoder = Decoder.from_dir(lm_dir, dict(nbest=1, llm=dict(mode="fusion", weight=0.01)))
+    decoder = decoder.with_llm(LanguageReader(ngram_model(tmp_path / "other")))
+    log_probs_PV = posteriors("i want to go home", 0.5)
+    assert decoder.decode(log_probs_PV, "release")[0].text == "i want to go home"
+    expected = decoder.with_options(llm=changes).decode(log_probs_PV, "release")
+    assert expected[0].text == "i want two go home"
+    for half in (0, len(log_probs_PV) // 2):
+        session = decoder.session("release")
+        session.step(log_probs_PV[:half])
+        session.set_options(llm=changes)
+        session.step(log_probs_PV[half:])
+        found = session.finish()
+        assert found.texts == expected.texts
+        assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+
+
+def test_a_session_that_began_in_fusion_may_go_on_without(lm_dir, tiny):
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
+    log_probs_PV = posteriors(TEXTS[0], 1.0)
+    session = decoder.session("release")
+    session.step(log_probs_PV[:20])
+    session.set_options(llm=dict(weight=0.0, mode="rescore"))
+    session.step(log_probs_PV[20:])
+    found, expected = session.finish(), decoder.with_llm(None).decode(log_probs_PV, "release")
+    assert found[0].text == expected[0].text
+    assert found[0].score == pytest.approx(expected[0].score, abs=1e-3)
+    assert found[0].llm_score is None
+
+
 def test_the_search_waits_no_longer_than_its_budget_and_results_count_when_they_come(counting):
     hook = Fusion(Bytes(), options(weight=0.5, budget_ms=30.0))
     counting.gate.clear()

@@ -100,14 +100,18 @@ class Fusion:
     def __init__(
         self, lm: CausalLM, options: DecoderOptions, context: str = "", totals: FusionStats | None = None
     ) -> None:
-        ngram, self._weight = options.llm.shares(options.lm_weight)
-        self._options, self._ngram_weight = options, ngram + self._weight
-        self._targets: dict[Words, float] = {(): 0.0}
+        self.set_options(options)
+        self._gains: dict[Words, float] = {(): 0.0}
         self._ngram: dict[Words, float] = {}
         self._totals = totals
         self._late, self._waited_s = 0, 0.0
         self._reader = _Reader(lm, context, options.llm)
         weakref.finalize(self, self._reader.stop)
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Weigh by these options from the next look on; what the reader does holds to the end: penalty and memory."""
+        ngram, self._weight = options.llm.shares(options.lm_weight)
+        self._options, self._ngram_weight = options, ngram + self._weight
 
     @property
     def failed(self) -> str | None:
@@ -124,7 +128,7 @@ class Fusion:
 
         At the end the best are looked for again by their new scores, until the best are all scored.
         """
-        looked = self._looked(batch, batch.added)
+        looked = self._looked(batch, batch.added) if self._weight else {}
         asked: set[Words] = set()
         while looked and self.failed is None:
             self._ask(batch, looked)
@@ -152,18 +156,18 @@ class Fusion:
         number = self._reader.ask(_Look(list(looked), batch.words))
         waits = batch.is_last or not budget_s
         for words, log_prob in self._reader.answers(number, None if waits else budget_s).items():
-            self._targets[words] = self._weight * (log_prob - self._ngram[words])
+            self._gains[words] = log_prob - self._ngram[words]
         self._waited_s += time.perf_counter() - began
-        self._late += 0 if waits else sum(words not in self._targets for words in looked)
+        self._late += 0 if waits else sum(words not in self._gains for words in looked)
 
     def _brought_to(self, batch: LiveBatch) -> np.ndarray:
         return np.array([self._target(words) if self.failed is None else 0.0 for words in batch.words])
 
     def _target(self, words: Words) -> float:
         """What a hypothesis is brought to: its own, or that of its longest beginning that has one."""
-        while words not in self._targets:
+        while words not in self._gains:
             words = words[:-1]
-        return self._targets[words]
+        return self._weight * self._gains[words]
 
     def _end(self) -> None:
         self._reader.stop()

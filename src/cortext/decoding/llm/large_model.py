@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from cortext.decoding.engine import Hook
 from cortext.decoding.llm.augment import augmented
 from cortext.decoding.llm.explain import ENDS
 from cortext.decoding.llm.fusion import Fusion, FusionStats
@@ -57,7 +56,7 @@ class LanguageReader:
             changes["llm"] = replace(llm, form="interpolate", weight=llm.weight / both)
         return options.changed(changes)
 
-    def hook(self, options: DecoderOptions, context: str) -> Hook | None:
+    def hook(self, options: DecoderOptions, context: str) -> Fusion | None:
         """What adds the model's scores to the live hypotheses of one utterance; None where it only ranks at the end."""
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
