@@ -17,10 +17,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from cortext.decoding import Decoder
 from cortext.live.access import Access
+from cortext.live.acoustic_stream import PipelineOptions
 from cortext.live.days import Days
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.live_session import LiveSession
-from cortext.live.pipeline import PipelineOptions
 from cortext.live.server import listen, make_server
 from cortext.live.sources import Replay
 

@@ -16,8 +16,8 @@ import numpy as np
 from cortext.config import from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
+from cortext.live.acoustic_stream import PipelineOptions
 from cortext.live.endpoint import EndpointOptions
-from cortext.live.pipeline import PipelineOptions
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Backend
 

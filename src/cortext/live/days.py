@@ -9,8 +9,9 @@ import numpy as np
 
 from cortext.decoding import Decoder
 from cortext.errors import RunError, nearest
+from cortext.live.acoustic_stream import PipelineOptions
 from cortext.live.limits import check_hotwords, check_options
-from cortext.live.pipeline import Pipeline, PipelineOptions
+from cortext.live.pipeline import Pipeline
 from cortext.models.stepping import Stepper
 
 WARM_UP_BINS = 40

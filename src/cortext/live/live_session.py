@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from cortext.data.trial import BIN_MS, Trial
 from cortext.errors import DataError, LiveError
+from cortext.live.acoustic_stream import check_frames
 from cortext.live.days import Days
 from cortext.live.fanout import Fanout, Reader
+from cortext.live.jobs import Jobs, Result
 from cortext.live.llm import Notes
 from cortext.live.log import event, internal_error
 from cortext.live.messages import Event, greeting
 from cortext.live.page_utterance import PageUtterance
-from cortext.live.pipeline import check_frames
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import session_of_today
 from cortext.live.sources import Source
 from cortext.live.tally import Tally
 
 State = Literal["idle", "running", "ended"]
-Result = TypeVar("Result")
 CHUNK_BINS = 4
 """Bins that are decoded at once, at most: what is asked of the thread waits no longer than for them."""
 PAUSE_S = 1.0
@@ -75,7 +73,6 @@ class LiveSession:
         self._tally, self.readers = Tally(), Fanout()
         assert days.pipeline.decoder is not None
         self._notes = Notes(days.pipeline.decoder)
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._state: State = "idle"
         self._session: str | None = None
         self._playing: Playing | None = None
@@ -88,9 +85,7 @@ class LiveSession:
         self._due_s = self._stats_s = 0.0
         self._feed: object | None = None
         self._n_refused = 0
-        self._mutex, self._closing = threading.Lock(), False
-        self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
-        self._thread.start()
+        self._jobs = Jobs("decoding", self._wait_s, lambda: self._guarded(self._play), self._end)
 
     @property
     def day(self) -> str:
@@ -106,10 +101,7 @@ class LiveSession:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the utterance in progress, which is told and logged, and the thread."""
-        with self._mutex:
-            self._closing = True
-        self._jobs.put(None)
-        self._thread.join(timeout_s)
+        self._jobs.close(timeout_s)
         if self.scribe is not None:
             self.scribe.close()
 
@@ -168,39 +160,14 @@ class LiveSession:
     # The thread
 
     def _ask(self, work: Callable[[], Result], tell: bool = False) -> Future[Result]:
-        answer: Future[Result] = Future()
+        return self._jobs.ask(work, self._tell_state if tell else None)
 
-        def job() -> None:
-            if not answer.set_running_or_notify_cancel():
-                return
-            try:
-                result = work()
-            except BaseException as error:
-                answer.set_exception(error)
-                return
-            if tell:
-                self._tell_state()
-            answer.set_result(result)
+    def _wait_s(self) -> float | None:
+        """Until the next bins of a trial are due."""
+        return None if self._state != "running" or self.is_feed else max(self._due_s - time.monotonic(), 0)
 
-        with self._mutex:
-            if self._closing:
-                answer.set_exception(LiveError("the server is ending"))
-            else:
-                self._jobs.put(job)
-        return answer
-
-    def _run(self) -> None:
-        while True:
-            try:
-                wait_s = None if self._state != "running" or self.is_feed else max(self._due_s - time.monotonic(), 0)
-                job = self._jobs.get(timeout=wait_s)
-            except queue.Empty:
-                self._guarded(self._play)
-                continue
-            if job is None:
-                self._guarded(lambda: self._finish("stop", "the server was ended"))
-                return
-            job()
+    def _end(self) -> None:
+        self._guarded(lambda: self._finish("stop", "the server was ended"))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Whatever goes wrong ends the utterance and the playing with a named error, and not the thread."""

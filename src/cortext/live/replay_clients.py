@@ -16,6 +16,7 @@ import numpy as np
 
 from cortext.data import Trial
 from cortext.errors import ConfigError, LiveError
+from cortext.live.acoustic_stream import AcousticStream
 from cortext.live.brand import read_parameters
 from cortext.live.brand_entries import index_of, timestamp, uint64
 from cortext.live.brand_parameters import NodeParameters, with_names
@@ -23,7 +24,6 @@ from cortext.live.brand_position import Position
 from cortext.live.lm_json import INPUT, OUTPUT
 from cortext.live.lm_protocol import PublishedStreams
 from cortext.live.log import event
-from cortext.live.pipeline import AcousticStream
 from cortext.live.redis_link import RedisLink, Stopped, StreamId
 from cortext.models.stepping import Stepper
 from cortext.text.phonemes import LM

@@ -11,12 +11,12 @@ from cortext import __version__
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
 from cortext.evaluation.recognise import read_options
+from cortext.live.acoustic_stream import PipelineOptions
 from cortext.live.days import Days
 from cortext.live.endpoint import EndpointOptions
 from cortext.live.live_session import LiveSession
 from cortext.live.llm import with_llm
 from cortext.live.log import event
-from cortext.live.pipeline import PipelineOptions
 from cortext.live.scribe import Scribe
 from cortext.live.session_log import SessionLog
 from cortext.live.sources import Replay, Simulator, Source

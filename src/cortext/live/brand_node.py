@@ -1,0 +1,328 @@
+"""What a node of BRAND does: reads bins, writes logits and words. `brand.py` starts it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.decoding.nbest import hypothesis_json
+from cortext.errors import DataError
+from cortext.live.brand_control import ControlReader, Mark
+from cortext.live.brand_entries import EntryReader, Numbering, index_of, timestamp, uint64
+from cortext.live.brand_parameters import NodeParameters
+from cortext.live.brand_position import Missed, Position, catch_up
+from cortext.live.llm import Notes
+from cortext.live.log import event
+from cortext.live.pipeline import Pipeline, Update
+from cortext.live.redis_link import Entry, RedisLink
+
+BLOCK_MS = 100
+"""How long a read waits for entries, and so how soon a signal is heard."""
+HURRY_MS = 5
+"""The same while a stop waits for what was recorded before it."""
+ENTRIES_AT_ONCE = 64
+MOST_PROBLEMS = 5
+"""Problems of an utterance that are named; the others are counted."""
+
+
+class States:
+    """The stream NICK_state."""
+
+    def __init__(self, link: RedisLink, nickname: str) -> None:
+        self._link, self._nickname = link, nickname
+
+    def tell(self, status: str, message: str = "") -> None:
+        """Add an entry; the log gets it too.
+
+        `status` is where nodes in Python have the state, `state` where those in C have it.
+        """
+        level = {"NODE_FATAL_ERROR": "error", "NODE_WARNING": "warning"}.get(status, "info")
+        event(status.lower(), level, node=self._nickname, message=message)
+        code = int(status == "NODE_FATAL_ERROR")
+        fields = {"code": code, "status": status, "state": status, "message": message, "ts": timestamp()}
+        self._link.add(f"{self._nickname}_state", fields)
+
+
+@dataclass
+class _Utterance:
+    """An utterance in progress, and what went wrong in it."""
+
+    trial: bytes = b""
+    first_index: int | None = None
+    n_bins: int = 0
+    n_entries: int = 0
+    n_lost: int = 0
+    n_unusable: int = 0
+    problems: list[str] = field(default_factory=list)
+    n_problems: int = 0
+
+    def add_problem(self, problem: str) -> bool:
+        """Note a problem; whether it is one to tell at once."""
+        self.n_problems += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
+            return True
+        return False
+
+    @property
+    def error(self) -> str:
+        """All that went wrong; empty where nothing did."""
+        more = self.n_problems - len(self.problems)
+        return "; ".join([*self.problems, f"and {more} more"] if more else self.problems)
+
+
+class BrandNode:
+    """Reads bins, writes logits and words. `run` works until the link's `stop` is set."""
+
+    def __init__(
+        self, link: RedisLink, nickname: str, parameters: NodeParameters, pipeline: Pipeline, states: States
+    ) -> None:
+        self._link, self._nickname, self._parameters, self._pipeline = link, nickname, parameters, pipeline
+        self._states = states
+        self._reader = EntryReader(parameters, pipeline.stepper.n_features)
+        self._control, self._numbering = ControlReader(parameters), Numbering()
+        self._key = f"{nickname}_position"
+        self._position, self._control_id = Position(), (0, 0)
+        self._utterance: _Utterance | None = None
+        self._newest = Entry(parameters.input_stream, (0, 0), {})
+        self._begins_late = ""
+        self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
+
+    def run(self) -> None:
+        """Work until `stop` is set; an utterance in progress is finished then, and named so."""
+        self._take_over()
+        day = self._pipeline.session
+        self._states.tell("NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms")
+        streams = [self._parameters.control_stream, self._parameters.input_stream]
+        while not self._link.stop.is_set():
+            places = dict(zip(streams, (self._control_id, self._position.id_in), strict=True))
+            after = {stream: entry_id for stream, entry_id in places.items() if stream is not None}
+            entries = self._link.read(after, HURRY_MS if self._control.stop_waits else BLOCK_MS, ENTRIES_AT_ONCE)
+            for entry in entries:
+                self._take(entry)
+            if not entries:
+                for mark in self._control.idle():
+                    self._carry_out(mark)
+            self._save()
+        if self._utterance is not None:
+            self._finish("shutdown", "the node was shut down in mid-utterance")
+        self._position.clean = True
+        self._save()
+
+    def _take_over(self) -> None:
+        """Go on where the node before this one was, and say what was missed."""
+        for rival in self._link.rivals():
+            self._states.tell("NODE_WARNING", f"another node {self._nickname} is connected from {rival}: both write")
+        self._link.trim((self._parameters.output_stream, self._parameters.final_stream))
+        before = Position.load(self._link, self._key)
+        self._position = before or Position()
+        known = before is not None and not before.clean
+        missed = catch_up(self._link, self._parameters, self._position, known)
+        self._control_id = self._position.control_id
+        self._numbering.see(self._position.i_in)
+        if known and self._position.running:
+            self._interrupted(missed)
+        self._position.running = self._position.clean = False
+        for mark in missed.trials:
+            away = f"the node was away when it began; {missed}" if known else "it began before the node was ready"
+            self._write_missed(mark.trial, f"missed: {away}")
+        if known and missed:
+            trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
+            self._states.tell("NODE_WARNING", f"while the node was away {missed}{trials}")
+        self._save(first=True)
+
+    def _interrupted(self, missed: Missed) -> None:
+        """Name the utterance in which the node before this one was killed, unless its result is there."""
+        number = self._position.utterance
+        final = self._newest_of(self._parameters.final_stream)
+        if final.get(b"utterance") == str(number).encode():
+            return
+        step = self._newest_of(self._parameters.output_stream)
+        same = step.get(b"utterance") == str(number).encode()
+        text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
+        trial = step.get(b"trial", b"") if same else b""
+        self._write_missed(trial, f"interrupted: the node was killed in mid-utterance; {missed}", number, text)
+        if not self._parameters.control_stream:
+            self._begins_late = f"its beginning may be missing: {missed} before it"
+
+    def _newest_of(self, stream: str) -> dict[bytes, bytes]:
+        found = self._link.call(lambda redis: redis.xrevrange(stream, count=1))
+        return dict(found[0][1]) if found else {}
+
+    def _take(self, entry: Entry) -> None:
+        if entry.stream == self._parameters.control_stream:
+            self._control_id = entry.id
+            self._control.add(entry)
+            for mark in self._control.after(self._position.i_in):
+                self._carry_out(mark)
+            return
+        index = index_of(entry.fields.get(self._parameters.index_field.encode()))
+        anew = self._numbering.begins_anew(index)
+        for mark in self._control.all() if anew else self._control.before(entry, index):
+            self._carry_out(mark)
+        if self._utterance is None and not self._parameters.control_stream:
+            self._begin(b"", None)
+        self._note_lost(self._numbering.see(index))
+        self._newest, self._position.id_in, self._position.i_in = entry, entry.id, index
+        if self._utterance is not None:
+            self._decode(entry, self._utterance)
+        for mark in self._control.after(index):
+            self._carry_out(mark)
+
+    def _decode(self, entry: Entry, utterance: _Utterance) -> None:
+        utterance.n_entries += 1
+        try:
+            bins_TC = self._reader.bins(entry.fields)
+        except DataError as error:
+            utterance.n_unusable += 1
+            self._problem(utterance, f"entry {self._name(entry)} is unusable: {error}")
+            return
+        utterance.n_bins += len(bins_TC)
+        while True:
+            update = self._pipeline.push(bins_TC)
+            if len(update.logits_PV):
+                self._write_step(update, utterance.trial)
+            if not update.ended:
+                return
+            utterance.n_bins -= update.held_bins
+            self._finish(str(update.reason))
+            if self._parameters.control_stream:  # until the next start nobody speaks
+                self._pipeline.reset()
+                return
+            if not update.held_bins:
+                return
+            utterance = self._begin(b"", None)
+            utterance.n_bins += update.held_bins
+            bins_TC = bins_TC[:0]
+
+    def _carry_out(self, mark: Mark) -> None:
+        self._position.control_id = mark.entry.id
+        if mark.what == "start":
+            if self._utterance is not None:
+                self._finish("start", "no stop came before the next start")
+            context = mark.entry.fields.get(b"context")
+            self._pipeline.context = self._parameters.context if context is None else context.decode(errors="replace")
+            self._begin(mark.trial, mark.index)
+            if mark.index is not None and self._numbering.last is None:
+                self._numbering.see(mark.index - 1)
+        elif mark.what == "stop":
+            if mark.index is not None and self._numbering.last is not None:
+                self._note_lost(range(self._numbering.last + 1, mark.index + 1))
+            if self._utterance is not None:
+                self._finish("stop")
+        else:
+            if self._utterance is not None:
+                self._finish("block", "a block began before its stop came")
+            self._pipeline.start_block()
+
+    def _begin(self, trial: bytes, first_index: int | None) -> _Utterance:
+        self._position.utterance += 1
+        self._position.running = True
+        self._utterance = _Utterance(trial, first_index)
+        if self._begins_late:
+            self._utterance.add_problem(self._begins_late)
+            self._begins_late = ""
+        event("utterance_began", node=self._nickname, utterance=self._position.utterance)
+        return self._utterance
+
+    def _note_lost(self, missing: range) -> None:
+        """Entries that never came count for the utterance in progress, from its own first entry on."""
+        utterance = self._utterance
+        if utterance is None:
+            return
+        if utterance.first_index is not None:
+            missing = range(max(missing.start, utterance.first_index), missing.stop)
+        if len(missing):
+            utterance.n_lost += len(missing)
+            named = f"{self._parameters.index_field} {missing[0]}"
+            named += f" to {missing[-1]}" if len(missing) > 1 else ""
+            self._problem(utterance, f"{len(missing)} entries lost ({named})")
+
+    def _problem(self, utterance: _Utterance, problem: str) -> None:
+        if utterance.add_problem(problem):
+            self._states.tell("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
+
+    def _name(self, entry: Entry) -> str:
+        index = self._position.i_in
+        return f"{entry.id[0]}-{entry.id[1]}" if index is None else f"{self._parameters.index_field} {index}"
+
+    def _write_step(self, update: Update, trial: bytes) -> None:
+        p, position = self._parameters, self._position
+        fields = self._common(position.i_out, trial) | {
+            p.logits_field: update.logits_PV.astype(np.float32).tobytes(),
+            p.partial_field: update.text,
+        }
+        position.i_out += 1
+        self._link.add(p.output_stream, fields)
+
+    def _finish(self, ended: str, problem: str | None = None) -> None:
+        """End the utterance with a result, and with all that went wrong in it."""
+        utterance = self._utterance or _Utterance()
+        start = time.perf_counter()
+        nbest = self._pipeline.finish()
+        final_ms = 1000 * (time.perf_counter() - start)
+        if self._notes:
+            self._notes.tell()
+        if problem:
+            self._problem(utterance, problem)
+        if not utterance.n_bins:
+            self._problem(utterance, "no usable bins came")
+        candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
+        facts = {"final_ms": round(final_ms, 3), "degraded": nbest.degraded or ""}
+        self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
+        self._utterance, self._position.running = None, False
+
+    def _write_missed(self, trial: bytes, error: str, number: int | None = None, text: bytes = b"") -> None:
+        """The named error of an utterance that has no result."""
+        if number is None:
+            self._position.utterance += 1
+        utterance = _Utterance(trial)
+        utterance.add_problem(error)
+        self._write_final(utterance, "missed", text.decode(errors="replace"), [])
+
+    def _write_final(self, utterance: _Utterance, ended: str, text: str, nbest: list[Any], **facts: Any) -> None:
+        p = self._parameters
+        facts = {"degraded": ""} | facts
+        facts |= {
+            "ended": ended,
+            "error": utterance.error,
+            "n_bins": utterance.n_bins,
+            "n_lost": utterance.n_lost,
+            "n_unusable": utterance.n_unusable,
+        }
+        fields = self._common(self._position.utterance - 1, utterance.trial)
+        fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}
+        self._link.add(p.final_stream, fields | facts)
+        level = "warning" if utterance.error or facts["degraded"] else "info"
+        seconds = utterance.n_bins * BIN_MS / 1000
+        number = self._position.utterance
+        said = {"text": text}
+        event("utterance_ended", level, said, node=self._nickname, utterance=number, seconds=seconds, **facts)
+
+    def _common(self, i: int, trial: bytes) -> dict[str, Any]:
+        """What entries of both output streams have: when, the running numbers, and what came in with the data."""
+        p, fields = self._parameters, self._newest.fields
+        i_in = self._position.i_in
+        return {
+            p.time_key: timestamp(),
+            p.index_field: uint64(i),
+            f"{p.index_field}_in": b"" if i_in is None else uint64(i_in),
+            p.sync_key: fields.get(p.sync_key.encode(), b"{}"),
+            "utterance": self._position.utterance,
+            "trial": trial,
+        }
+
+    def _save(self, first: bool = False) -> None:
+        """Write the position; where the one before is gone, Redis was emptied."""
+        was_there = self._position.save(self._link, self._key)
+        if first or was_there:
+            return
+        self._states.tell("NODE_WARNING", "Redis was emptied: streams and marks before this are gone")
+        if self._utterance is not None:
+            self._utterance.add_problem("Redis was emptied in mid-utterance")
+        self._states.tell("NODE_READY")
