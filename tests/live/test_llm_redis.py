@@ -58,7 +58,7 @@ def plain_loop(folder, ends=False):
 
     def log_prob(text, context=""):
         before = [tokenizer.bos_token_id, *encode(context)]
-        said = encode(f" {text}" if context else text) + [tokenizer.eos_token_id] * ends
+        said = encode(f" {text}" if context and text else text) + [tokenizer.eos_token_id] * ends
         total = 0.0
         for place, token in enumerate(said):
             with torch.no_grad():
@@ -151,6 +151,29 @@ def test_a_context_is_read_first_until_it_is_taken_away(redis_server, decoder, l
         check(client.decode(logits_PV), log_prob, 0.55, "please call my sister")
         client.redis.set(CONTEXT_KEY, "how are you today")
         check(client.decode(logits_PV), log_prob, 0.55, "how are you today")
+
+
+def test_whatever_the_context_holds_is_read_as_text(redis_server, decoder, log_prob, tmp_path):
+    logits_PV = spoken_logits("are you there")
+    fused = decoder.with_options(llm={"mode": "fusion"})
+    for made in (decoder, fused):
+        with served(redis_server, made, tmp_path):
+            client = ReleaseClient(redis_server.client())
+            for said, read in (
+                (" \n\t ", ""),
+                ("how are you?\r\nI'm fine;\tthanks", "how are you?\r\nI'm fine;\tthanks"),
+                ("\u043a\u0430\u043a \u4e16\u754c \U0001f642", "\u043a\u0430\u043a \u4e16\u754c \U0001f642"),
+                (b"how \xff are you", "how \ufffd are you"),
+            ):
+                client.redis.set(CONTEXT_KEY, said)
+                final = client.decode(logits_PV, 9)
+                check(final, log_prob, 0.55, read)
+                assert final.fields[b"context_str"].decode() == read
+                assert b"degraded" not in final.fields
+            client.redis.delete(CONTEXT_KEY)
+            client.redis.rpush(CONTEXT_KEY, "how are you")  # no text at all
+            check(client.decode(logits_PV, 9), log_prob, 0.55, "")
+            client.redis.delete(CONTEXT_KEY)
 
 
 def test_a_context_that_is_too_long_is_cut_and_said(redis_server, decoder, tmp_path):
