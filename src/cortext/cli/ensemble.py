@@ -89,11 +89,12 @@ def ensemble(
         check_replaceable(out)
     search = _Search(lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads)
     given = _options(None if fit else options, changes, overrides)
-    _check_used(given, search, llm, free, fits=bool(fit) and not _names_method(method, overrides))
+    any_method = bool(fit) and not _names_method(method, overrides)
+    _check_used(given, search, llm, free, any_method)
     corrector = _corrector(llm, llm_lora, llm_device)
     fitted = None
     if fit and options:
-        fitted = _fit(fit, field, given, _names_method(method, overrides), search, corrector)
+        fitted = _fit(fit, field, given, any_method, search, corrector)
         fitted.options.write(options)
     chosen = given if fitted is None else fitted.options
     found = None
@@ -156,16 +157,16 @@ def _check_file(options: Path | None, fit: list[Path] | None, changes: list[str]
             raise DecodingError("exists and holds no options of an ensemble", where=options, fix=fix) from None
 
 
-def _check_used(options: EnsembleOptions, search: _Search, llm: str | None, free: bool, fits: bool) -> None:
+def _check_used(options: EnsembleOptions, search: _Search, llm: str | None, free: bool, any_method: bool) -> None:
     """Raise DecodingError for a parameter that would be passed over; when methods are fitted, any may be used."""
     method = options.method
     searches = method == "average" or options.lattice
     wrong = None
-    if search.lm and not searches and method != "rover-lm" and not fits:
+    if search.lm and not searches and method != "rover-lm" and not any_method:
         wrong = f"--lm does not go with --method {method}; rover-lm, average and --lattice use it"
     elif (search.options or search.threads) and not searches:
         wrong = f"--decoder-options and --threads do not go with --method {method}; average and --lattice use them"
-    elif (llm or free) and method != "correct" and not fits:
+    elif (llm or free) and method != "correct" and not any_method:
         wrong = f"--llm and --free do not go with --method {method}; correct uses them"
     if wrong:
         raise DecodingError(wrong, fix=SEE_HELP)
@@ -198,11 +199,11 @@ def _fit(
     paths: list[Path],
     field: str | None,
     base: EnsembleOptions,
-    only_its_method: bool,
+    any_method: bool,
     search: _Search,
     corrector: LargeCorrector | None,
 ) -> Fitted:
-    """Options fitted on a file of lists or on evaluation directories."""
+    """Options of the base's method, or of any, fitted on a file of lists or on evaluation directories."""
     from cortext.decoding.ensemble import fit, read_lists
     from cortext.decoding.ensemble.results import check_lists, read_runs
     from cortext.decoding.ngram import LanguageModel
@@ -213,7 +214,7 @@ def _fit(
     else:
         trials = read_runs(paths, base, **search.arguments)
     with_lm, with_llm = ["rover-lm"] if search.lm else [], ["correct"] if corrector else []
-    methods = [base.method] if only_its_method else ["rover", "mbr", *with_lm, *with_llm]
+    methods = ["rover", "mbr", *with_lm, *with_llm] if any_method else [base.method]
     tried = fit.tried_options(base, methods, trials)
     model = LanguageModel.open(search.lm) if search.lm is not None and "rover-lm" in methods else None
     with progress_bar("fitting") as bar:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine
+from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
 from cortext.decoding.ensemble.candidates import weighted
 from cortext.decoding.ensemble.correct import LargeCorrector, prompt_for, written
 from cortext.decoding.ensemble.network import NULL, build_network
@@ -53,6 +53,14 @@ def test_a_bound_on_candidates_leaves_the_systems_own_sentences():
     llm = Table()
     correct(["a b c", "d e f"], llm, candidates=1)
     assert set(llm.asked) == {"a b c", "d e f"}
+
+
+def test_of_many_sentences_the_heaviest_are_scored():
+    names = [f"{one}{two}" for one in "abcdefghijklm" for two in "abcdefghijklm"]
+    system = tuple(Candidate((name,), -0.1 * n) for n, name in enumerate(names))
+    llm = Table()
+    combine([Candidates((system,))], EnsembleOptions(method="correct", candidates=1, nbest=1000), llm=llm)
+    assert set(llm.asked) == set(names[:100])
 
 
 def test_without_weight_the_risk_decides():

@@ -123,8 +123,13 @@ def test_votes_are_those_of_all_sentences(runs, lm, method):
     assert [one.words for one in found] == [one.words for one in expected]
 
 
-def test_the_verb_combines_lattices(runs, lm, capsys):
+def test_the_verb_combines_lattices_and_says_how(runs, lm, tmp_path, capsys):
+    (tmp_path / "search.yaml").write_text("lattice_beam: 1e6\nbeam: 1e6\n")
     given = ["ensemble", *map(str, runs), "--method", "mbr", "--lattice", "--lm", str(lm), "--json"]
+    assert run([*given, "--decoder-options", str(tmp_path / "search.yaml"), "--out", str(tmp_path / "out")]) == 0
+    made = json.loads((tmp_path / "out" / "metrics.json").read_text())["provenance"]
+    assert (made["lm"], made["options"]["lattice_beam"]) == (str(lm), 1e6)
+    capsys.readouterr()
     assert run(given) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["options"]["lattice"], facts["oracle_wer"], facts["degraded"]) == (True, 0, 0)

@@ -2,6 +2,7 @@
 
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.ensemble.combine import Combined, combine
+from cortext.decoding.ensemble.lattices import read_lattices
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.posteriors import average
 from cortext.decoding.ensemble.results import Ensemble, combine_lists, combine_runs
@@ -18,5 +19,6 @@ __all__ = [
     "combine_lists",
     "combine_runs",
     "read_evaluations",
+    "read_lattices",
     "read_lists",
 ]

@@ -30,6 +30,9 @@ ANSWER = "Sentence:"
 IN_PROMPT = 10
 """So many of the heaviest hypotheses are shown."""
 
+MOST_SCORED = 100
+"""So many of the heaviest hypotheses are scored: a lattice has many that are next to impossible."""
+
 
 class Corrector(Protocol):
     """What asks a large language model."""
@@ -61,7 +64,8 @@ def correct(
         longest = max(len(candidate.words) for candidate in candidates)
         answer = tuple(normalize(llm.write(prompt, longest)).split())
         return answer or candidates[least_risk(candidates)].words
-    own = [candidate.words for candidate in candidates]
+    heaviest = sorted(candidates, key=lambda candidate: -candidate.weight)[:MOST_SCORED]
+    own = [candidate.words for candidate in candidates if candidate.weight >= heaviest[-1].weight]
     texts = list(dict.fromkeys([*own, *written(prompt, slots, options, llm)]))
     log_probs = llm.score(prompt, [" ".join(words) for words in texts])
     scores = options.llm_weight * np.array(log_probs) - risks(texts, candidates)

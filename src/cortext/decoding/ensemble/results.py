@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Ensemble:
     combined:  of each trial
     nbest:     the lists of averaged posteriors; None for other methods
     log_probs: the averaged posteriors, float32 [P, V] of each trial, in the order of `origin`
+    search:    what lattices were searched for with; None for the runs' own options, or without lattices
     """
 
     options: EnsembleOptions
@@ -51,6 +52,7 @@ class Ensemble:
     nbest: tuple[NBest, ...] | None = None
     log_probs: tuple[np.ndarray, ...] | None = None
     origin: Origin | None = None
+    search: DecoderOptions | None = None
 
     def error_rate(self, unit: str = "word") -> ErrorRate | None:
         """WER (`word`) or CER (`char`) of the trials with a reference; None where there are none."""
@@ -145,7 +147,9 @@ def combine_runs(
     if options.method != "average":
         check_method(options, lm is not None, llm is not None)
         trials = read_runs(directories, options, lm=lm, decoder=decoder, threads=threads, progress=progress)
-        return _combined(trials, tuple(map(str, directories)), options, lm, llm, None if options.lattice else progress)
+        progress = None if options.lattice else progress
+        found = _combined(trials, tuple(map(str, directories)), options, lm, llm, progress)
+        return replace(found, search=decoder) if options.lattice else found
     if lm is None:
         raise DecodingError("average needs a language-model directory", fix="give one with --lm")
     start = time.perf_counter()
@@ -198,7 +202,8 @@ def _combined(
     start = time.perf_counter()
     combined = combine(trials, options, lm=model, llm=llm, progress=progress)
     seconds = time.perf_counter() - start
-    return Ensemble(options, sources, tuple(trials), tuple(combined), seconds, None if model is None else str(lm))
+    used = str(lm) if model is not None or options.lattice else None
+    return Ensemble(options, sources, tuple(trials), tuple(combined), seconds, used)
 
 
 def check_replaceable(out: Path) -> None:
@@ -240,6 +245,8 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
 
 def _metrics(found: Ensemble) -> dict[str, Any]:
     facts: dict[str, Any] = provenance() | {"ensemble": list(found.sources), "lm": found.lm}
+    if found.search is not None:
+        facts |= {"options": asdict(found.search)}
     if found.origin is not None:
         origin = found.origin
         inventory = {"name": origin.inventory.name, "symbols": origin.inventory.symbols}
