@@ -5,11 +5,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What runs in the background of a script ignores Ctrl-C, and so would every program that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# An example takes as long as a machine with other work lets it; what must be fast is measured where that is said.
+settings.register_profile("cortext", deadline=None)
+settings.load_profile("cortext")
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -55,7 +55,7 @@ options_of_the_search = st.builds(
     recombine=st.sampled_from(["logadd", "max"]),
     **{name: st.just(value) for name, value in WIDE.items()},
 )
-many = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 def frames_that_stay_few(entries, longest):

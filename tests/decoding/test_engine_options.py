@@ -116,7 +116,7 @@ options_in_force = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(before=options_in_force, after=options_in_force, cut=st.integers(0, 5), seed=st.integers(0, 2**32))
 def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(lm_of, before, after, cut, seed):
     """The frames are scaled by hand, so that one set of options serves for all of them; then it is an offline case."""

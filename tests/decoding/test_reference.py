@@ -126,7 +126,7 @@ settings_of_the_search = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lexicon=lexicons,
     model=st.sampled_from(NGRAMS),
@@ -282,7 +282,7 @@ def test_the_order_of_the_tokens_does_not_matter():
     assert {each.text: each.score for each in one} == pytest.approx({each.text: each.score for each in other})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lexicon=lexicons,
     seed=st.integers(0, 2**32),

@@ -51,7 +51,7 @@ def test_sentences_are_read_from_their_phonemes(decoder, sentence, inventory):
         assert all(word.confidence is None for word in nbest[0].words)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 5), recombine=st.sampled_from(["logadd", "max"])
 )

@@ -145,7 +145,7 @@ def test_redis_out_of_memory(redis_server, decoder, tmp_path):
         together.execute()
         refused = log.wait("redis_refuses_to_write")
         assert "maxmemory" in refused["reason"]
-        assert client.redis.xlen("remote_lm_input") == 0  # room is made with what has been read
+        wait_for(lambda: client.redis.xlen("remote_lm_input") == 0, "room, made with what has been read")
         assert client.redis.xlen("remote_lm_output_final") == 1
         redis_server.set_maxmemory("0")
         assert client.wait("remote_lm_output_final")[b"lm_response_final"].decode() == TEXT

@@ -75,7 +75,7 @@ def utterances(draw):
     return sentences, x_PV, spoiled
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(utterance=utterances(), options=choices)
 def test_scores_and_times_are_those_of_the_oracle(utterance, options):
     sentences, scores_PV, spoiled = utterance
@@ -176,9 +176,9 @@ def test_time_grows_with_the_length_only():
         scores_PV = scores_PV.copy()
         best = math.inf
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.thread_time()  # the work, whatever else the machine does
             found = native(sentences, scores_PV, DecoderOptions(), RELEASE)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
         assert all(len(spans) == n_words for _, _, spans in found)
         return best
 

@@ -159,7 +159,7 @@ def test_discounts_follow_equation_26_of_chen_and_goodman():
 SENTENCES = st.lists(st.lists(st.integers(len(SPECIAL), len(SPECIAL) + 5), max_size=6), min_size=1, max_size=30)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(sentences=SENTENCES, order=st.integers(1, 4), third=st.integers(0, 2), n_words=st.integers(5, 10))
 def test_estimates_are_those_of_the_formulas_and_sum_to_one(estimated, sentences, order, third, n_words):
     sentences = [*sentences, [A, B, A, C]]

@@ -201,7 +201,7 @@ WORDS = ["<eps>", "a", "b", "c", "#0", "<s>", "</s>"]
 
 
 @example(3905, 3)  # nothing but `<s> a` is longer than a word
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_random_models_come_back_exactly(tmp_path_factory, seed, order):
     path = tmp_path_factory.mktemp("fst") / "G.fst"
@@ -326,7 +326,7 @@ def test_what_is_no_ngram_model_is_refused(tmp_path, start, states, message):
         read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_files_damaged_anywhere_are_one_line_or_a_model(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fst") / "G.fst"
