@@ -23,9 +23,7 @@ from cortext.text.phonemes import RELEASE
 FIRST, SECOND = Grams.random(3, seed=1), Grams.random(3, seed=2)
 WEIGHT = 0.7
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
-seldom = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+seldom = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 def wanted(words, is_last):

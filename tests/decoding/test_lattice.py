@@ -27,9 +27,7 @@ from cortext.text.phonemes import RELEASE
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
 SMALL, LARGE = Grams.random(2, seed=1), Grams.random(4, seed=2)
-seldom = settings(
-    max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+seldom = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
