@@ -5,7 +5,8 @@
 Both models learn from the same texts: the prompts of the training splits of T12 and T15 but every 20th, and general
 English. Those every 20th prompts are held out: the mixture of the two texts in the 5-gram (`lm build --interpolate`),
 the neural weights that are kept and the weight of the neural model are chosen on them. The test text are the prompts of
-the validation splits, which are in none of the others. What `--out` already has is not made again.
+the validation splits. What is held out or tested on is left out where it is in another of the texts. What `--out`
+already has is not made again.
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ from cortext.decoding.llm.neural.compare import compare
 from cortext.decoding.llm.neural.saving import FACTS
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.ngram.corpus import sentences_of
 from cortext.provenance import provenance
 
 HELD_OUT_EVERY, FACTOR, ORDER = 20, 12, 5
 TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
 
 
-def write_texts(data: Path, out: Path) -> None:
+def write_texts(data: Path, out: Path, general: Path) -> None:
+    """The prompts to learn from, those to choose weights on, and those to test on; no sentence is in two of them."""
     prompts = (data / "text" / "transcripts_train.txt").read_text().splitlines()
     references = [json.loads(line)["reference"] for name in TESTS for line in (data / name).read_text().splitlines()]
-    texts = {
-        "train": [prompt for number, prompt in enumerate(prompts) if number % HELD_OUT_EVERY],
-        "held": prompts[::HELD_OUT_EVERY],
-        "test": references,
-    }
-    for name, lines in texts.items():
+    train = [prompt for number, prompt in enumerate(prompts) if number % HELD_OUT_EVERY]
+    known = {*sentences_of(general), *sentences_of(train)}
+    held = [prompt for prompt in prompts[::HELD_OUT_EVERY] if known.isdisjoint(sentences_of([prompt]))]
+    known.update(sentences_of(held))
+    test = [reference for reference in references if known.isdisjoint(sentences_of([reference]))]
+    for name, lines in {"train": train, "held": held, "test": test}.items():
         (out / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def measure(data: Path, out: Path, options: NeuralOptions) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
-    write_texts(data, out)
     train, held, test = (out / f"{name}.txt" for name in ("train", "held", "test"))
     general = data / "text" / "general_english.txt.gz"
+    write_texts(data, out, general)
     if not (out / "lm" / "lm.json").is_file():
         mixture = {"interpolate": True, "held_out": held, "binary": "trie"}
         LanguageModel.build([train, general], ORDER, out / "lm", **mixture)
