@@ -1,7 +1,8 @@
 """A large model behind the language-model server: a real one, over a real Redis, against a client with the release's
-habits; what the model says of a sentence is computed apart, by a plain loop over transformers."""
+habits; what the model says of a sentence is computed apart, by transformers, sentence by sentence."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -40,11 +41,11 @@ def decoder(plain, tiny_lm_dir):
 
 @pytest.fixture(scope="module")
 def log_prob(tiny_lm_dir):
-    return plain_loop(tiny_lm_dir)
+    return plain_pass(tiny_lm_dir)
 
 
-def plain_loop(folder, ends=False):
-    """The log-probability of a sentence after a context, one token after the other; with that of its end, if any.
+def plain_pass(folder, ends=False):
+    """The log-probability of a sentence after a context, alone in a plain pass; with that of its end, if any.
 
     None of a sentence without tokens, of which the n-gram's counts.
     """
@@ -56,15 +57,16 @@ def plain_loop(folder, ends=False):
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False)
 
+    @functools.cache
     def log_prob(text, context=""):
         before = [tokenizer.bos_token_id, *encode(context)]
         said = encode(f" {text}" if context and text else text) + [tokenizer.eos_token_id] * ends
-        total = 0.0
-        for place, token in enumerate(said):
-            with torch.no_grad():
-                logits_V = network(torch.tensor([before + said[:place]])).logits[0, -1].double()
-            total += float(torch.log_softmax(logits_V, 0)[token])
-        return total if said else None
+        if not said:
+            return None
+        with torch.no_grad():
+            log_probs_TV = network(torch.tensor([before + said])).logits[0].double().log_softmax(-1)
+        places = range(len(before) - 1, len(before) + len(said) - 1)
+        return sum(float(log_probs_TV[place, token]) for place, token in zip(places, said, strict=True))
 
     return log_prob
 
@@ -155,25 +157,22 @@ def test_a_context_is_read_first_until_it_is_taken_away(redis_server, decoder, l
 
 def test_whatever_the_context_holds_is_read_as_text(redis_server, decoder, log_prob, tmp_path):
     logits_PV = spoken_logits("are you there")
-    fused = decoder.with_options(llm={"mode": "fusion"})
-    for made in (decoder, fused):
-        with served(redis_server, made, tmp_path):
-            client = ReleaseClient(redis_server.client())
-            for said, read in (
-                (" \n\t ", ""),
-                ("how are you?\r\nI'm fine;\tthanks", "how are you?\r\nI'm fine;\tthanks"),
-                ("\u043a\u0430\u043a \u4e16\u754c \U0001f642", "\u043a\u0430\u043a \u4e16\u754c \U0001f642"),
-                (b"how \xff are you", "how \ufffd are you"),
-            ):
-                client.redis.set(CONTEXT_KEY, said)
-                final = client.decode(logits_PV, 9)
-                check(final, log_prob, 0.55, read)
-                assert final.fields[b"context_str"].decode() == read
-                assert b"degraded" not in final.fields
-            client.redis.delete(CONTEXT_KEY)
-            client.redis.rpush(CONTEXT_KEY, "how are you")  # no text at all
-            check(client.decode(logits_PV, 9), log_prob, 0.55, "")
-            client.redis.delete(CONTEXT_KEY)
+    with served(redis_server, decoder.with_options(llm={"mode": "fusion"}), tmp_path):
+        client = ReleaseClient(redis_server.client())
+        for said, read in (
+            (" \n\t ", ""),
+            ("how are you?\r\nI'm fine;\tthanks", "how are you?\r\nI'm fine;\tthanks"),
+            ("\u043a\u0430\u043a \u4e16\u754c \U0001f642", "\u043a\u0430\u043a \u4e16\u754c \U0001f642"),
+            (b"how \xff are you", "how \ufffd are you"),
+        ):
+            client.redis.set(CONTEXT_KEY, said)
+            final = client.decode(logits_PV, 9)
+            check(final, log_prob, 0.55, read)
+            assert final.fields[b"context_str"].decode() == read
+            assert b"degraded" not in final.fields
+        client.redis.delete(CONTEXT_KEY)
+        client.redis.rpush(CONTEXT_KEY, "how are you")  # no text at all
+        check(client.decode(logits_PV, 9), log_prob, 0.55, "")
 
 
 def test_a_context_that_is_too_long_is_cut_and_said(redis_server, decoder, tmp_path):
@@ -284,7 +283,7 @@ def test_the_default_model_ranks_and_takes_part_in_the_search(redis_server, plai
     size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=30)
     train_neural([tmp_path / "text.txt"], tmp_path / "model", size)
     own = with_llm(plain, str(tmp_path / "model"), device="cpu")
-    own_log_prob = plain_loop(tmp_path / "model", ends=True)
+    own_log_prob = plain_pass(tmp_path / "model", ends=True)
     for mode in ("rescore", "fusion"):
         with served(redis_server, own.with_options(llm={"mode": mode}), tmp_path):
             client = ReleaseClient(redis_server.client())
