@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from cortext.cli import run
+from cortext.live.brand_parameters import NodeParameters
 
 VERBS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],
@@ -21,6 +23,20 @@ FLAGS = {
     "--llm-device": ["--llm-device", "cpu"],
     "--context": ["--context", "what was said"],
 }
+
+
+def test_the_verbs_that_can_fuse_take_a_model_and_options(capsys: pytest.CaptureFixture):
+    """As the page of fusion has them; the node's options are parameters."""
+    page = " ".join((Path(__file__).parents[2] / "docs" / "fusion.md").read_text().split())
+    (named,) = re.findall(r"With `--llm MODEL` the verbs (.*?) fuse where their `--options FILE` says", page)
+    verbs = re.findall(r"`([^`]+)`", named)
+    assert set(verbs) == VERBS.keys() - {"brand-node"}
+    for verb in verbs:
+        assert run([*verb.split(), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--llm " in shown
+        assert "--options " in shown
+    assert isinstance(NodeParameters("run").options, dict)
 
 
 def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixture):

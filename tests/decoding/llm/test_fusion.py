@@ -26,7 +26,7 @@ from cortext.decoding.llm import fusion
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.large_model import LanguageReader
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.shape import Shape
+from cortext.decoding.llm.shape import Shape, shape
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 
@@ -230,16 +230,17 @@ def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
 
 def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(LanguageReader(tiny))
-    utterances = [posteriors(text, 1.5, seed) for seed, text in enumerate(TEXTS[:3])]
+    utterances = [posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)]  # of 8, 13 and 17 letters
     expected = decoder.search_batch(utterances, "release")
     for found, other in zip(decoder.search_batch(utterances, "release", threads=3), expected, strict=True):
         assert same(found, other)
     session = decoder.session("release")
     for frame in range(len(utterances[0])):
         session.step(utterances[0][frame : frame + 1])
-    assert same(session.finish(), decoder.decode(utterances[0], "release"))
+    ranked = decoder.decode(utterances[0], "release")
+    assert same(session.finish(), ranked)
     unhurried = decoder.with_options(llm=dict(budget_ms=1e6))
-    assert same(unhurried.decode(utterances[0], "release"), decoder.decode(utterances[0], "release"))
+    assert same(unhurried.decode(utterances[0], "release"), ranked)
 
 
 @pytest.mark.parametrize("kind", [Shape("states", state_bytes=1), Shape("whole")], ids=["states", "whole"])
@@ -254,17 +255,50 @@ def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeyp
     assert decoder.llm.fusion.peak_mb > 0
 
 
-def test_far_fewer_tokens_are_read_than_from_scratch(lm_dir, tiny):
-    """At least five times fewer than the same hypotheses at the same looks."""
-    totals, lexicon = FusionStats(), LanguageModel.open(lm_dir).lexicon
-    for seed, text in enumerate(TEXTS):
-        hook = Fusion(tiny, options(), totals=totals)
-        session = Decoder.from_dir(lm_dir, dict(history_words=8)).session("release", hook=hook, every_frames=5)
+def from_scratch(lm, hypotheses):
+    """What a model says of each hypothesis, and the tokens that it reads for that: all but the last of each."""
+    sentences = [torch.tensor([lm.start, *lm.tokens(" ".join(words))]) for words in hypotheses]
+    tokens_BT = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=-1)
+    with torch.no_grad():
+        logits_BTV = lm.network(tokens_BT[:, :-1].clamp(min=0)).logits.double()
+    said_BT = logits_BTV.log_softmax(dim=-1).gather(2, tokens_BT[:, 1:, None].clamp(min=0))[..., 0]
+    return said_BT.where(tokens_BT[:, 1:] >= 0, 0.0).sum(dim=1), int((tokens_BT[:, 1:] >= 0).sum())
+
+
+def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same(lm_dir, tiny):
+    """The same live hypotheses are scored again at each look: at least five times as many tokens, equal to 1e-3."""
+    totals, lexicon, counted = FusionStats(), LanguageModel.open(lm_dir).lexicon, dict(tree=0, scratch=0, scores=0)
+    shape(tiny)  # what it tries first, of any model, is not counted
+    decoder, texts, looks = Decoder.from_dir(lm_dir, dict(history_words=8)), TEXTS[1::2], []
+
+    def counts(module, args, kwargs):
+        counted["tree"] += kwargs["input_ids"].numel() if threading.current_thread().name == "cortext-fusion" else 0
+
+    def watched(live):
+        del looks[:]
+        added = hook(live)
+        for looked in looks:
+            expected, n_tokens = from_scratch(tiny, looked)
+            rows = [live.words.index(words) for words in looked]
+            found = (live.added + added)[rows] / 0.5 + live.lm[rows]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+            counted["scratch"] += n_tokens
+            counted["scores"] += len(looked)
+        return added
+
+    handle = tiny.body.register_forward_pre_hook(counts, with_kwargs=True)
+    for seed, text in enumerate(texts):
+        hook = Fusion(tiny, options(weight=0.5), totals=totals)
+        ask = hook._reader.ask
+        hook._reader.ask = lambda look, ask=ask: (looks.append(look.looked), ask(look))[1]
+        session = decoder.session("release", hook=watched, every_frames=5)
         session.step(fake_log_probs(text, noise=1.5, seed=seed, lexicon=lexicon))
         session.finish()
-    assert totals.utterances == len(TEXTS)
-    assert totals.from_scratch > 5 * totals.evaluated > 0
-    assert totals.passes <= totals.looks + len(TEXTS)
+    handle.remove()
+    assert counted["scratch"] > 5 * counted["tree"] > 0
+    assert (totals.from_scratch, totals.evaluated) == (counted["scratch"], counted["tree"])
+    assert (totals.utterances, totals.hypotheses) == (len(texts), counted["scores"])
+    assert totals.passes <= totals.looks + len(texts)
     assert totals.late == 0
 
 

@@ -41,7 +41,7 @@ class LLMOptions:
     every_frames: int = 5
     """Fusion looks at the live hypotheses every so many frames of 80 ms."""
     budget_ms: float = 0.0
-    """So long the search waits for the large model at each look; 0: as long as it takes."""
+    """So long the search waits for the large model at each look; 0: as long as it takes, live 40 ms."""
     most_hypotheses: int = 32
     """So many of the best live hypotheses are looked at."""
     history_words: int = 8
