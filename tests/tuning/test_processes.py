@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cortext.decoding import DecoderOptions
 from cortext.errors import MissingLibrary, RunError
-from cortext.tuning import Search, parse_space
-from cortext.tuning.workers import RayTasks
+from cortext.evaluation.cluster import DecoderFiles
+from cortext.tuning import Search, parse_space, workers
+from cortext.tuning.decoder_trial import DecodeJob
+from cortext.tuning.trial import Outcome
+from cortext.tuning.workers import Processes, RayTasks
 
 LONG = ("num_training_batches=40", "batches_per_val_step=10", "batches_per_train_log=10", "model.n_units=8")
 STARTED: list[subprocess.Popen] = []
@@ -175,6 +180,49 @@ def test_ctrl_c_saves_the_trials_on_ray(packed, undisturbed, tmp_path):
     assert process.returncode == 2
     assert "everything is saved" in errors.splitlines()[-1]
     goes_on(packed, out, undisturbed)
+
+
+def outcome(running) -> Outcome:
+    while (ended := running.wait()) is None:
+        pass
+    return ended[1]
+
+
+def test_a_process_that_is_killed_while_it_has_nothing_to_do_is_replaced(tmp_path):
+    job = DecodeJob(1, tmp_path, (), DecoderFiles(tmp_path, DecoderOptions()), tmp_path)
+    with closing(Processes(keep=True)) as kept:
+        kept.start(job)
+        assert "no nbest.jsonl" in outcome(kept).reason
+        ((_, process),) = kept._idle
+        process.kill()
+        process.join()
+        kept.start(job)
+        assert "no nbest.jsonl" in outcome(kept).reason
+
+
+def test_a_cluster_that_is_lost_ends_the_search_and_a_task_that_is_lost_does_not(monkeypatch):
+    class RayError(Exception):
+        pass
+
+    class LocalRayletDiedError(RayError):
+        pass
+
+    def get(task):
+        raise task
+
+    ray = SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=RayError, LocalRayletDiedError=LocalRayletDiedError),
+        remote=lambda **given: lambda work: SimpleNamespace(remote=lambda job: job.ends_with),
+        wait=lambda tasks, **how: (tasks[:1], tasks[1:]),
+        get=get,
+    )
+    monkeypatch.setattr(workers, "Cluster", lambda *given: SimpleNamespace(ray=ray))
+    tasks = RayTasks("local")
+    tasks.start(SimpleNamespace(number=3, ends_with=RayError("the worker died\nmore")))
+    assert tasks.wait() == (3, Outcome("failed", reason="the worker died"))
+    tasks.start(SimpleNamespace(number=4, ends_with=LocalRayletDiedError("the raylet died")))
+    with pytest.raises(RunError, match="the Ray cluster was lost: the raylet died; start it again; the same command"):
+        tasks.wait()
 
 
 def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from cortext.cluster import Cluster
-from cortext.errors import first_line
+from cortext.errors import RunError, first_line
 from cortext.processes import interrupts
 from cortext.tuning.trial import Outcome, Work, run_trial
 
@@ -78,9 +78,16 @@ class Processes:
 
     def start(self, job: Work) -> None:
         """Hand the trial to a process that has none, or to a new one."""
-        connection, process = self._idle.pop() if self._idle else self._new()
-        connection.send(job)
-        self._running[connection] = (job.number, process)
+        while True:
+            connection, process = self._idle.pop() if self._idle else self._new()
+            try:
+                connection.send(job)
+            except ConnectionError:  # it was killed while it had nothing to do
+                connection.close()
+                process.join()
+            else:
+                self._running[connection] = (job.number, process)
+                return
 
     def _new(self) -> tuple[Connection, Any]:
         ours, theirs = self._context.Pipe()
@@ -202,6 +209,9 @@ class RayTasks:
         number = self._running.pop(task)
         try:
             return number, self._ray.get(task)
+        except self._ray.exceptions.LocalRayletDiedError as error:  # it would fail all others, too
+            fix = "start it again; the same command goes on with what is left"
+            raise RunError(f"the Ray cluster was lost: {first_line(error)}", fix=fix) from None
         except self._ray.exceptions.RayError as error:
             return number, Outcome("interrupted") if self._stopped else Outcome("failed", reason=first_line(error))
 
