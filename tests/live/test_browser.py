@@ -190,13 +190,15 @@ def test_what_a_large_model_did_to_a_sentence_is_told_and_can_be_changed(browser
         change("#context", "fail")
         watched.decode(0)
         assert watched.text("#sentence") == "i see you"
-        assert "without the large model: no memory" in watched.text("#judged")
+        assert watched.text("#judged .degraded") == "without the large model: no memory"
+        assert watched.page.locator("#judged").inner_text().endswith(" \u00b7 without the large model: no memory")
         assert watched.page.locator("#alert").is_hidden()
         change("#context", "")
         change("input[name='llm.weight']", "0")
         watched.decode(0)
         assert watched.text("#sentence") == "i see you"
         assert "large model" not in watched.text("#judged")
+        assert watched.text("#judged .degraded") == ""
         watched.page.click("#options")
         watched.page.click("#options-reset")
         watched.page.wait_for_selector("#options-panel", state="hidden")

@@ -137,9 +137,9 @@ function showTrial() {
   $("now").textContent = [trial && `${trial.session}, block ${trial.block}, trial ${trial.trial}`, day].filter(Boolean).join(" \u00b7 ");
 }
 
-// What the large model had to do with a sentence; nothing where there is none.
+// What the large model had to do with a sentence; nothing where there is none, or it failed.
 function ranking({ text, ngram_text, degraded }) {
-  if (degraded) return degraded;
+  if (degraded) return null;
   if (ngram_text === null || ngram_text === undefined) return null;
   if (ngram_text === text) return "the large model agrees";
   return `re-ranked by the large model, before: \u201c${ngram_text || "(no words)"}\u201d`;
@@ -155,7 +155,9 @@ function judge() {
     last.latency_ms === null ? null : `text ${ms(last.latency_ms)}\u2009ms after the end`,
     ranking(last),
   ];
-  $("judged").textContent = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
+  const told = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
+  const lacking = Object.assign(document.createElement("span"), { className: "degraded", textContent: last?.degraded ?? "" });
+  $("judged").replaceChildren(last?.degraded ? `${told} \u00b7 ` : told, lacking);
   for (const button of document.querySelectorAll("[data-rating]"))
     button.ariaPressed = String(last?.rating === button.dataset.rating);
   enable();
