@@ -240,6 +240,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
         right.annotate(f"{100 * row['wer']:.2f}", (100 * row["wer"], place), (0, 5), textcoords="offset points",
                        ha="center", fontsize=8)  # fmt: skip
     right.set_yticks(range(len(chosen["rows"])), list(chosen["rows"])[::-1], fontsize=8)
+    right.set_ylim(-0.5, len(chosen["rows"]) - 0.3)
     right.set_xlabel("word error rate, %")
     right.set_title(f"four runs, {chosen['n_trials']} trials, blank penalty chosen", fontsize=10, loc="left")
     for axes in (left, right):
