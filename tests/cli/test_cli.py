@@ -261,6 +261,12 @@ def test_number_of_threads_is_at_least_one(sessions, capsys):
     assert "--threads" in complaint(capsys, arguments)
 
 
+@pytest.mark.parametrize("given", [("--options", "any.yaml"), ("--engine", "native"), ("--threads", "2")])
+def test_what_says_how_to_search_is_refused_where_nothing_is_searched(capsys, given):
+    line = complaint(capsys, ["evaluate", "run", "--data", "data", "--out", "eval", *given])
+    assert line == f"cortext: {given[0]} is given without --lm, and no words are searched for; give an n-gram, too\n"
+
+
 def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from cortext.cli.console import (
     OVERRIDES,
     PLUGINS,
     SKIP_BAD,
+    is_given,
     print_json,
     print_left_out,
     print_metrics,
@@ -114,7 +115,12 @@ def _span(text: str) -> tuple[int, int]:
     return int(first), int(end)
 
 
+SEARCHING = ("options", "engine", "threads")
+"""Parameters of `evaluate` that say how words are searched for."""
+
+
 def evaluate(
+    call: typer.Context,
     run: Run,
     data: Data,
     out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
@@ -143,6 +149,11 @@ def evaluate(
     """
     from cortext import evaluation
 
+    for name in SEARCHING:
+        if lm is None and is_given(call, name):
+            raise ConfigError(
+                f"--{name} is given without --lm, and no words are searched for", fix="give an n-gram, too"
+            )
     check_ray(ray, gpus_per_worker, threads, llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)
     load_plugins(plugins)
