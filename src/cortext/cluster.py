@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cortext.errors import ConfigError, RunError, first_line
 from cortext.extras import need
+from cortext.processes import interrupts
 
 
 class Cluster:
@@ -34,17 +36,21 @@ class Cluster:
             self._join(address, cpus)
         if gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus:  # its tasks would wait
             self.leave()
-            fix = "leave out --gpus-per-worker, and use a processor"
+            fix = "ask for less, or work on a processor"
             raise ConfigError(f"a task is to be given {gpus:g} GPUs, and this machine has none to give", fix=fix)
 
     def _join(self, address: str, cpus: int) -> None:
         here = {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False} if address == "local" else {}
-        try:
-            self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise RunError(
-                f"Ray at {address!r} cannot be reached: {first_line(error)}", fix="check the address"
-            ) from None
+        with interrupts((signal.SIGINT,)) as interrupted:  # which in the middle of it crashes the process
+            try:
+                self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise RunError(
+                    f"Ray at {address!r} cannot be reached: {first_line(error)}", fix="check the address"
+                ) from None
+        if interrupted.is_set():
+            self.leave()
+            raise KeyboardInterrupt
 
     @property
     def cpus(self) -> int:

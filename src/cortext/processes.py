@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """While inside, the first Ctrl-C or SIGTERM only sets the event, so that no step is cut in two; a second is obeyed.
+def interrupts(
+    signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+) -> Iterator[threading.Event]:
+    """While inside, the first of these signals only sets the event, so that no step is cut in two; a second is obeyed.
 
     Schedulers and torchrun end a process with SIGTERM, and wait a while before they kill it.
     """
@@ -41,7 +43,7 @@ def interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         interrupted.set()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in signals}
     try:
         yield interrupted
     finally:

@@ -130,6 +130,18 @@ def test_another_evaluation_may_be_what_is_held_out(evaluation, write_evaluation
     assert row.held_out.wer == pytest.approx(jiwer.wer(*decoded(other, lm, DecoderOptions())))
 
 
+def test_an_evaluation_that_was_made_anew_is_read_anew(write_evaluation, lm, tmp_path):
+    def errors(out: str, noise: float) -> list[int]:
+        if (tmp_path / "eval").exists():
+            shutil.rmtree(tmp_path / "eval")
+        parts = tuning_parts(write_evaluation(tmp_path / "eval", 6, noise), 0.0, 0)
+        files = DecoderFiles(lm, DecoderOptions())
+        return tune_decoder(*parts, files, tmp_path / out, DecoderSearch(SPACE, 1)).trials[0].metrics["errors"]
+
+    assert sum(errors("noisy", 8.0)) > 0
+    assert sum(errors("clear", 0.1)) == 0
+
+
 def test_a_sample_is_decoded_by_all_trials_and_the_best_few_are_judged_by_all_utterances(tune, monkeypatch):
     jobs = []
     original = decoder_trial.DecodeJob.work

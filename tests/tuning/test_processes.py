@@ -225,6 +225,21 @@ def test_a_cluster_that_is_lost_ends_the_search_and_a_task_that_is_lost_does_not
         tasks.wait()
 
 
+def test_ctrl_c_while_ray_starts_waits_until_it_has_and_leaves_it(monkeypatch):
+    """In the middle of it, it would crash the process and leave Ray running."""
+    done = []
+
+    def init(*given, **more):
+        signal.raise_signal(signal.SIGINT)
+        done.append("started")
+
+    ray = SimpleNamespace(init=init, is_initialized=lambda: False, shutdown=lambda: done.append("left"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(KeyboardInterrupt):
+        RayTasks("local")
+    assert done == ["started", "left"]
+
+
 def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[ray\]'"):

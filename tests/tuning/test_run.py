@@ -149,6 +149,7 @@ def test_random_values_that_do_not_go_together_fail_and_a_grid_of_them_is_refuse
         (grid("lr_max=1,2"), {"metric": "val_wer"}, "needs a language model"),
         (grid("lr_max=1,2"), {"metric": "val_pr"}, "best_metric is 'val_pr'; one of 'val_per', 'val_wer'"),
         (grid("lr_max=1,2"), {"jobs": 0}, "jobs is 0"),
+        (grid("lr_max=1,2"), {"ray": "local", "device": "cuda:1"}, "device is 'cuda:1', and a task on Ray sees only"),
         (grid("lr_max=1,2"), {"data": "nowhere"}, "nowhere"),
         (grid("lr_max=1,2"), {"plugins": ["nowhere.py"]}, "nowhere.py"),
     ],

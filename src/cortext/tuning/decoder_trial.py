@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cortext.decoding.ensemble.posteriors import Origin
-from cortext.decoding.ensemble.sources import read_evaluations
+from cortext.decoding.ensemble.sources import NBEST, read_evaluations
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import DataError
 from cortext.evaluation.cluster import DecoderFiles
@@ -84,9 +84,14 @@ class DevSet:
         return sum(len(self.utterances[place].reference.split()) for place in places)
 
 
-@lru_cache(maxsize=2)
 def _read(directory: Path) -> DevSet:
-    """A process reads each directory once."""
+    """A process reads each directory once, and again when it was evaluated anew."""
+    lists = directory / NBEST
+    return _read_made(directory, lists.stat().st_mtime_ns if lists.is_file() else 0)
+
+
+@lru_cache(maxsize=2)
+def _read_made(directory: Path, made_ns: int) -> DevSet:
     return DevSet.read(directory)
 
 

@@ -166,6 +166,9 @@ def _workers(jobs: int, ray: str | None, threads: int | None, device: str) -> tu
     """Where trials run, with how many threads each, and the devices that they share."""
     devices = [name.strip() for name in device.split(",")]
     if ray is not None:
+        if any(name.startswith("cuda:") for name in devices):
+            what = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
+            raise ConfigError(what, fix="give cuda")
         return RayTasks(ray, threads or 1, int(device.startswith("cuda")), jobs), threads or 1, devices
     if jobs == 1:
         return Here(), threads, devices
