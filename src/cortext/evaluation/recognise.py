@@ -96,7 +96,6 @@ def recognise(
     if ray is not None and lm is None:
         raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
     seconds: dict[str, float] = {}
-    described: dict[str, Any] = {}
     with stage(seconds, "load"):
         options = read_options(options)
         blocks = Description.read(description) if description is not None else Description()
@@ -105,38 +104,81 @@ def recognise(
         packed = open_data(data, _packed_by_training(Path(run), Path(data)), skip_bad=skip_bad)
         trials_of = packed.split(split)
         packed.verify(splits=[split])
-        decoder = Decoder.from_dir(lm, options, engine=engine) if lm is not None else None
-        if decoder is not None and reader is not None:
-            decoder = decoder.with_llm(reader)
+        search = None
+        if lm is not None:
+            decoder = Decoder.from_dir(lm, options, engine=engine).with_llm(reader)
+            search = _Search(decoder, context, threads, ray, gpus_per_worker, llm)
         vocabulary = Lexicon.read(Path(lm) / "lexicon.txt") if lm is not None else None
         _check_fits(model, packed, Path(data))
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
-    stages = 1 + (decoder is not None) + (decoder is not None and decoder.llm is not None)
     with stage(seconds, "model"):
-        logits = _logits(model, trials_of, chosen, part_of(progress, 0, stages))
+        logits = _logits(model, trials_of, chosen, part_of(progress, 0, 1 if search is None else search.stages))
         trials = [
             _trial(trials_of, i, ids[i], logits_PV, model, blocks) for i, logits_PV in zip(chosen, logits, strict=True)
         ]
-    if decoder is not None:
-        with stage(seconds, "search"):
-            searched = part_of(progress, 1, stages)
-            if ray is None:
-                found = _search(decoder, trials, model, threads, context, searched)
-            else:
-                found = _search_on_cluster(
-                    ray, gpus_per_worker, decoder, llm, trials, model, context, searched, described
-                )
-        if decoder.llm is not None:
-            with stage(seconds, "llm"):
-                found = decoder.rank(found, context, part_of(progress, 2, stages))
-            described = decoder.llm.describe()
+    known = None
+    if search is not None:
+        found, known = search.sentences(trials, model, seconds, progress)
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
-    known = None if llm is None else described | {"context": context}
     return Recognised(
         packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds, known
     )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How the sentences of trials are found: by threads of this process, or on a Ray cluster.
+
+    decoder: with the large model, where this process asks it
+    llm:     the large model that the cluster's tasks are to ask, or this process does
+    """
+
+    decoder: Decoder
+    context: str
+    threads: int | None
+    ray: str | None
+    gpus_per_worker: float
+    llm: LargeModelFiles | None
+
+    @property
+    def stages(self) -> int:
+        """Of the whole work: the acoustic model, the search, and ranking where this process does it."""
+        return 2 + (self.decoder.llm is not None)
+
+    def sentences(
+        self, trials: Sequence[TrialResult], model: AcousticModel, seconds: dict[str, float], progress: Progress | None
+    ) -> tuple[list[NBest], dict[str, Any] | None]:
+        """The sentences of each trial, and what is known of the large model; None without one."""
+        described: dict[str, Any] = {}
+        log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+        with stage(seconds, "search"):
+            searched = part_of(progress, 1, self.stages)
+            if self.ray is None:
+                threads = (os.cpu_count() or 1) if self.threads is None else self.threads
+                found = self.decoder.search_batch(log_probs, model.inventory, threads, searched, self.context)
+            else:
+                found = decode_on_cluster(
+                    self.ray,
+                    self._files,
+                    log_probs,
+                    model.inventory,
+                    context=self.context,
+                    gpus_per_worker=self.gpus_per_worker,
+                    described=described,
+                    progress=searched,
+                )
+        if self.decoder.llm is not None:
+            with stage(seconds, "llm"):
+                found = self.decoder.rank(found, self.context, part_of(progress, 2, self.stages))
+            described = self.decoder.llm.describe()
+        return found, None if self.llm is None else described | {"context": self.context}
+
+    @property
+    def _files(self) -> DecoderFiles:
+        decoder = self.decoder
+        return DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, self.llm and self.llm.resolved())
 
 
 @contextmanager
@@ -271,46 +313,6 @@ def _trial(
         phonemes=None if labels is None else tuple(RELEASE.names(labels)),
         greedy=tuple(model.inventory.names(greedy(log_softmax(logits_PV), model.inventory))),
         logits_PV=logits_PV,
-    )
-
-
-def _search(
-    decoder: Decoder,
-    trials: Sequence[TrialResult],
-    model: AcousticModel,
-    threads: int | None,
-    context: str,
-    progress: Progress | None,
-) -> list[NBest]:
-    """The sentences of each trial before a large model ranks them."""
-    log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    threads = (os.cpu_count() or 1) if threads is None else threads
-    return decoder.search_batch(log_probs, model.inventory, threads, progress, context)
-
-
-def _search_on_cluster(
-    ray: str,
-    gpus_per_worker: float,
-    decoder: Decoder,
-    llm: LargeModelFiles | None,
-    trials: Sequence[TrialResult],
-    model: AcousticModel,
-    context: str,
-    progress: Progress | None,
-    described: dict[str, Any],
-) -> list[NBest]:
-    """The sentences of each trial, as each task's large model ranks them; `described` gets what that says of itself."""
-    log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-    files = DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, llm and llm.resolved())
-    return decode_on_cluster(
-        ray,
-        files,
-        log_probs,
-        model.inventory,
-        context=context,
-        gpus_per_worker=gpus_per_worker,
-        described=described,
-        progress=progress,
     )
 
 
