@@ -226,6 +226,23 @@ def test_a_trial_that_fails_is_told_with_its_reason_and_the_search_goes_on(tune,
     assert {str(trial.options) for trial in again.trials} == {str(trial.options) for trial in tuned.trials}
 
 
+def test_a_trial_in_which_something_was_missing_says_so(tune, monkeypatch, tmp_path):
+    """Its error rate is not that of a search with a large model, and people must be able to see that."""
+    lines, lacking = [], "the large model: out of memory"
+    monkeypatch.setattr(
+        decoder_trial.DecodeJob,
+        "work",
+        lambda job: {"errors": [0] * len(job.places), "ms_per_frame": 1.0, "degraded": lacking},
+    )
+    tuned = tune(n_trials=1, report=lines.append)
+    assert lines == [
+        f"trial 0 of 1, blank_penalty=1 word_score=0 recombine=logadd: WER 0.00 %, 1.000 ms a frame; {lacking}"
+    ]
+    (row,) = csv.DictReader((tmp_path / "search" / "trials.csv").read_text().splitlines())
+    assert (row["state"], row["reason"]) == ("finished", lacking)
+    assert tuned.to_json()["trials"][0]["reason"] == lacking
+
+
 def test_where_every_trial_fails_the_first_reason_is_the_error_and_they_can_be_tried_again(tune, monkeypatch):
     def work(job):
         raise MemoryError

@@ -209,7 +209,8 @@ class _Tuning:
         else:
             row = judged(name, trial.options, self.sample, outcome.metrics)
             self.store.finish(number, self.value(row), outcome.metrics)
-            self.report(f"{name}: WER {100 * row.wer:.2f} %, {row.ms_per_frame:.3f} ms a frame")
+            lacking = f"; {row.degraded}" if row.degraded else ""
+            self.report(f"{name}: WER {100 * row.wer:.2f} %, {row.ms_per_frame:.3f} ms a frame{lacking}")
 
     def value(self, row: Judged) -> float:
         """What is minimised."""

@@ -110,7 +110,7 @@ class Tuned:
                 "wer": self.wer(trial),
                 "ms_per_frame": trial.metrics.get("ms_per_frame"),
                 "value": trial.value,
-                "reason": trial.reason,
+                "reason": trial.lacking,
             }
             for trial in self.ranked()
         ]
@@ -133,7 +133,7 @@ def write_results(tuned: Tuned) -> None:
     for trial in tuned.ranked():
         settings = [trial.settings.get(key) for key in keys]
         measured = [tuned.wer(trial), trial.metrics.get("ms_per_frame"), trial.value]
-        rows.append([trial.number, trial.state, *settings, *measured, trial.reason])
+        rows.append([trial.number, trial.state, *settings, *measured, trial.lacking])
     write_rows(tuned.out / "trials.csv", ["trial", "state", *keys, "wer", "ms_per_frame", "value", "reason"], rows)
     if tuned.sweep is not None:
         names = list(dict.fromkeys(key for point in tuned.sweep for key in point.settings))

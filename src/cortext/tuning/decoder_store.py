@@ -45,6 +45,11 @@ class Tried:
     metrics: dict[str, Any] = field(default_factory=dict)
     reason: str | None = None
 
+    @property
+    def lacking(self) -> str | None:
+        """Why it failed, or what was missing while it ran, such as a large model that had no memory."""
+        return self.reason or self.metrics.get("degraded")
+
 
 @dataclass(frozen=True)
 class Given:
@@ -78,13 +83,12 @@ class Store:
 
     def trials(self) -> list[Tried]:
         """All of them, by number, without failed ones whose options are tried again."""
-        retried = set(self.recall(RETRIED) or ())
-        return [trial for trial in self._all() if trial.number not in retried]
+        return self._by_fate()[0]
 
     @property
     def total(self) -> int:
         """How many trials there will be."""
-        return self._search.total + len(self.recall(RETRIED) or ())
+        return self._search.total + len(self._by_fate()[1])
 
     def retry_failed(self) -> int:
         """Have the options of failed trials tried again, in trials of their own; how many there are.
@@ -103,14 +107,10 @@ class Store:
         None where all are done or other processes have what is left.
         """
         with self._alone():
-            trials = self.trials()
-            for trial in trials:
+            for trial in self.trials():
                 if trial.state == "running" and self._hold(trial.number):
                     return trial
-            while len(trials) < self._search.total:
-                if (next_one := self._next(trials)) is None:
-                    return None
-                trials = self.trials()
+            while (next_one := self._next()) is not None:
                 if next_one.state == "running":
                     return next_one
         return None
@@ -144,12 +144,22 @@ class Store:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def _next(self, trials: Sequence[Tried]) -> Tried | None:
-        """A new trial, in the file; failed where its options do not go together."""
-        known = [trial.options for trial in trials]
+    def _by_fate(self) -> tuple[list[Tried], list[Tried]]:
+        """The trials that count, and the failed ones that others have taken the place of, or will."""
         retried = set(self.recall(RETRIED) or ())
-        again = [Given(trial.options, trial.settings) for trial in self._all() if trial.number in retried]
-        for given in (*self._given, *again):
+        trials = self._all()
+        return [one for one in trials if one.number not in retried], [one for one in trials if one.number in retried]
+
+    def _next(self) -> Tried | None:
+        """A new trial, in the file; failed where its options do not go together. None where there are enough."""
+        trials, retried = self._by_fate()
+        known = [trial.options for trial in trials]
+        for failed in retried:
+            if failed.options not in known:
+                return self._add(failed.settings, failed.options)
+        if len(trials) >= self._search.total:
+            return None
+        for given in self._given:
             if given.options not in known:
                 return self._add(given.settings, given.options)
         told = [Told(trial.settings, trial.value, trial.state == "running") for trial in trials]
