@@ -14,6 +14,8 @@ from cortext.errors import first_line
         ("\n\n  boom \nand more of it", "boom"),
         ("", "ValueError"),
         (" \n", "ValueError"),
+        ("wrong size:\n    found 3.\nneeded 4", "wrong size: found 3"),
+        ("wrong:", "wrong:"),
         ("x" * 500, "x" * 240),
     ],
 )

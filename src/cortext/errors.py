@@ -78,6 +78,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of any library says in its first line, without the stop; its kind where it says nothing."""
+    """What an error of any library says in its first line, without the stop; its kind where it says nothing.
+
+    A line that ends with a colon has the next one, too.
+    """
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:240].rstrip(".")
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return (said or type(error).__name__)[:240].rstrip(".")

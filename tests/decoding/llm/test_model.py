@@ -163,6 +163,36 @@ def test_what_is_no_model_is_an_error(tmp_path: Path, copied: Path):
     assert f"{copied}: cannot be loaded as a causal language model (" in _error(copied)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"vocab_size": 100},
+            "lm_head.weight is [320, 32], and by its config.json it must be [100, 32]; give a model with",
+        ),
+        ({"hidden_size": "big"}, "(Validation error for field 'hidden_size': "),
+        ({"num_attention_heads": 3}, "(Class validation error for validator 'validate_architecture': "),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_an_error(copied: Path, changes: dict[str, Any], said: str):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | changes))
+    assert said in _error(copied)
+
+
+def test_a_name_that_no_disk_can_hold_is_an_error():
+    assert "File name too long" in _error("x" * 300)
+
+
+def test_a_window_of_one_token_leaves_room_for_no_context_and_says_nothing_without_one(copied: Path):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1}))
+    lm = CausalLM.load(copied)
+    assert (lm.prefix(), lm.notes) == ([lm.start], [])
+    assert lm.prefix("how are you") == [lm.start]
+    assert "reads at most 0 before a sentence: only the last 0 count" in lm.notes[0]
+
+
 def test_a_model_of_another_kind_is_an_error(tmp_path: Path):
     from transformers import T5Config, T5ForConditionalGeneration
 

@@ -78,10 +78,10 @@ class CausalLM:
         kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
         if where.type == "cuda":
             kinds["device_map"] = {"": str(where)}
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            fix = "give a directory that transformers saved a model in"
-            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
         with quiet(transformers), explained(name):
+            if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+                fix = "give a directory that transformers saved a model in"
+                raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
             if where.type == "cpu":
                 check_room(transformers, config, name)
@@ -89,15 +89,14 @@ class CausalLM:
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         with quiet(transformers), explained(name):
             network, facts = transformers.AutoModelForCausalLM.from_pretrained(
-                name, use_safetensors=True, trust_remote_code=False, output_loading_info=True, **kinds
+                name,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which is told below
+                **kinds,
             )
-        if facts["missing_keys"]:
-            missing = sorted(facts["missing_keys"])
-            raise LanguageModelError(
-                f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no causal language model",
-                where=name,
-                fix="give another model",
-            )
+        _check_complete(facts, name)
         if lora is not None:
             network = _with_lora(network, Path(lora), name)
         with explained(name):
@@ -126,7 +125,7 @@ class CausalLM:
         A longer context is cut from the left, and `notes` says so.
         """
         found = self._encode(context.strip())
-        room = self.window // 2 - 1
+        room = max(0, self.window // 2 - 1)
         if len(found) > room:
             self.note(
                 f"the context has {len(found)} tokens and {self.name} reads at most {room} before a sentence: "
@@ -236,6 +235,17 @@ class CausalLM:
         said = self.tokenizer.convert_ids_to_tokens(eos)
         self.note(f"the tokenizer of {self.name} has no BOS token; its EOS, {said}, stands before sentences")
         return int(eos)
+
+
+def _check_complete(facts: dict[str, Any], name: str) -> None:
+    """Raise LanguageModelError where a model's weights are not what its configuration needs."""
+    for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
+        what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
+        raise LanguageModelError(what, where=name, fix="give a model with the configuration that it was saved with")
+    missing = sorted(facts["missing_keys"])
+    if missing:
+        what = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no causal language model"
+        raise LanguageModelError(what, where=name, fix="give another model")
 
 
 def _first_of(known: set[int], configured: int | list[int] | None) -> int | None:
