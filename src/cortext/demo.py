@@ -107,7 +107,7 @@ def _with_llm(
     from cortext.evaluation.cluster import LargeModelFiles
 
     texts, model = [out / "data" / "text" / "lm.txt"], out / "llm"
-    options = NeuralOptions(pieces=2000, steps=steps, minutes=None)
+    options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
     timed("train llm", lambda bar: train_neural(texts, model, options, stage=lambda name: bar))
     run, packed, lm = (out / name for name in ("run", "packed", "lm"))
 
