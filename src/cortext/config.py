@@ -187,3 +187,13 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
         return value
     found = f"{value!r} ({type(value).__name__})"
     raise ConfigError(f"{key} is {found}; {getattr(hint, '__name__', hint)} is needed", where=where)
+
+
+def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """Dotted key, old and new value of the first difference between two nested mappings."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in before | now:
+            if found := first_difference(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key)):
+                return found
+        return None
+    return None if before == now else (prefix, before, now)

@@ -84,8 +84,9 @@ def decoder(
 
     Example: cortext decode runs/first --data runs/sim --lm runs/lm --options runs/options/options.yaml --out test.csv
     """
+    from cortext.config import load_config
+    from cortext.decoding import DecoderOptions
     from cortext.evaluation.cluster import DecoderFiles
-    from cortext.evaluation.recognise import read_options
     from cortext.tuning import DecoderSearch, parse_space, tune_decoder
     from cortext.tuning.decoder import Where
     from cortext.tuning.decoder_material import evaluated, tuning_parts
@@ -96,7 +97,8 @@ def decoder(
     _check_given(call)
     check_ray(ray, gpus_per_worker, llm_device=llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)
-    start, given = read_options(options), [read_options(path) for path in tried or ()]
+    start = DecoderOptions() if options is None else load_config(options, DecoderOptions)
+    given = [load_config(path, DecoderOptions) for path in tried or ()]
     space = parse_space([*(ranges or ()), *(choices or ())])
     search = DecoderSearch(space, trials, seed, time_weight, sample, finalists, prune, llm_trials)
     search.spaces(start, large is not None)

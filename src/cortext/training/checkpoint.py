@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import yaml
 
-from cortext.config import from_mapping, load_config, to_mapping
+from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
 from cortext.files import failed_writes, write_whole
@@ -300,13 +300,3 @@ class MetricsLog:
 def _whole_lines(path: Path) -> int:
     """Bytes up to the end of the file's last whole line."""
     return path.read_bytes().rfind(b"\n") + 1
-
-
-def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
-    """Dotted key, old and new value of the first difference between two nested mappings."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in before | now:
-            if found := first_difference(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key)):
-                return found
-        return None
-    return None if before == now else (prefix, before, now)

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.config import first_difference
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.models import AcousticModel, save_model
 from cortext.processes import interrupts
 from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
-from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, first_difference
+from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.engine import Engine, Job, Place, Update, engine_class, own_random_numbers
 from cortext.training.logits import write_logits

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cortext.data.disk import disk_errors
 from cortext.errors import CortextError, RunError, first_line
-from cortext.tuning.directory import ANOTHER
+from cortext.tuning.directory import ANOTHER, make
 from cortext.tuning.search import Search, Settings
 from cortext.tuning.tpe import Told, distributions, encoded, quiet_optuna, suggest
 
@@ -230,17 +229,14 @@ class Store:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """A context that no other process is in, in which what goes wrong with the file is a RunError."""
-        with disk_errors(self._claims):
-            self._claims.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._claims / "lock", os.O_CREAT | os.O_RDWR)
+        make(self._claims)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            with (self._claims / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
         except CortextError:
             raise
         except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's own: a full disk, a file of something else
             what = first_line(error.__cause__ or error)
             fix = f"make room, and the same command goes on; or {ANOTHER}"
             raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
-        finally:
-            os.close(descriptor)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cortext.data.disk import disk_errors
+from cortext.config import first_difference
 from cortext.errors import RunError
-from cortext.training.checkpoint import first_difference
 
 ANOTHER = "give another --out"
 CORRECT = f"correct that and add --retry-failed, or search elsewhere and {ANOTHER}"
@@ -16,11 +15,13 @@ CORRECT = f"correct that and add --retry-failed, or search elsewhere and {ANOTHE
 
 
 def make(out: Path) -> None:
-    """Make the directory. Raises RunError for a file and DataError where it cannot be made."""
+    """Make the directory. Raises RunError for a file, and where it cannot be made."""
     if out.exists() and not out.is_dir():
         raise RunError("is a file; a directory is needed", where=out, fix=ANOTHER)
-    with disk_errors(out):
+    try:
         out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot be written: {error.strerror}", where=out, fix=ANOTHER) from None
 
 
 def refuse_strangers(out: Path, is_ours: Callable[[str], bool]) -> None:
