@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from cortext.decoding import DecoderOptions
-from cortext.errors import MissingLibrary, RunError
+from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.tuning import Search, parse_space, workers
+from cortext.tuning.decoder import Where
 from cortext.tuning.decoder_trial import DecodeJob
 from cortext.tuning.trial import Outcome
 from cortext.tuning.workers import Processes, RayTasks
@@ -223,6 +224,23 @@ def test_a_cluster_that_is_lost_ends_the_search_and_a_task_that_is_lost_does_not
     tasks.start(SimpleNamespace(number=4, ends_with=LocalRayletDiedError("the raylet died")))
     with pytest.raises(RunError, match="the Ray cluster was lost: the raylet died; start it again; the same command"):
         tasks.wait()
+
+
+def test_several_tasks_share_a_gpu(monkeypatch):
+    asked = []
+    ray = SimpleNamespace(remote=lambda **given: asked.append(given) or (lambda work: None))
+    monkeypatch.setattr(
+        workers, "Cluster", lambda *given: asked.append(given) or SimpleNamespace(ray=ray, leave=lambda: None)
+    )
+    Where(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
+    assert asked == [("head:6379", 8, 0.25), {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 0}]
+    with pytest.raises(ConfigError, match="shared out to workers only by Ray"):
+        Where(jobs=8, gpus_per_worker=0.25).open()
+
+
+def test_a_search_for_decoder_options_starts_without_torch():
+    code = "import sys, cortext.tuning.decoder, cortext.cli.tune_decoder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_ctrl_c_while_ray_starts_waits_until_it_has_and_leaves_it(monkeypatch):
