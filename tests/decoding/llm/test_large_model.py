@@ -20,7 +20,7 @@ from cortext.decoding.llm.large_model import LanguageReader
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.ngram import LanguageModel
-from cortext.errors import LanguageModelError
+from cortext.errors import DecodingError, LanguageModelError
 
 SAID = {"a b": TextScore(-6.0, 2), "a c d": TextScore(-3.0, 3), "": TextScore(0.0, 0), "a e": TextScore(-7.0, 2)}
 """What the model says of each text in tests of formulas."""
@@ -119,6 +119,13 @@ def test_fusion_keeps_histories_apart_and_has_one_form(reader: LanguageReader):
     assert fused.llm.shares(fused.lm_weight) == pytest.approx((2.0, 3.0))
     kept = reader.search_options(DecoderOptions(history_words=9, llm={"mode": "fusion"}))
     assert (kept.history_words, kept.lm_weight, kept.llm.weight) == (9, 1.0, 0.5)
+
+
+def test_weights_that_are_too_much_together_are_named(reader: LanguageReader):
+    with pytest.raises(
+        DecodingError, match=r"^lm_weight 2 and llm.weight 999 are too much together: lm_weight is 1001.0"
+    ):
+        reader.search_options(options(mode="fusion", form="add", weight=999.0))
 
 
 OPTIONS = DecoderOptions(acoustic_scale=0.5, lm_weight=1.0)

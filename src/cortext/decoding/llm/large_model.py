@@ -14,7 +14,7 @@ from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
-from cortext.errors import LanguageModelError, first_line
+from cortext.errors import DecodingError, LanguageModelError, first_line
 
 LISTS_AT_ONCE = 16
 """So many lists are ranked together; where that fails, each by itself."""
@@ -54,7 +54,11 @@ class LanguageReader:
             both = options.lm_weight + llm.weight
             changes["lm_weight"] = both
             changes["llm"] = replace(llm, form="interpolate", weight=llm.weight / both)
-        return options.changed(changes)
+        try:
+            return options.changed(changes)
+        except DecodingError as error:
+            sizes = f"lm_weight {options.lm_weight:g} and llm.weight {llm.weight:g} are too much together"
+            raise DecodingError(f"{sizes}: {error.what}", fix="make all weights and acoustic_scale smaller") from None
 
     def hook(self, options: DecoderOptions, context: str) -> Fusion | None:
         """What adds the model's scores to the live hypotheses of one utterance; None where it only ranks at the end."""
