@@ -98,7 +98,7 @@ def _print(results: list[dict[str, Any]]) -> None:
         "x fewer",
         "peak MB",
     ]
-    print_table("", columns, [row for result in results for row in _rows(result)])
+    print_table("", columns, [row for result in results for row in _rows(result)], right_from=2)
     for result in results:
         model = result["model"]
         typer.echo(f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,} parameters")
