@@ -54,6 +54,7 @@ def measure(data: Path, out: Path, options: NeuralOptions) -> dict[str, Any]:
     if not (out / "neural" / FACTS).is_file():
         train_neural([f"{train}:{FACTOR}", general], out / "neural", options, held)
     neural = json.loads((out / "neural" / FACTS).read_text())
+    neural["sources"] = [source | {"path": Path(source["path"]).name} for source in neural["sources"]]
     ngram = LanguageModel.open(out / "lm").info()
     return {
         **compare(out / "lm", out / "neural", test, held),
