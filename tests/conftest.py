@@ -2,7 +2,10 @@
 
 import os
 import signal
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -42,3 +45,15 @@ def real_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no real data at {path}; set CORTEXT_REAL_DATA")
     return path
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Any]:
+    """A Ray cluster of two workers on this machine."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield ray
+        ray.shutdown()

@@ -20,18 +20,6 @@ from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_
 from cortext.text.phonemes import RELEASE
 
 
-@pytest.fixture(scope="module")
-def two_workers():
-    """A cluster on this machine."""
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield ray
-        ray.shutdown()
-
-
 @pytest.mark.slow
 def test_predictions_and_lists_are_those_of_one_machine_byte_for_byte(tiny, tmp_path, two_workers):
     options = {"nbest": 20, "lattice_beam": 20.0}

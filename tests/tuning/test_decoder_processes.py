@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -195,18 +194,6 @@ def test_processes_are_kept_for_more_trials_and_ctrl_c_leaves_none(evaluation, l
     while any(Path(f"/proc/{pid}").exists() for pid in workers.stdout.split()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def two_workers():
-    """A cluster on this machine."""
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield ray
-        ray.shutdown()
 
 
 @pytest.mark.slow

@@ -302,9 +302,3 @@ def bench_decoder(
         write_settings(settings, bench.tune(), about)
     result = bench.run(read_settings(settings))
     return {**result, "input": {**facts, **bench.facts()}, "lm": lm_facts(paths), "provenance": provenance()}
-
-
-def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write what a comparison found as one JSON object."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.bench_llm import llm
+from cortext.cli.bench_out import Out, hand_over, make_room, stage
+from cortext.cli.bench_tables import print_curves, print_latency, print_training
 from cortext.cli.bench_tpu import tpu_compile
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_json, print_table
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_table
 
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
@@ -43,7 +45,7 @@ def decoder(
     repeats: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 3,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
-    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    out: Out = None,
     as_json: bool = JSON,
 ) -> None:
     """Compare the word search with flashlight-text, kaldi-decoder and pyctcdecode: time, errors, memory.
@@ -52,17 +54,11 @@ def decoder(
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
-    from cortext.bench.decoder import NAMES, Plan, bench_decoder, write_result
+    from cortext.bench.decoder import NAMES, Plan, bench_decoder
     from cortext.bench.materials import RealData, language_models
     from cortext.bench.searcher import Paths
-    from cortext.data.disk import disk_errors
 
-    def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
-
-    if out is not None:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     found, facts = _utterances(run, data, logits, trials)
     names = only or NAMES
     static = any(name.startswith("kaldi") for name in names)
@@ -70,13 +66,7 @@ def decoder(
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
     plan = Plan(names, tuning_trials, tuning_utterances, utterances, repeats)
     result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
-    if out is not None:
-        with disk_errors(out):
-            write_result(out, result)
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
+    hand_over(result, out, as_json, _print)
 
 
 def training(
@@ -96,32 +86,25 @@ def training(
     picture: Annotated[Path | None, typer.Option(help="Draw the curves to this PNG.")] = None,
     device: str = DEVICE,
     overrides: list[str] = OVERRIDES,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    out: Out = None,
     as_json: bool = JSON,
 ) -> None:
     """Compare training with the published loop, restated: time of a step and of its parts, memory, ratio.
 
     Example: cortext bench training --shape published --json
     """
-    from cortext.bench.decoder import write_result
     from cortext.bench.training import CLAIMS, VARIANTS, Plan, bench_training, default_sides, shapes
     from cortext.bench.training_curves import training_curves
     from cortext.bench.training_sides import YARDSTICK
-    from cortext.data.disk import disk_errors
     from cortext.errors import ConfigError, nearest
     from cortext.training.distributed import own_device
-
-    def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
 
     if picture is not None and curves is None:
         raise typer.BadParameter("--picture draws the curves of --curves")
     if yardstick is not None and not yardstick.is_file():
         raise ConfigError("there is no such file", where=yardstick, fix="give benchmarks/release_trainer.py")
     own_device(device)
-    if out is not None:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     known = shapes(model, batch_size or (8 if device == "cpu" else 64))
     for wanted, names in ((shape, known), (only, VARIANTS)):
         for name in wanted or []:
@@ -141,15 +124,7 @@ def training(
     else:
         result = bench_training({name: known[name] for name in shape or known}, plan, overrides, stage)
         result["claims"] = claim or CLAIMS[model]
-    if out is not None:
-        with disk_errors(out):
-            write_result(out, result)
-    if as_json:
-        print_json(result)
-    else:
-        from cortext.cli.bench_tables import print_curves, print_training
-
-        (print_training if curves is None else print_curves)(result)
+    hand_over(result, out, as_json, print_training if curves is None else print_curves)
 
 
 def latency(
@@ -169,45 +144,30 @@ def latency(
     steps: Annotated[int, typer.Option(min=1, help="80 ms steps of each way, at least.")] = 5000,
     core: Annotated[int | None, typer.Option(min=0, help="The core to use; by default the last one.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
-    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    out: Out = None,
     as_json: bool = JSON,
 ) -> None:
     """Time live decoding on one core, for each way to run the model: every stage of an 80 ms step, ends of utterances.
 
     Example: cortext bench latency --demo runs/demo --json
     """
-    from cortext.bench.decoder import write_result
     from cortext.bench.latency import MODES, Plan, bench_latency, demo_directory, published_model
     from cortext.bench.materials import RealData, language_models
     from cortext.bench.searcher import Paths
-    from cortext.data.disk import disk_errors
     from cortext.models import load_model
-
-    def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
 
     if data is not None and run is None:
         raise typer.BadParameter("--data goes with --run")
     plan = Plan(only or MODES, steps, core)
     if demo is not None:
         demo_directory(demo)
-    if out is not None:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     found, facts = (None, {"kind": "recordings", "data": str(data)}) if data else _utterances(None, None, None, trials)
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, False, stage)
     model = load_model(run) if run else published_model()
     facts["model"] = str(run) if run else "published shape, random weights"
     result = bench_latency(model, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage)
-    if out is not None:
-        with disk_errors(out):
-            write_result(out, result)
-    if as_json:
-        print_json(result)
-    else:
-        from cortext.cli.bench_tables import print_latency
-
-        print_latency(result)
+    hand_over(result, out, as_json, print_latency)
 
 
 def _utterances(

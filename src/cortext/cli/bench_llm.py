@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_table
+from cortext.cli.bench_out import Out, hand_over, make_room, stage
+from cortext.cli.console import JSON, percent, print_table
 from cortext.cli.llm_options import Llm
 from cortext.errors import ConfigError
 
@@ -31,7 +32,7 @@ def llm(
     beside: Annotated[
         list[Path] | None, typer.Option(help="Show an earlier result (--out) in the table, too; repeatable.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    out: Out = None,
     as_json: bool = JSON,
 ) -> None:
     """Word errors and cost without a language model, with the n-gram, with a large one at the end and in the search.
@@ -40,31 +41,18 @@ def llm(
 
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
-    from cortext.bench.decoder import write_result
     from cortext.bench.llm import bench_llm, read_result
     from cortext.bench.materials import RealData, language_models
-    from cortext.data.disk import disk_errors
     from cortext.evaluation.recognise import read_options
-
-    def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
 
     if llm is None:
         raise ConfigError("no large model is named", fix="give --llm MODEL; cortext lm train-neural makes a small one")
-    if out is not None:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
     result = bench_llm(found, (lm, llm), read_options(options), cache, stage)
-    if out is not None:
-        with disk_errors(out):
-            write_result(out, result)
-    if as_json:
-        print_json(result)
-    else:
-        _print([*earlier, result])
+    hand_over(result, out, as_json, lambda result: _print([*earlier, result]))
 
 
 def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:

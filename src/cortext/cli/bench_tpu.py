@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, print_json, print_table
+from cortext.cli.bench_out import Out, hand_over, make_room, stage
+from cortext.cli.console import JSON, OVERRIDES, print_table
 
 
 def tpu_compile(
@@ -15,7 +15,7 @@ def tpu_compile(
     bins: Annotated[int, typer.Option(min=1, help="Bins of 20 ms that trials are padded to.")] = 900,
     topology: Annotated[str, typer.Option(help="The TPU, as libtpu names it.")] = "v5e:2x4",
     overrides: list[str] = OVERRIDES,
-    out: Annotated[Path | None, typer.Option(help="Write the JSON object to this file, too.")] = None,
+    out: Out = None,
     as_json: bool = JSON,
 ) -> None:
     """Compile whole training steps for a TPU that is not there: memory, operations, exchanges, and a time estimated.
@@ -26,33 +26,20 @@ def tpu_compile(
     """
     from dataclasses import replace
 
-    from cortext.bench.decoder import write_result
     from cortext.bench.tpu_compile import SHAPES, bench_tpu_compile
-    from cortext.data.disk import disk_errors
     from cortext.errors import ConfigError, nearest
-
-    def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
 
     for name in shape or []:
         if name not in SHAPES:
             raise ConfigError(f"unknown {name!r}; {nearest(name, SHAPES)}")
-    if out is not None:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
+    make_room(out)
     chosen = {name: SHAPES[name] for name in shape or SHAPES}
     targets = {
         name: replace(target, n_bins=bins, topology=topology, overrides=(*target.overrides, *overrides))
         for name, target in chosen.items()
     }
     result = bench_tpu_compile(targets, stage)
-    if out is not None:
-        with disk_errors(out):
-            write_result(out, result)
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
+    hand_over(result, out, as_json, _print)
 
 
 def _print(result: dict[str, Any]) -> None:
