@@ -1,7 +1,6 @@
 """Language models side by side: what is counted, what is chosen, what is printed."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ pytest.importorskip("transformers")
 from tiny_llm import save_tiny_lm
 
 from cortext.bench.llm import ALONE, FUSED, LEXICON, NGRAM, RESCORED, VOTED, Bench, Materials
+from cortext.bench.llm_picture import word_errors
 from cortext.bench.llm_worker import Worker
 from cortext.bench.materials import write_posteriors
 from cortext.bench.posteriors import Utterance
@@ -90,6 +90,18 @@ def test_texts_of_other_systems_vote(tmp_path):
     assert one._difference(VOTED, ALONE)["wer"] == pytest.approx(-found[ALONE]["wer"])
 
 
+def test_the_picture_has_a_panel_a_result_and_a_row_a_way():
+    ways = {NGRAM: {"wer": 0.3, "wer_ci95": [0.25, 0.35]}, FUSED: {"wer": 0.2, "wer_ci95": [0.1, 0.3]}}
+    results = [{"ways": ways, "input": {"source": name, "reported": 7}} for name in ("one", "two")]
+    first, second = word_errors(results).axes
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("7 utterances of one", "7 utterances of two")
+    assert [label.get_text() for label in second.get_yticklabels()] == [NGRAM, FUSED]
+    spans = [line.get_xdata() for line in second.lines if len(line.get_xdata()) == 2]
+    assert spans == [pytest.approx([25, 35]), pytest.approx([10, 30])]
+    assert first.get_xlim()[0] == 0
+    assert first.get_xlim()[1] > 35
+
+
 def test_one_utterance_has_no_halves(tmp_path):
     with pytest.raises(DataError, match="1 utterances cannot be halved"):
         bench(["a"], tmp_path)
@@ -124,12 +136,13 @@ def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys,
     lines = [json.loads(line) for line in trials_file.read_text().splitlines()]
     texts = "".join(json.dumps(line | {"wfst_seed_hypotheses": [line["reference"]]}) + "\n" for line in lines)
     trials_file.write_text(texts)
-    out: Path = tmp_path / "new" / "result.json"
+    out, png = tmp_path / "new" / "result.json", tmp_path / "new" / "errors.png"
     (tmp_path / "options.yaml").write_text("beam: 9\n")
     base = ["bench", "llm", "--llm", tiny, "--lm", str(lm_dir), "--trials", str(trials_file)]
     base += ["--options", str(tmp_path / "options.yaml")]
-    assert run([*base, "--cache", str(tmp_path / "cache"), "--out", str(out)]) == 0
+    assert run([*base, "--cache", str(tmp_path / "cache"), "--out", str(out), "--picture", str(png)]) == 0
     printed = capsys.readouterr().out
+    assert png.read_bytes().startswith(b"\x89PNG")
     result = json.loads(out.read_text())
     assert list(result["ways"]) == [LEXICON, NGRAM, RESCORED, FUSED, ALONE, VOTED]
     assert all(name in printed for name in result["ways"])

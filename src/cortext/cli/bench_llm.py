@@ -32,6 +32,7 @@ def llm(
     beside: Annotated[
         list[Path] | None, typer.Option(help="Show an earlier result (--out) in the table, too; repeatable.")
     ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the word errors to this PNG.")] = None,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
@@ -42,17 +43,24 @@ def llm(
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
     from cortext.bench.llm import bench_llm, read_result
+    from cortext.bench.llm_picture import word_errors
     from cortext.bench.materials import RealData, language_models
+    from cortext.data.disk import disk_errors
+    from cortext.evaluation.figures import save_picture
     from cortext.evaluation.recognise import read_options
 
     if llm is None:
         raise ConfigError("no large model is named", fix="give --llm MODEL; cortext lm train-neural makes a small one")
     make_room(out)
+    make_room(picture)
     earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
     result = bench_llm(found, (lm, llm), read_options(options), cache, stage)
     hand_over(result, out, as_json, lambda result: _print([*earlier, result]))
+    if picture is not None:
+        with disk_errors(picture):
+            save_picture(word_errors([*earlier, result]), picture)
 
 
 def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:
