@@ -16,6 +16,7 @@ from cortext.bench.posteriors import Utterance
 from cortext.cli import bench_llm, run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
+from cortext.evaluation.cluster import LargeModelFiles
 
 SAID = ["the cat sat", "i see two cats", "the sea is too blue", "i see the sea"]
 FUSING = {"llm": {"mode": "fusion", "weight": 0.4, "every_frames": 2}, "nbest": 5}
@@ -35,7 +36,7 @@ def worker(tiny, lm_dir, clear_posterior, tmp_path) -> Worker:
 
 def bench(references, tmp_path, texts=None) -> Bench:
     materials = Materials([Utterance(one, None) for one in references], {}, texts=texts)
-    return Bench(materials, (tmp_path, "llm"), DecoderOptions(), tmp_path)
+    return Bench(materials, (tmp_path, LargeModelFiles("llm")), DecoderOptions(), tmp_path)
 
 
 def test_the_worker_counts_the_tokens_of_each_list_once(worker):
@@ -111,13 +112,15 @@ def test_one_utterance_has_no_halves(tmp_path):
     ("more", "words"),
     [
         ([], "no large model is named"),
-        (["--llm", "x", "--ensemble", "other"], "--ensemble goes with --logits"),
-        (["--llm", "x", "--logits", "eval", "--trials", "trials"], "one of --logits and --trials"),
+        (["--llm", "no/such", "--logits", "eval"], "no/such"),
+        (["--llm", "TINY", "--llm-lora", "none"], "it is no LoRA adapter"),
+        (["--llm", "TINY", "--ensemble", "other"], "--ensemble goes with --logits"),
+        (["--llm", "TINY", "--logits", "eval", "--trials", "trials"], "one of --logits and --trials"),
     ],
 )
-def test_what_does_not_go_together_is_said_before_the_work(more, words, capsys, monkeypatch):
+def test_what_does_not_go_together_is_said_before_the_work(more, words, tiny, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(["bench", "llm", *more]) != 0
+    assert run(["bench", "llm", *(tiny if word == "TINY" else word for word in more)]) != 0
     assert words in capsys.readouterr().err
 
 

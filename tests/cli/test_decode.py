@@ -50,6 +50,7 @@ def test_saved_logits_become_rows(lm, logits, tmp_path, capsys):
         ("first", "good morning"),
         ("second", "how are you"),
     ]
+    assert [trial["degraded"] for trial in facts["trials"]] == [None, None]
 
 
 def test_options_of_the_search_come_from_a_file(lm, tmp_path, capsys):

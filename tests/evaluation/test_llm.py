@@ -118,6 +118,7 @@ def test_where_the_model_fails_the_n_grams_sentences_are_kept_and_marked(tiny, l
     assert len(notes) == 1
     assert notes[0].startswith("6 of 6 sentences without the large model: ")
     assert "a sentence has more tokens than the 3 that the model reads after the 1 before it" in notes[0]
+    assert notes[0].endswith(" (trials 0, 1, 2, 3, 4, 5)")
     metrics = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=OPTIONS, llm=short)
     assert (metrics.n_degraded, metrics.notes) == (6, notes)
     assert all(line["degraded"] in notes[0] for line in lines(tmp_path / "eval"))

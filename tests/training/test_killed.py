@@ -32,10 +32,18 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def modified(path: Path) -> int:
+    """When, in nanoseconds; 0 while it is not there: a state gives way to the next one by being renamed."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def next_kill(moment: str, run: Path, delays: random.Random):
     """A condition that comes true at the wanted moment of a sitting that starts now."""
     state, metrics = run / "train_state" / "state.safetensors", run / "metrics.jsonl"
-    before, states_before = size(metrics), state.stat().st_mtime_ns if state.exists() else 0
+    before = size(metrics)
     if moment == "start":
         at = time.monotonic() + delays.uniform(0, 0.5)
         return lambda: time.monotonic() > at
@@ -46,11 +54,11 @@ def next_kill(moment: str, run: Path, delays: random.Random):
     if moment == "validation":  # the line about training comes just before it
         return lambda: size(metrics) > before
     # Counted in states, not in seconds: a fast machine must not get to the end, or past the last best weights.
-    states, wanted, last = 0, delays.randint(1, 8), states_before
+    states, wanted, last = 0, delays.randint(1, 8), modified(state)
 
     def after_some_states() -> bool:
         nonlocal states, last
-        now = state.stat().st_mtime_ns if state.exists() else 0
+        now = modified(state)
         states, last = states + (now > last), max(now, last)
         if states >= wanted:
             time.sleep(delays.uniform(0, 0.03))

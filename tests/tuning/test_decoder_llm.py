@@ -6,7 +6,7 @@ import pytest
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.llm.options import LLMOptions
-from cortext.errors import MissingLibrary, RunError
+from cortext.errors import LanguageModelError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles
 from cortext.tuning import DecoderSearch, parse_space, tune_decoder
 from cortext.tuning.decoder_material import tuning_parts
@@ -68,6 +68,14 @@ def test_lists_come_back_as_they_were_and_only_for_what_made_them(tmp_path):
     file.write_text(file.read_text()[:-20])
     assert read_lists(file, {"model": "a", "places": (1, 2)}) is None
     assert read_lists(tmp_path / "no", {}) is None
+
+
+def test_a_large_model_that_is_none_is_an_error_before_any_trial(evaluation, lm, tmp_path):
+    (tmp_path / "empty").mkdir()
+    files = DecoderFiles(lm, DecoderOptions(), llm=LargeModelFiles(str(tmp_path / "empty")))
+    with pytest.raises(LanguageModelError, match="it holds no model"):
+        tune_decoder(*tuning_parts(evaluation, 0.3, 0), files, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
 from cortext.decoding.ensemble.posteriors import Origin, read_average
 from cortext.errors import DataError
+from cortext.evaluation.cluster import LargeModelFiles
 from cortext.provenance import provenance
 from cortext.text.metrics import bootstrap_interval, edit_counts, error_rate
 from cortext.text.normalize import normalize
@@ -75,7 +76,7 @@ def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
 class Bench:
     """The ways to decode, over one set of utterances; see the module.
 
-    models:  directories of the n-gram and of the large model
+    models:  the directory of the n-gram, and the large model
     options: of the search, where a way does not choose its own
     cache:   where the utterances are written for the processes
     """
@@ -83,7 +84,7 @@ class Bench:
     def __init__(
         self,
         materials: Materials,
-        models: tuple[Path, str],
+        models: tuple[Path, LargeModelFiles],
         options: DecoderOptions,
         cache: Path,
         stage: Stage = lambda name: None,
@@ -129,10 +130,10 @@ class Bench:
             way["difference"] = self._difference(name, ALONE if name in (ALONE, VOTED) else NGRAM)
         return {"ways": ways, "model": model, "provenance": provenance() | {"versions": versions}}
 
-    def _worker(self, name: str, log_probs: Sequence[np.ndarray], llm: str | None = None) -> Child:
+    def _worker(self, name: str, log_probs: Sequence[np.ndarray], llm: LargeModelFiles | None = None) -> Child:
         path = self.cache / f"{name}.npz"
         write_posteriors(path, list(log_probs))
-        arguments = [str(path), json.dumps(asdict(self.options)), str(self.lm), *([llm] if llm else [])]
+        arguments = [str(path), json.dumps(asdict(self.options)), str(self.lm), *llm_arguments(llm)]
         return Child(name, "llm_worker", arguments, path.with_suffix(".log"), ONE_THREAD)
 
     def _decoded(self, child: Child, name: str, tried: Sequence[Settings]) -> dict[str, Any]:
@@ -168,6 +169,7 @@ class Bench:
             "tokens_per_sentence": tokens["read"] / n_trials,
             "times_fewer_tokens": tokens["from_scratch"] / tokens["read"] if tokens["read"] else None,
             "peak_mb": answer["memory"].get("peak_rss_mb"),
+            "gpu_peak_mb": answer["memory"].get("gpu_peak_mb"),
         }
 
     def _texts(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -203,6 +205,11 @@ class Bench:
         return float(errors_B.sum() / words_B.sum()), list(interval)
 
 
+def llm_arguments(llm: LargeModelFiles | None) -> list[str]:
+    """A large model as the worker's last arguments: its name, the device and an adapter, if any."""
+    return [] if llm is None else [llm.model, llm.device, *([] if llm.lora is None else [str(llm.lora)])]
+
+
 def _grid(**values: Sequence[Any]) -> list[Settings]:
     return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
@@ -218,12 +225,12 @@ def _near(best: Settings) -> list[float]:
 
 def bench_llm(
     materials: Materials,
-    models: tuple[Path, str],
+    models: tuple[Path, LargeModelFiles],
     options: DecoderOptions,
     cache: Path,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the ways; see `Bench`. Returns what `--json` prints."""
+    """Compare the ways; see `Bench`. Returns what `--json` prints. Raises LanguageModelError where a model is none."""
     bench = Bench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
     return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}

@@ -1,6 +1,6 @@
 """Decodes utterances with and without a large language model, in a process of its own, so that memory is its own.
 
-python -m cortext.bench.llm_worker POSTERIORS OPTIONS LM [MODEL]    (posteriors.npz, JSON, two directories)
+python -m cortext.bench.llm_worker POSTERIORS OPTIONS LM [MODEL DEVICE [LORA]]    (.npz, JSON, directories)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.memory import memory
+from cortext.bench.memory import gpu_memory, memory
 from cortext.bench.posteriors import INVENTORY
 from cortext.bench.searcher import Missing
 from cortext.bench.worker import own_stdout, serve
@@ -49,11 +49,19 @@ class CountingReader(LanguageReader):
 class Worker:
     """A word search, a large model where one is named, and the utterances to decode."""
 
-    def __init__(self, posteriors: Path, options: Mapping[str, Any], lm: str, llm: str | None = None) -> None:
+    def __init__(
+        self,
+        posteriors: Path,
+        options: Mapping[str, Any],
+        lm: str,
+        llm: str | None = None,
+        device: str = "cpu",
+        lora: str | None = None,
+    ) -> None:
         with np.load(posteriors) as arrays:
             self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
         self.decoder = Decoder.from_dir(lm, options)
-        self.reader = CountingReader.load(llm, device="cpu") if llm else None
+        self.reader = CountingReader.load(llm, lora, device) if llm else None
         model = self.reader.describe() if self.reader else None
         self.facts = {"memory_loaded": memory(), "model": model, "versions": provenance()["versions"]}
 
@@ -82,7 +90,7 @@ class Worker:
         seconds, busy = time.perf_counter() - clock, time.process_time() - processor
         if failed:
             raise Missing(f"{len(failed)} utterances went without the large model: {failed[0]}")
-        answer = {"texts": texts, "seconds": seconds, "busy": busy, "memory": memory()}
+        answer = {"texts": texts, "seconds": seconds, "busy": busy, "memory": memory() | gpu_memory()}
         return answer | {"tokens": self._tokens()}
 
     def rerank(

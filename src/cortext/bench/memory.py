@@ -20,6 +20,14 @@ def memory() -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def gpu_memory() -> dict[str, float]:
+    """`gpu_peak_mb`: the most megabytes that torch has held on this process's GPU; empty where it used none."""
+    import torch
+
+    held = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    return {"gpu_peak_mb": held / 1e6} if held else {}
+
+
 def children_pss_mb() -> float:
     """Megabytes of this process's children, pages that they share counted in part."""
     try:

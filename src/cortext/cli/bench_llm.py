@@ -10,7 +10,7 @@ import typer
 
 from cortext.cli.bench_out import Out, hand_over, make_room, stage
 from cortext.cli.console import JSON, percent, print_table
-from cortext.cli.llm_options import Llm
+from cortext.cli.llm_options import DEVICE, Llm, LlmDevice, LlmLora, llm_files
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def llm(
     llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = DEVICE,
     lm: Annotated[
         Path | None, typer.Option(help="Directory of the n-gram; by default built of the real texts.")
     ] = None,
@@ -49,14 +51,16 @@ def llm(
     from cortext.evaluation.figures import save_picture
     from cortext.evaluation.recognise import read_options
 
-    if llm is None:
+    large = llm_files(llm, llm_lora, llm_device, context="")
+    if large is None:
         raise ConfigError("no large model is named", fix="give --llm MODEL; cortext lm train-neural makes a small one")
+    large.check()  # before the work
     make_room(out)
     make_room(picture)
     earlier = [read_result(path) for path in beside or []]
     found = _materials(logits, ensemble or [], trials)
     lm = lm or language_models(RealData.find(), cache, static=False, stage=stage).lm
-    result = bench_llm(found, (lm, llm), read_options(options), cache, stage)
+    result = bench_llm(found, (lm, large), read_options(options), cache, stage)
     hand_over(result, out, as_json, lambda result: _print([*earlier, result]))
     if picture is not None:
         with disk_errors(picture):
@@ -93,6 +97,7 @@ def _print(results: list[dict[str, Any]]) -> None:
         "LLM tokens",
         "x fewer",
         "peak MB",
+        "on the GPU",
     ]
     print_table("", columns, [row for result in results for row in _rows(result)], right_from=2)
     for result in results:
@@ -111,14 +116,15 @@ def _rows(result: dict[str, Any]) -> list[list[str]]:
     name_of_set = f"{counts['reported']} of {counts['source']}"
     for name, way in result["ways"].items():
         more, low, high = (f"{100 * value:+.1f}" for value in (way["difference"]["wer"], *way["difference"]["ci95"]))
-        cost = ["-"] * 4
+        cost = ["-"] * 5
         if "sentences_per_s" in way:
-            fewer, memory = way["times_fewer_tokens"], way["peak_mb"]
+            fewer, memory, on_gpu = way["times_fewer_tokens"], way["peak_mb"], way.get("gpu_peak_mb")
             cost = [
                 f"{way['sentences_per_s']:.1f}",
                 f"{way['tokens_per_sentence']:.0f}",
                 f"{fewer:.1f}" if fewer and fewer > 1 else "-",
                 f"{memory:.0f}" if memory else "-",
+                f"{on_gpu:.0f}" if on_gpu else "-",
             ]
         interval = " to ".join(percent(bound) for bound in way["wer_ci95"])
         same = way["difference"]["to"] == name

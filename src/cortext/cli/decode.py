@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,7 +139,7 @@ def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles
     return decoder if large is None else decoder.with_llm(large.open())
 
 
-def _notes(decoder: Decoder, lists: Iterable[NBest]) -> list[str]:
+def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
     """What was not as asked for, printed, too."""
     from cortext.decoding.session import notes_of
 
@@ -168,9 +168,12 @@ def _decode_logits(decode_all: Callable[..., dict[str, NBest]], decoder: Decoder
     """`decode_all`: `cortext.decoding.saved.decode_saved`, told what and how."""
     with progress_bar("decoding") as progress:
         found = decode_all(progress=progress)
-    notes = _notes(decoder, found.values())
+    notes = _notes(decoder, found)
     if as_json:
-        trials = [{"id": name, "text": nbest[0].text, "score": nbest[0].score} for name, nbest in found.items()]
+        trials = [
+            {"id": name, "text": nbest[0].text, "score": nbest[0].score, "degraded": nbest.degraded}
+            for name, nbest in found.items()
+        ]
         print_json({"out": str(out), "n_trials": len(trials), "trials": trials, "notes": notes})
         return
     shown = list(found.items())[:10]
@@ -190,7 +193,7 @@ def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, conte
     start = time.perf_counter()
     nbest = decoder.decode(log_probs_PV, "release", context=context)
     seconds = time.perf_counter() - start
-    notes = _notes(decoder, [nbest])
+    notes = _notes(decoder, {0: nbest})
     if as_json:
         facts: dict[str, Any] = {"text": sentence, "noise": noise, "seed": seed, "n_frames": len(log_probs_PV)}
         facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": notes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -365,11 +364,22 @@ class Decoder:
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
 
 
-def notes_of(said: Iterable[str], lists: Iterable[NBest]) -> list[str]:
-    """What was not as asked for, one line each: what a large model notes in `describe`, and what lists lack."""
-    found = list(lists)
-    missing = Counter(nbest.degraded for nbest in found if nbest.degraded)
-    return [*said, *(f"{n} of {len(found)} sentences {why}" for why, n in missing.items())]
+def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
+    """What was not as asked for, one line each: what a large model notes in `describe`, and what lists lack.
+
+    lists: by what names the trial, which the line has
+    """
+    missing: dict[str, list[str]] = {}
+    for name, nbest in lists.items():
+        if nbest.degraded:
+            missing.setdefault(nbest.degraded, []).append(str(name))
+    return [
+        *said,
+        *(
+            f"{len(names)} of {len(lists)} sentences {why} (trials {', '.join(names)})"
+            for why, names in missing.items()
+        ),
+    ]
 
 
 def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None:

@@ -45,6 +45,12 @@ class LargeModelFiles:
         """What says which model it is, wherever it runs."""
         return {"model": self.model, "lora": None if self.lora is None else str(self.lora)}
 
+    def check(self) -> None:
+        """Raise LanguageModelError where there is no such model; no weights are read."""
+        from cortext.decoding.llm.model import CausalLM
+
+        CausalLM.check(self.model, self.lora)
+
     def open(self) -> LanguageReader:
         """The model, loaded, with no notes of earlier use; what a process has loaded last it keeps."""
         reader = _loaded(self)

@@ -69,7 +69,8 @@ class Recognised:
     @property
     def notes(self) -> list[str]:
         """What was not as asked for, one line each."""
-        return notes_of((self.llm or {}).get("notes", []), [trial.nbest for trial in self.trials if trial.nbest])
+        lists = {trial.id: trial.nbest for trial in self.trials if trial.nbest}
+        return notes_of((self.llm or {}).get("notes", []), lists)
 
 
 def recognise(

@@ -90,6 +90,8 @@ def tune_decoder(
     space, swept = search.spaces(decoder.options, decoder.llm is not None)
     quiet_optuna()
     replace(decoder, llm=None).open()  # what is wrong with it is said before anything is written
+    if decoder.llm is not None:
+        decoder.llm.check()
     options = [_plain(one) for one in (decoder.options, *given)]
     known = [Given(one, within(space, settings_of(_options(one), space))) for one in options]
     draws = Search("tpe", space, search.n_trials, search.seed)

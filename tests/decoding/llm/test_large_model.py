@@ -212,7 +212,7 @@ def test_lists_that_the_model_fails_on_are_the_n_grams_and_say_so(
     assert found[:16] == expected[:16]
     assert found[20].degraded == (
         f"without the large model: {tiny.lm.name}: not enough memory for a single sentence; use a smaller model, "
-        "a shorter context or another --llm-device"
+        "a shorter context or another device"
     )
 
 

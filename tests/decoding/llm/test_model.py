@@ -319,7 +319,7 @@ def test_a_model_that_is_too_large_for_this_machine_is_an_error_before_it_is_rea
     monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: 4 * 39072 - 1)
     assert _error(tmp_path) == (
         f"{tmp_path}: not enough memory to load the model: on a CPU its weights take 0.0 GB, and 0.0 GB are free; use "
-        "a smaller model, or a GPU with --llm-device cuda"
+        "a smaller model, or a GPU (the device cuda)"
     )
     monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: 4 * 39072)
     assert "its tokenizer cannot be loaded" in _error(tmp_path)

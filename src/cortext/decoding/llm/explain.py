@@ -56,7 +56,7 @@ def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
         return LanguageModelError(what, where=name, fix=fix)
 
     if any(out_of_memory(one) for one in chain):
-        return line("not enough memory to load the model", "use a smaller model, or another --llm-device")
+        return line("not enough memory to load the model", "use a smaller model, or another device")
     if has(errors.GatedRepoError):
         page = f"{constants.ENDPOINT}/{name}"
         fix = f"ask for access at {page} and set HF_TOKEN to a token of that account"

@@ -78,15 +78,11 @@ class CausalLM:
         kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
         if where.type == "cuda":
             kinds["device_map"] = {"": str(where)}
-        with quiet(transformers), explained(name):
-            if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-                fix = "give a directory that transformers saved a model in"
-                raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
-            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-            if where.type == "cpu":
+        config = _config(transformers, name)
+        if where.type == "cpu":
+            with quiet(transformers), explained(name):
                 check_room(transformers, config, name)
-        with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = _tokenizer(transformers, name)
         with quiet(transformers), explained(name):
             network, facts = transformers.AutoModelForCausalLM.from_pretrained(
                 name,
@@ -103,6 +99,15 @@ class CausalLM:
             lm = cls(name, network, tokenizer, lora)
             lm.splits, lm.continues  # noqa: B018 # a first pass shows whether there is memory for one
         return lm
+
+    @staticmethod
+    def check(name: str | Path, lora: str | Path | None = None) -> None:
+        """Raise what `load` raises where there is no such model or adapter, or no tokenizer; no weights are read."""
+        transformers, name = need("transformers", "llm"), str(name)
+        _config(transformers, name)
+        _tokenizer(transformers, name)
+        if lora is not None:
+            _check_adapter(Path(lora))
 
     def describe(self) -> dict[str, Any]:
         """What a result file should say about the model."""
@@ -292,14 +297,31 @@ def _joint(tokenizer: Any) -> str:
     return "" if whole == first + tokens("it") and whole != first + tokens(" it") else " "
 
 
-def _with_lora(network: Any, folder: Path, name: str) -> Any:
-    """The network with an adapter merged into its weights. Raises LanguageModelError for one that does not fit."""
-    peft = need("peft", "llm")
+def _config(transformers: Any, name: str) -> Any:
+    with quiet(transformers), explained(name):
+        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+            fix = "give a directory that transformers saved a model in"
+            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+
+
+def _tokenizer(transformers: Any, name: str) -> Any:
+    with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+
+
+def _check_adapter(folder: Path) -> None:
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not (folder / file).is_file():
             raise LanguageModelError(
                 f"has no {file}: it is no LoRA adapter", where=folder, fix="give another --llm-lora"
             )
+
+
+def _with_lora(network: Any, folder: Path, name: str) -> Any:
+    """The network with an adapter merged into its weights. Raises LanguageModelError for one that does not fit."""
+    peft = need("peft", "llm")
+    _check_adapter(folder)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -307,7 +329,7 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
             return peft.PeftModel.from_pretrained(network, str(folder)).merge_and_unload()
     except Exception as error:  # peft raises what it happens to
         if out_of_memory(error):
-            fix = "use a smaller model, or another --llm-device"
+            fix = "use a smaller model, or another device"
             raise LanguageModelError("not enough memory for the LoRA adapter", where=folder, fix=fix) from error
         fix = "give the model that it was trained for"
         raise LanguageModelError(

@@ -36,7 +36,7 @@ def check_room(transformers: Any, config: Any, name: str) -> None:
             f"not enough memory to load the model: on a CPU its weights take {needed / 1e9:.1f} GB, and "
             f"{free / 1e9:.1f} GB are free",
             where=name,
-            fix="use a smaller model, or a GPU with --llm-device cuda",
+            fix="use a smaller model, or a GPU (the device cuda)",
         )
 
 

@@ -154,7 +154,7 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
         raise
     except BaseException as error:
         if out_of_memory(error):
-            fix = "use a smaller model, a shorter context or another --llm-device"
+            fix = "use a smaller model, a shorter context or another device"
             raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
         raise LanguageModelError(f"the model failed ({first_line(error)})", where=lm.name) from error
 
@@ -181,7 +181,7 @@ def _score_batch(
         beginning = math.fsum(next(log_probs) for _ in row.tokens)
         scores |= {(*row.tokens, last): beginning + next(log_probs) for last in row.last}
     if not all(math.isfinite(score) for score in scores.values()):
-        fix = f"its weights in {lm.network.dtype} may be too coarse; try --llm-device cpu"
+        fix = f"its weights in {lm.network.dtype} may be too coarse; try it on the CPU, where it is float32"
         raise LanguageModelError("the model gave scores that are no numbers", where=lm.name, fix=fix)
     return scores
 
