@@ -122,6 +122,20 @@ class AcousticModel:
         features_BTC: float [B, T, C]; what lies beyond a trial's bins is never read. Each trial gets what `logits`
         gives it alone, to 1e-5.
         """
+        x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
+        with full_float32():
+            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
+        n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
+        outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
+        return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B
+
+    def prepared(
+        self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """What the network reads of recordings: features [B, T, C] and day layers [B] on its device, patches int64 [B].
+
+        Arguments and errors are those of `logits_batch`.
+        """
         n_bins_B = np.asarray(n_bins_B, dtype=np.int64)
         n_patches_B = self._check(features_BTC, sessions, n_bins_B, smooth)
         x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
@@ -136,11 +150,7 @@ class AcousticModel:
         if smooth:
             x_BTC = self.smooth(x_BTC)
         day_B = torch.tensor([self.day(session) for session in sessions], device=self.device)
-        with full_float32():
-            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
-        n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
-        outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
-        return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B
+        return x_BTC, day_B, n_patches_B
 
     def smooth(self, x_BTC: torch.Tensor) -> torch.Tensor:
         """Features [B, T, C] smoothed as trials are at evaluation: padding 'valid', K - 1 bins fewer."""

@@ -76,6 +76,16 @@ class GRU(DayLayers):
         """The learnt state [L, B, D] with which trials begin."""
         return self.h0.expand(self.config.n_layers, n_trials, -1).contiguous()
 
+    @property
+    def n_hidden(self) -> int:
+        """Hidden units that `read_out` reads."""
+        return self.gru.hidden_size
+
+    @property
+    def read_out(self) -> nn.Linear:
+        """Hidden units to logits."""
+        return self.out
+
     def forward(
         self,
         x_BTC: torch.Tensor,
@@ -93,8 +103,19 @@ class GRU(DayLayers):
         Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial in pieces, each
         beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the whole trial.
         """
+        hidden_BPD, state_LBD = self.hidden(x_BTC, day_B, state_LBD, n_patches_B=n_patches_B)
+        return self.out(hidden_BPD), state_LBD
+
+    def hidden(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state_LBD: torch.Tensor | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden units float [B, P, D], which `out` makes logits of, and the state; otherwise like `forward`."""
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
             state_LBD = self.first_state(len(x_BPI))
-        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
-        return self.out(hidden_BPD), state_LBD
+        return gru(self.gru, x_BPI, state_LBD, n_patches_B)

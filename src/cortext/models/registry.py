@@ -38,6 +38,10 @@ class Model(Protocol):
         """Frames of logits for that many bins (an int, array or tensor)."""
         ...
 
+    # A model whose encoder may feed something else than its logits (`cortext.speechllm`) also has
+    # `hidden(x_BTC, day_B, state=None, *, n_patches_B=None) -> (hidden_BPD, state)`, the module `read_out`, which maps
+    # hidden units to logits, and `n_hidden`, their number D. `forward` is then `read_out` of `hidden`.
+
 
 MODELS = Registry("model", fields=("n_input_features", "patch_size", "patch_stride"))
 register = MODELS.register

@@ -97,7 +97,18 @@ class _Recurrent(DayLayers):
         state_LBD: torch.Tensor | None = None,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output float [B, P, .] and the state after the last patch.
+        """Output float [B, P, .] and the state after the last patch; see `hidden`."""
+        hidden_BPD, state_LBD = self.hidden(x, day_B, state_LBD, n_patches_B)
+        return hidden_BPD if self.out is None else self.out(hidden_BPD), state_LBD
+
+    def hidden(
+        self,
+        x: torch.Tensor,
+        day_B: torch.Tensor | None = None,
+        state_LBD: torch.Tensor | None = None,
+        n_patches_B: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden units float [B, P, D] and the state after the last patch.
 
         x:         patches [B, P, I]; with day layers, smoothed features [B, T, C]
         day_B:     int64 [B], the recording day of each trial, where there are day layers
@@ -107,8 +118,7 @@ class _Recurrent(DayLayers):
         x_BPI = self.inputs(x, day_B)
         if state_LBD is None:
             state_LBD = self.first_state(len(x_BPI))
-        hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
-        return hidden_BPD if self.out is None else self.out(hidden_BPD), state_LBD
+        return gru(self.gru, x_BPI, state_LBD, n_patches_B)
 
 
 class NoiseModel(_Recurrent):
@@ -167,6 +177,17 @@ class TripleGRU(DayLayers):
         self.clean_speech_model = CleanSpeechModel(config, n_features=n_features, n_classes=n_classes)
         self.noisy_speech_model = NoisySpeechModel(config, n_features=n_features, n_classes=n_classes)
 
+    @property
+    def n_hidden(self) -> int:
+        """Hidden units that `read_out` reads."""
+        return self.clean_speech_model.gru.hidden_size
+
+    @property
+    def read_out(self) -> nn.Module:
+        """Hidden units of the clean speech model to logits."""
+        assert self.clean_speech_model.out is not None
+        return self.clean_speech_model.out
+
     def first_state(self, n_trials: int) -> State:
         """The learnt states with which trials begin."""
         return self.noise_model.first_state(n_trials), self.clean_speech_model.first_state(n_trials)
@@ -193,13 +214,33 @@ class TripleGRU(DayLayers):
         in pieces, each beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the
         whole trial. Of `full`: the same logits, those of the adversary [B, P, V], and the noise [B, P, I].
         """
+        noise_BPI, hidden_BPD, states = self._read(x_BTC, day_B, state, n_patches_B)
+        clean_BPV = self.read_out(hidden_BPD)
+        if mode == "inference":
+            return clean_BPV, states
+        noisy_BPV, _ = self.noisy_speech_model(reverse_gradient(noise_BPI, reversal), n_patches_B=n_patches_B)
+        return clean_BPV, noisy_BPV, noise_BPI
+
+    def hidden(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state: State | None = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, State]:
+        """Hidden units float [B, P, D] of the clean speech model, and the states; otherwise like `forward`."""
+        _, hidden_BPD, states = self._read(x_BTC, day_B, state, n_patches_B)
+        return hidden_BPD, states
+
+    def _read(
+        self, x_BTC: torch.Tensor, day_B: torch.Tensor, state: State | None, n_patches_B: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """The noise [B, P, I], what the clean speech model makes of the rest [B, P, D], and the states."""
         x_BPI = self.inputs(x_BTC, day_B)
         noise_state, clean_state = state or (None, None)
         noise_BPI, noise_state = self.noise_model(x_BPI, state_LBD=noise_state, n_patches_B=n_patches_B)
-        clean_BPV, clean_state = self.clean_speech_model(
+        hidden_BPD, clean_state = self.clean_speech_model.hidden(
             x_BPI - noise_BPI, state_LBD=clean_state, n_patches_B=n_patches_B
         )
-        if mode == "inference":
-            return clean_BPV, (noise_state, clean_state)
-        noisy_BPV, _ = self.noisy_speech_model(reverse_gradient(noise_BPI, reversal), n_patches_B=n_patches_B)
-        return clean_BPV, noisy_BPV, noise_BPI
+        return noise_BPI, hidden_BPD, (noise_state, clean_state)

@@ -121,7 +121,7 @@ class RunDirectory:
 
     def _is_ours(self) -> bool:
         """Empty, or what is left of a run that was killed before its first state was written."""
-        known = {self.config.name, self.metrics.name, "packed", "train_state", "tensorboard"}
+        known = {self.config.name, self.metrics.name, "packed", "train_state", "tensorboard", "stages"}
         names = (path.name for path in self.path.iterdir())
         return all(name in known or name.startswith(".") for name in names)
 
@@ -134,7 +134,7 @@ class RunDirectory:
     def _check_resumable(self, config: TrainConfig) -> None:
         if not self.config.is_file():
             raise RunError("there is no run to resume", where=self.path, fix="leave out --resume to start one")
-        before, now = to_mapping(load_config(self.config, TrainConfig)), to_mapping(config)
+        before, now = to_mapping(load_config(self.config, type(config))), to_mapping(config)
         for settings in (before, now):
             settings.pop("tpu")  # what a device needs may change, as the device may
         if changed := first_difference(before, now):

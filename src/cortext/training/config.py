@@ -176,11 +176,13 @@ class TrainConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
 
 
-def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
+def read_train_config(
+    config: TrainConfig | str | Path, overrides: Iterable[str] = (), cls: type[TrainConfig] = TrainConfig
+) -> TrainConfig:
     """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `triple_gru`, `demo`, `tiny`).
 
     The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it has no effect here
-    is logged in one line. `overrides` are `key=value` texts. Raises ConfigError.
+    is logged in one line. `overrides` are `key=value` texts; what is read is a `cls`. Raises ConfigError.
     """
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)
@@ -191,7 +193,7 @@ def read_train_config(config: TrainConfig | str | Path, overrides: Iterable[str]
             raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
         path = recipes[path.name]
     mapping, notes = translate(read_mapping(path), path)
-    settings = with_overrides(from_mapping(TrainConfig, mapping, where=path), overrides)
+    settings = with_overrides(from_mapping(cls, mapping, where=path), overrides)
     if notes:
         logging.getLogger(__name__).warning("%s: %s", path, "; ".join(notes))
     return settings

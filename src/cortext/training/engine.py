@@ -87,6 +87,7 @@ class Job:
     model:        its network has first weights, on the host, and knows which of its parameters learn
     split:        the training trials; layer_of_day: int64, the day layer of each of its sessions (-1: none)
     sampler:      says which trials are in which batch
+    all_used:     whether every parameter that learns has a gradient in every batch
     shown:        whether to tell the user what is going on
     """
 
@@ -98,6 +99,7 @@ class Job:
     loss: Loss
     processes: Processes
     place: Place
+    all_used: bool = True
     shown: bool = True
 
 
@@ -211,7 +213,7 @@ class TorchEngine:
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)
-        self.network = job.processes.wrap(network, all_used=config.loss is None)
+        self.network = job.processes.wrap(network, all_used=job.all_used)
 
     @staticmethod
     def processes(place: Place) -> AbstractContextManager[Processes]:

@@ -95,7 +95,7 @@ class Optimizer:
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.config = config
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        days = {name: parameter for name, parameter in trainable.items() if name.startswith("day_")}
+        days = {name: parameter for name, parameter in trainable.items() if name.rpartition(".")[2].startswith("day_")}
         self.shared = {name: parameter for name, parameter in trainable.items() if name not in days}
         is_bias = {name: "bias" in name.rpartition(".")[2] for name in self.shared}
         betas = (config.beta0, config.beta1)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.engine import Engine, Job, Place, Update, engine_class, own_random_numbers
 from cortext.training.logits import write_logits
-from cortext.training.loss import build_loss, check_labels_fit
+from cortext.training.loss import Loss, build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.not_finite import check_finite
 from cortext.training.optim import day_learning_rate, learning_rate
@@ -57,6 +57,9 @@ class Trainer:
     share of every batch.
     """
 
+    Config: ClassVar[type[TrainConfig]] = TrainConfig
+    """What a configuration file is read as."""
+
     def __init__(
         self,
         config: TrainConfig | str | Path,
@@ -73,10 +76,8 @@ class Trainer:
         skip_bad: bool = False,
         progress: bool = True,
     ) -> None:
-        self.config = read_train_config(config, overrides)
-        if lm is None and self.config.best_metric == "val_wer":
-            what = "best_metric is 'val_wer', which needs a language model"
-            raise ConfigError(what, fix="give --lm or another metric")
+        self.config = read_train_config(config, overrides, self.Config)
+        self._check(lm)
         self.callbacks, self.shown = list(callbacks), progress
         keep_freed_memory()
         bound_kernel_cache()
@@ -104,6 +105,12 @@ class Trainer:
     def close(self) -> None:
         """Let go of the run directory."""
         self._open_files.close()
+
+    def _check(self, lm: str | Path | None) -> None:
+        """Raise ConfigError for what cannot be, before anything is read or written."""
+        if lm is None and self.config.best_metric == "val_wer":
+            what = "best_metric is 'val_wer', which needs a language model"
+            raise ConfigError(what, fix="give --lm or another metric")
 
     def _begin(self, stack: ExitStack, resume: bool) -> None:
         stack.enter_context(self.run_directory.held())
@@ -139,7 +146,7 @@ class Trainer:
         self.skipped = data.bad_trials
         self.train_split, val_split = training_splits(settings, data, sessions)
         with own_random_numbers(torch.device("cpu")):
-            self.model = model or new_model(config, data, sessions, init_from)
+            self.model = model or self._new_model(data, sessions, init_from)
         network = self.model.network
         freeze(network, config.trainable)
         check_labels_fit(self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1))
@@ -147,22 +154,55 @@ class Trainer:
         layer_of_day = day_layers(data, sessions)
         self.layer_of_day = layer_of_day
         sampler = batch_sampler(settings, self.train_split, layer_of_day, len(sessions))
-        loss = build_loss(config.loss, config.model.kind)
         job = Job(
-            config, self.model, self.train_split, layer_of_day, sampler, loss, self.processes, self.place, self.shown
+            config,
+            self.model,
+            self.train_split,
+            layer_of_day,
+            sampler,
+            self._loss(),
+            self.processes,
+            self.place,
+            all_used=self._all_used,
+            shown=self.shown,
         )
         self.engine = engine(job)
         val_batches = Batches(val_split, layer_of_day, settings.data_transforms, self.engine.host, network.n_patches)
-        self.validator = Validator(val_batches, self.model.inventory, config, lm)
+        self.validator = self._validator(val_batches, lm)
         self._log: MetricsLog | None = None
         self._board: TensorBoard | None = None
         identity = {"sessions": list(sessions), "n_features": data.n_features}
         identity |= {"n_train": len(self.train_split), "n_val": len(val_split)}
-        identity |= {"crc32": dict(data.checksums), "language_model": lm is not None}
+        identity |= {"crc32": dict(data.checksums), "language_model": lm is not None} | self._identity()
         self.progress = Progress(data=identity)
         self.processes.led(self._restore)
         if not self.processes.first:
             self._restore()
+
+    def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
+        """The model to be trained, on the CPU."""
+        return new_model(self.config, data, sessions, init_from)
+
+    def _loss(self) -> Loss:
+        """What is minimised; the model and the training split are there."""
+        return build_loss(self.config.loss, self.config.model.kind)
+
+    @property
+    def _all_used(self) -> bool:
+        """Whether every parameter that learns has a gradient in every batch."""
+        return self.config.loss is None
+
+    def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
+        """What measures the model; the engine is there."""
+        return Validator(batches, self.model.inventory, self.config, lm)
+
+    def _identity(self) -> dict[str, Any]:
+        """What else must be the same where a run is resumed."""
+        return {}
+
+    def _save_model(self) -> str:
+        """Write the model into the run directory; returns the checksum of its weights."""
+        return save_model(self.model, self.run_directory.path)
 
     def _restore(self) -> None:
         """Go on from the last state, or write the first one."""
@@ -343,7 +383,7 @@ class Trainer:
         self.progress.best = metrics
         self.engine.gather_weights()
         if self.processes.first:
-            self.progress.best_crc32 = save_model(self.model, self.run_directory.path)
+            self.progress.best_crc32 = self._save_model()
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         if self._log is None or self._board is None:
