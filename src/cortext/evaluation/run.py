@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -122,8 +122,7 @@ def evaluate(
     written; an earlier evaluation directory is replaced. Raises a CortextError for what a user can put right, such as
     a session that the run does not know or an `out` that holds something else.
     """
-    out = Path(out)
-    with _folder_beside(out) as folder:
+    with evaluation_directory(out) as write:
         found = recognise(
             run,
             data,
@@ -141,20 +140,45 @@ def evaluate(
             context=context,
             progress=progress,
         )
+        origin = _origin(run, data, lm, found, device, seed)
+        return write(found, Path(run), origin, description)
+
+
+class Write(Protocol):
+    """Writes what was recognised into an evaluation directory, with all that can be measured of it."""
+
+    def __call__(
+        self, found: Recognised, run: Path, origin: Mapping[str, Any], description: str | Path | None = None
+    ) -> Metrics:
+        """`origin` is added to what the result says of its making; `origin["seed"]` is that of the intervals."""
+        ...
+
+
+@contextmanager
+def evaluation_directory(out: str | Path) -> Iterator[Write]:
+    """A context whose value writes `out`, which is refused at once where it holds something else."""
+    out = Path(out)
+
+    def write(
+        found: Recognised, run: Path, origin: Mapping[str, Any], description: str | Path | None = None
+    ) -> Metrics:
         blocks = Description.read(description) if description is not None else Description()
         with stage(found.seconds, "scoring"):
-            measured = _measure(found, blocks, seed)
-            measured["provenance"] |= _origin(run, data, lm, found, device, seed)
+            measured = _measure(found, blocks, origin["seed"])
+            measured["provenance"] |= origin
             confused = confusion(found.trials)
         with disk_errors(out):
             with stage(found.seconds, "report"):
-                _write_results(folder, found, lm is not None, confused)
+                _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))
-                write_report(folder / "report.html", metrics, found, confused, Path(run))
+                write_report(folder / "report.html", metrics, found, confused, run)
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
             _write_json(folder / "metrics.json", asdict(metrics))
             replace_directory(folder, out)
-    return metrics
+        return metrics
+
+    with _folder_beside(out) as folder:
+        yield write
 
 
 @contextmanager
@@ -229,13 +253,19 @@ def _oov(found: Recognised) -> dict[str, Any] | None:
 def _origin(
     run: str | Path, data: str | Path, lm: str | Path | None, found: Recognised, device: str, seed: int
 ) -> dict[str, Any]:
+    return origin_of(run, data, found, device, seed) | {
+        "lm": None if lm is None else str(lm),
+        "engine": None if lm is None else found.engine,
+        "options": None if lm is None else asdict(found.options),
+    }
+
+
+def origin_of(run: str | Path, data: str | Path, found: Recognised, device: str, seed: int) -> dict[str, Any]:
+    """What a result says of the run, the data and the device that it is of."""
     config = Path(run) / "config.yaml"
     return {
         "run": str(run),
         "data": str(data),
-        "lm": None if lm is None else str(lm),
-        "engine": None if lm is None else found.engine,
-        "options": None if lm is None else asdict(found.options),
         "llm": found.llm,
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper(),
@@ -263,12 +293,12 @@ def _check_replaceable(out: Path) -> None:
         raise DataError("exists and is not an evaluation directory", where=out, fix="choose another name or remove it")
 
 
-def _write_results(folder: Path, found: Recognised, searched: bool, confused: Confusion | None) -> None:
+def _write_results(folder: Path, found: Recognised, confused: Confusion | None) -> None:
     (folder / "logits").mkdir()
     for trial in found.trials:
         name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
         np.save(folder / "logits" / name, trial.logits_PV.astype(np.float16))
-    if searched:
+    if any(trial.nbest for trial in found.trials):
         write_predictions(folder / "predictions.csv", found.trials, found.skipped)
         write_nbest(folder / "nbest.jsonl", found.trials, found.engine)
     if confused is not None:
