@@ -1,0 +1,194 @@
+"""Settings of a speech LLM: those of a training run, and section `speech`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext.config import from_mapping, to_mapping
+from cortext.errors import ConfigError, nearest
+from cortext.training.config import TrainConfig, read_train_config
+
+LANGUAGE_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass
+class LoRAConfig:
+    """Section `speech.lora`: what is added to the frozen language model; the defaults are those of BIT (2511.21740)."""
+
+    r: int = 8
+    """Rank of what is added to each matrix."""
+    alpha: float = 32.0
+    """What is added is scaled by alpha / r."""
+    dropout: float = 0.2
+    """Dropout before what is added."""
+    modules: list[str] = field(default_factory=lambda: list(LANGUAGE_MATRICES))
+    """Names of the matrices of a layer to which something is added."""
+
+    def __post_init__(self) -> None:
+        if self.r < 1:
+            raise ConfigError(f"speech.lora.r is {self.r}; it must be at least 1")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"speech.lora.alpha is {self.alpha}; it must be above 0 and finite")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"speech.lora.dropout is {self.dropout}; it must be in [0, 1)")
+        if not self.modules:
+            raise ConfigError("speech.lora.modules names no matrix", fix="name some, or set speech.lora to null")
+
+
+@dataclass
+class GenerationConfig:
+    """Section `speech.generation`: how a sentence is written."""
+
+    beams: int = 4
+    """Beginnings of a sentence that are kept beside each other; 1 takes the likeliest token each time."""
+    max_length: int = 50
+    """Most tokens of a sentence."""
+    min_length: int = 1
+    """Fewest tokens of a sentence."""
+    length_penalty: float = 1.0
+    """Sentences of different lengths are compared by log-probability / length ** length_penalty."""
+
+    def __post_init__(self) -> None:
+        for name, bound in {"beams": 1, "max_length": 1, "min_length": 0}.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"speech.generation.{name} is {getattr(self, name)}; it must be at least {bound}")
+        if self.min_length > self.max_length:
+            what = f"speech.generation.min_length is {self.min_length}, and max_length is {self.max_length}"
+            raise ConfigError(what, fix="make it smaller")
+        if not math.isfinite(self.length_penalty):
+            raise ConfigError(f"speech.generation.length_penalty is {self.length_penalty}; it must be finite")
+
+
+@dataclass
+class SpeechConfig:
+    """Section `speech`."""
+
+    audio_llm: str = "Qwen/Qwen2-Audio-7B-Instruct"
+    """The audio language model: a directory, or OWNER/NAME on the Hugging Face Hub."""
+    prompt: str = "Write down what is said."
+    """What the language model is asked, beside the sound."""
+    lora: LoRAConfig | None = None
+    """What of the language model learns; null for nothing."""
+    quantize: Literal["4bit", "8bit"] | None = None
+    """Load the frozen language model's matrices in fewer bits (bitsandbytes, on a GPU)."""
+    gradient_checkpointing: bool = False
+    """Compute the language model's layers a second time in the backward pass instead of keeping what they found."""
+    compile: bool = False
+    """Compile the language model's layers (torch.compile)."""
+    projector_dropout: float = 0.0
+    """Dropout before the projector."""
+    merge_blanks: bool = False
+    """Give the language model one vector for each run of patches with the same likeliest token, and none for blanks: a
+    sequence as short as the sentence's phonemes. Needs an encoder that was trained with CTC."""
+
+    alignment: Literal["cosine", "mse", "soft_dtw", "attention"] = "cosine"
+    """How far the projected patches are from the audio tower's frames of the same sentence, see docs/speech_llm.md."""
+    alpha: float = 1.0
+    """Weight of the alignment loss; 0 needs no cached speech."""
+    beta: float = 1.0
+    """Weight of the cross-entropy of the sentence's tokens."""
+    gamma: float = 0.0
+    """Weight of the contrastive loss between pooled brain and text embeddings (symmetric InfoNCE)."""
+    ctc: float = 0.0
+    """Weight of the CTC loss of the encoder's own phonemes."""
+    temperature: float = 0.1
+    """Of the contrastive loss."""
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    """How sentences are written at validations, and later where nothing else is asked for."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "gamma", "ctc"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"speech.{name} is {getattr(self, name)}; it must be at least 0 and finite")
+        if not any((self.alpha, self.beta, self.gamma, self.ctc)):
+            raise ConfigError("speech: every loss has weight 0", fix="give alpha, beta, gamma or ctc a weight")
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(f"speech.temperature is {self.temperature}; it must be above 0 and finite")
+        if not 0 <= self.projector_dropout < 1:
+            raise ConfigError(f"speech.projector_dropout is {self.projector_dropout}; it must be in [0, 1)")
+        if self.lora is not None and not self.beta:
+            what = "speech.lora adds to the language model, and speech.beta, by which that would learn, is 0"
+            raise ConfigError(what, fix="set speech.lora to null, or speech.beta above 0")
+
+    @property
+    def reads_language_model(self) -> bool:
+        """Whether training needs the language model's weights, and not only the width of its audio tower."""
+        return bool(self.beta or self.gamma)
+
+    @property
+    def writes(self) -> bool:
+        """Whether sentences can be written by what is trained."""
+        return bool(self.beta)
+
+
+@dataclass
+class Stage:
+    """One of `stages`: a training of its own, which starts from the weights of the one before."""
+
+    name: str
+    """What its directory is called: `stages/NAME` in the run; the last stage is the run itself."""
+    set: dict[str, Any] = field(default_factory=dict)
+    """What differs from the rest of the configuration, by dotted key."""
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"stages: a name is {self.name!r}; letters, digits, '-' and '_' can name a stage")
+
+
+@dataclass
+class SpeechLLMConfig(TrainConfig):
+    """A training of a speech LLM: a training run with section `speech`, and perhaps in several stages."""
+
+    speech: SpeechConfig = field(default_factory=SpeechConfig)
+    """The audio language model and the losses."""
+    stages: list[Stage] = field(default_factory=list)
+    """Trainings one after the other; empty for a single one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss is not None:
+            raise ConfigError("loss is set; the losses of a speech LLM are in section speech", fix="leave loss out")
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"two stages have one name: {', '.join(names)}", fix="give each its own")
+
+    def in_stages(self) -> list[tuple[str, SpeechLLMConfig]]:
+        """Name and configuration of each training, in order. Raises ConfigError for what a stage cannot set."""
+        if not self.stages:
+            return [("", self)]
+        return [(stage.name, self._at(stage)) for stage in self.stages]
+
+    def _at(self, stage: Stage) -> SpeechLLMConfig:
+        mapping = to_mapping(self) | {"stages": []}
+        for key, value in stage.set.items():
+            section = mapping
+            *parents, last = key.split(".")
+            for parent in parents:
+                if not isinstance(section.get(parent), dict):
+                    raise ConfigError(
+                        f"stage {stage.name!r} sets {key}, which there is not; {nearest(parent, section)}"
+                    )
+                section = section[parent]
+            section[last] = value
+        try:
+            return from_mapping(SpeechLLMConfig, mapping)
+        except ConfigError as error:
+            raise ConfigError(f"stage {stage.name!r}: {error.what}", fix=error.fix) from None
+
+    def with_audio_llm(self, name: str | None) -> SpeechLLMConfig:
+        """The same with another audio language model; None changes nothing."""
+        return self if name is None else replace(self, speech=replace(self.speech, audio_llm=name))
+
+
+def read_speech_config(config: SpeechLLMConfig | str | Path, overrides: Iterable[str] = ()) -> SpeechLLMConfig:
+    """The configuration itself, of a YAML file, or of a shipped recipe (`speech_llm`, `speech_llm_best`).
+
+    `overrides` are `key=value` texts. Raises ConfigError.
+    """
+    found = read_train_config(config, overrides, SpeechLLMConfig)
+    assert isinstance(found, SpeechLLMConfig)
+    return found
