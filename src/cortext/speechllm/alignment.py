@@ -1,0 +1,120 @@
+"""How far a brain sequence is from an audio sequence of another length: losses with a value for each trial.
+
+B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width. Everything is
+computed in float32 (float64 stays) whatever autocast says, and padding changes neither values nor gradients, even where
+it is not a number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+Loss = TypeVar("Loss", bound=Callable[..., torch.Tensor])
+
+NO_LENGTH = 1e-6
+"""A vector that is no longer has no direction: its cosine with any is 0, without a gradient."""
+
+
+def in_float32(loss: Loss) -> Loss:
+    """The same function with its tensors of 16 bits made float32, and outside of autocast."""
+
+    @functools.wraps(loss)
+    def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return loss(widened(x), *map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+
+    return cast(Loss, wrapped)
+
+
+def widened(value: Any) -> Any:
+    """float32 for a tensor of 16-bit numbers; anything else unchanged."""
+    is_short = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if is_short else value
+
+
+def length_mask(n_B: torch.Tensor, length: int) -> torch.Tensor:
+    """bool [B, length]: true in each trial's first `n_B`."""
+    return torch.arange(length, device=n_B.device) < n_B.unsqueeze(1)
+
+
+def without_padding(x_BPH: torch.Tensor, n_B: torch.Tensor) -> torch.Tensor:
+    """The sequences with zeros for what lies behind each trial's first `n_B` positions."""
+    mask_BP = length_mask(n_B.to(x_BPH.device), x_BPH.shape[1])
+    return x_BPH.masked_fill(~mask_BP.unsqueeze(-1), 0.0)
+
+
+@in_float32
+def masked_mean(x_BPH: torch.Tensor, n_B: torch.Tensor) -> torch.Tensor:
+    """The mean of each trial's first `n_B` vectors, [B, H]; zeros where it has none."""
+    n_B = n_B.to(x_BPH.device)
+    return without_padding(x_BPH, n_B).sum(1) / n_B.clamp(min=1).unsqueeze(1)
+
+
+@in_float32
+def match_lengths(
+    x_BPA: torch.Tensor, n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_positions: int | None = None
+) -> torch.Tensor:
+    """Each trial's patches stretched over its frames by linear interpolation in time, [B, N, A].
+
+    Patches and frames are taken to divide the same stretch of time evenly, and their vectors to stand in their middle;
+    before the first middle and after the last one the vector stays as it is. Zeros behind a trial's frames.
+
+    n_positions: N, where it is known (the longest trial's frames else, for which a GPU is waited for)
+    """
+    device = x_BPA.device
+    n_patches_B, n_frames_B = n_patches_B.to(device), n_frames_B.to(device)
+    n_positions = int(n_frames_B.max()) if n_positions is None else n_positions
+    weight_BNP = _interpolation(n_patches_B, n_frames_B, n_positions, x_BPA.shape[1]).to(x_BPA.dtype)
+    return weight_BNP @ without_padding(x_BPA, n_patches_B)
+
+
+def _interpolation(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
+    """float32 [B, N, P]: what each patch gives to each frame."""
+    frame_N = torch.arange(n_out, device=n_patches_B.device)
+    patch_P = torch.arange(n_in, device=n_patches_B.device)
+    step_B1 = (n_patches_B / n_frames_B.clamp(min=1)).unsqueeze(1)
+    where_BN = (frame_N + 0.5) * step_B1 - 0.5
+    where_BN = torch.minimum(where_BN.clamp(min=0.0), (n_patches_B.unsqueeze(1) - 1).clamp(min=0))
+    weight_BNP = (1.0 - (where_BN.unsqueeze(-1) - patch_P).abs()).clamp(min=0.0)
+    return weight_BNP * length_mask(n_frames_B, n_out).unsqueeze(-1)
+
+
+@in_float32
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """Vectors (of the last dimension) of length one; zeros where a vector has no direction (`NO_LENGTH`)."""
+    square = x.square().sum(-1, keepdim=True)
+    known = square > NO_LENGTH**2
+    return x * torch.where(known, square.clamp(min=NO_LENGTH**2).rsqrt(), 0.0)
+
+
+@in_float32
+def cosine_costs(
+    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+) -> torch.Tensor:
+    """1 - cosine of each patch with each frame, [B, P, N], between 0 and 2; 1 in the padding."""
+    brain_BPA, target_BNA = without_padding(brain_BPA, n_patches_B), without_padding(target_BNA, n_frames_B)
+    return 1.0 - unit(brain_BPA) @ unit(target_BNA).transpose(1, 2)
+
+
+@in_float32
+def cosine_alignment(
+    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+) -> torch.Tensor:
+    """1 - cosine of each frame with the brain signal stretched over the frames, meaned over a trial's frames, [B]."""
+    matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
+    cosine_BN = (unit(matched_BNA) * unit(without_padding(target_BNA, n_frames_B))).sum(-1)
+    return masked_mean((1.0 - cosine_BN).unsqueeze(-1), n_frames_B).squeeze(-1)
+
+
+@in_float32
+def mse_alignment(
+    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+) -> torch.Tensor:
+    """The squared difference of the frames and the stretched brain signal, meaned over a trial's frames and A, [B]."""
+    matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
+    error_BNA = (matched_BNA - without_padding(target_BNA, n_frames_B)).square()
+    return masked_mean(error_BNA, n_frames_B).mean(-1)
