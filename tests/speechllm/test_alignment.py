@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from cortext.speechllm.alignment import cosine_alignment, masked_mean, match_lengths, mse_alignment, unit
+from cortext.speechllm.alignment import (
+    cosine_alignment,
+    masked_mean,
+    match_lengths,
+    monotonic_attention,
+    mse_alignment,
+    unit,
+)
 from cortext.speechllm.losses import ALIGNMENTS
 
 SEED = 7
@@ -111,9 +120,9 @@ def test_padding_changes_neither_values_nor_gradients(loss, padding):
     for found_B, expected_B in zip(found, expected, strict=True):
         assert torch.equal(found_B, expected_B)
     for gradient, n_true in zip(found[1:], zip(*LENGTHS, strict=True), strict=True):
-        for gradient_PA, n in zip(gradient, n_true, strict=True):
-            assert gradient_PA[:n].any() or n == 1  # one position alone may have nothing to gain
-            assert not gradient_PA[n:].any()
+        for i, n in enumerate(n_true):
+            assert gradient[i, :n].any() or 1 in LENGTHS[i]  # one position alone may have nothing to choose
+            assert not gradient[i, n:].any()
 
 
 @each_alignment
@@ -177,6 +186,35 @@ def test_what_is_stretched_evenly_costs_less_than_what_is_in_another_order(loss)
     lengths = torch.tensor([16]), torch.tensor([8])
     right, wrong = (loss(x_BPA, lengths[0], target_BNA, lengths[1]).item() for x_BPA in (brain_BPA, brain_BPA.flip(1)))
     assert right < 0.2 * wrong
+
+
+def attention_paths(longer: int, shorter: int):
+    """All ways to go through `shorter` positions in `longer` steps, each visited, by staying or going on by one."""
+    for steps in itertools.combinations(range(1, longer), shorter - 1):
+        yield [sum(step <= position for step in steps) for position in range(longer)]
+
+
+@pytest.mark.parametrize(("n_patches", "n_frames"), [(5, 3), (3, 5), (4, 4), (1, 1), (6, 1), (1, 4), (7, 5)])
+def test_monotonic_attention_is_the_sum_over_all_paths(n_patches, n_frames):
+    brain_BPA, n_patches_B, target_BNA, n_frames_B = trials([(n_patches, n_frames), (8, 8)])
+    brain, target = brain_BPA[0, :n_patches].tolist(), target_BNA[0, :n_frames].tolist()
+    long, short = (brain, target) if n_patches >= n_frames else (target, brain)
+    attention = []
+    for a in long:
+        powers = [math.exp(sum(map(operator.mul, a, b)) / math.hypot(*a) / math.hypot(*b) / 0.3) for b in short]
+        attention.append([power / sum(powers) for power in powers])
+    paths = list(attention_paths(len(long), len(short)))
+    assert len(paths) == math.comb(len(long) - 1, len(short) - 1)
+    probability = sum(math.prod(attention[t][u] for t, u in enumerate(path)) for path in paths)
+    found_B = monotonic_attention(brain_BPA, n_patches_B, target_BNA, n_frames_B, temperature=0.3)
+    assert found_B[0].item() == pytest.approx(-math.log(probability) / len(long))
+
+
+def test_even_attention_costs_what_one_computes_by_hand():
+    # Three positions over two: 2 ways, each of probability 1/8.
+    ones = torch.ones(1, 3, 4)
+    found_B = monotonic_attention(ones, torch.tensor([3]), ones, torch.tensor([2]))
+    assert found_B.item() == pytest.approx(-math.log(2 / 8) / 3)
 
 
 def test_unit_vectors_have_length_one_and_none_where_there_is_no_direction():

@@ -1,8 +1,8 @@
 """How far a brain sequence is from an audio sequence of another length: losses with a value for each trial.
 
-B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width. Everything is
-computed in float32 (float64 stays) whatever autocast says, and padding changes neither values nor gradients, even where
-it is not a number.
+B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width, L positions of the
+longer of two sequences, U of the shorter one. Everything is computed in float32 (float64 stays) whatever autocast says,
+and padding changes neither values nor gradients, even where it is not a number.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 
 Loss = TypeVar("Loss", bound=Callable[..., torch.Tensor])
 
 NO_LENGTH = 1e-6
 """A vector that is no longer has no direction: its cosine with any is 0, without a gradient."""
+
+IMPOSSIBLE = -1e4
+"""A log-probability that no path can afford."""
 
 
 def in_float32(loss: Loss) -> Loss:
@@ -118,3 +122,35 @@ def mse_alignment(
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     error_BNA = (matched_BNA - without_padding(target_BNA, n_frames_B)).square()
     return masked_mean(error_BNA, n_frames_B).mean(-1)
+
+
+@in_float32
+def monotonic_attention(
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    target_BNA: torch.Tensor,
+    n_frames_B: torch.Tensor,
+    temperature: float = 0.1,
+) -> torch.Tensor:
+    """How improbable it is that attention goes through a trial from its beginning to its end, float32 [B].
+
+    Each position of the longer sequence attends to those of the shorter one by a softmax of cosines over a temperature.
+    This is the negative logarithm of the summed probability of all ways to stay or go on by one at each position, from
+    the first to the last (Shih et al. 2021, Badlani et al. 2021), divided by the longer length: what CTC computes where
+    the label names every position of the shorter sequence and blanks are impossible. It asks which frame a patch is
+    most like, not how like: one frame alone costs nothing.
+    """
+    likeness_BPN = (1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)) / temperature
+    n_patches_B, n_frames_B = n_patches_B.to(likeness_BPN.device), n_frames_B.to(likeness_BPN.device)
+    _, n_patches, n_frames = likeness_BPN.shape
+    side = max(n_patches, n_frames)
+    likeness_BLU = F.pad(likeness_BPN, (0, side - n_frames, 0, side - n_patches))
+    turned_B11 = (n_patches_B < n_frames_B).view(-1, 1, 1)
+    likeness_BLU = torch.where(turned_B11, likeness_BLU.transpose(1, 2), likeness_BLU)
+    n_long_B, n_short_B = torch.maximum(n_patches_B, n_frames_B), torch.minimum(n_patches_B, n_frames_B)
+    mask_BU = length_mask(n_short_B.clamp(min=1), side)
+    attention_BLU = likeness_BLU.masked_fill(~mask_BU.unsqueeze(1), IMPOSSIBLE).log_softmax(-1)
+    log_probs_BLV = F.pad(attention_BLU, (1, 0), value=IMPOSSIBLE)  # the blank
+    label_BU = torch.arange(1, side + 1, device=mask_BU.device).expand(len(mask_BU), -1)
+    loss_B = F.ctc_loss(log_probs_BLV.transpose(0, 1), label_BU, n_long_B, n_short_B, reduction="none")
+    return loss_B / n_long_B.clamp(min=1)

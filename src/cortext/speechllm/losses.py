@@ -14,10 +14,12 @@ from cortext.speechllm.alignment import (
     cosine_alignment,
     in_float32,
     length_mask,
+    monotonic_attention,
     mse_alignment,
     unit,
     widened,
 )
+from cortext.speechllm.soft_dtw import soft_dtw
 
 Alignment = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """`alignment(brain_BPA, n_patches_B, target_BNA, n_frames_B) -> [B]`."""
@@ -25,6 +27,8 @@ Alignment = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], t
 ALIGNMENTS: dict[str, Alignment] = {
     "cosine": cosine_alignment,
     "mse": mse_alignment,
+    "soft_dtw": soft_dtw,
+    "monotonic_attention": monotonic_attention,
 }
 """Losses that bring a brain sequence to an audio sequence, by the names that a configuration gives them."""
 
