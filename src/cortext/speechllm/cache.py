@@ -1,0 +1,210 @@
+"""What the audio tower hears of each sentence, on the disk: computed once, read by every training.
+
+A cache is one safetensors file. Each sentence is a tensor, float16 [N, A], under the SHA-256 of its text; the metadata
+say which audio model and which voice made them. Half precision keeps three digits of features of the size of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from cortext.errors import DataError
+from cortext.models.storage import write_tensors
+
+FORMAT, VERSION = "cortext audio targets", "1"
+MAKE = "make one with `cortext speech-llm cache`"
+AGAIN = "copy it again, or delete it and make it again"
+_TELLS = ("revision", "voice_revision", "width", "frame_ms")
+_DIGITS, _SHOWN = 8, 12
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What made the targets of a cache. Those of another model or voice have another meaning.
+
+    audio_llm, revision:   the audio language model; a name or directory, and what tells its weights from others
+    voice, voice_revision: what spoke the sentences, likewise
+    width:                 A, numbers per frame
+    frame_ms:              time from frame to frame
+    """
+
+    audio_llm: str
+    revision: str
+    voice: str
+    voice_revision: str
+    width: int
+    frame_ms: float
+
+    def metadata(self) -> dict[str, str]:
+        """As a file has it."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> Origin:
+        """That of a file. Raises KeyError or ValueError where it says none."""
+        found = {field.name: metadata[field.name] for field in fields(cls)}
+        return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
+
+    def same_as(self, other: Origin) -> bool:
+        """Whether targets of both can stand in one file. Names do not count: directories are moved."""
+        return all(getattr(self, name) == getattr(other, name) for name in _TELLS)
+
+    def __str__(self) -> str:
+        model, voice = self.revision[:_SHOWN], self.voice_revision[:_SHOWN]
+        return f"{self.audio_llm} at revision {model} and the voice {self.voice} at {voice}"
+
+
+def spoken(text: str) -> str:
+    """A sentence as it is spoken: without blanks at its ends and with single ones between words."""
+    return " ".join(text.split())
+
+
+def text_key(text: str) -> str:
+    """The name of a sentence's tensor."""
+    return hashlib.sha256(spoken(text).encode()).hexdigest()
+
+
+def write_targets(path: Path, targets: Mapping[str, torch.Tensor], origin: Origin) -> None:
+    """Write targets, float16 [N, A] by `text_key`, whole or not at all; one after the other, wherever they lie.
+
+    Raises RunError for a full disk.
+    """
+    checksums = "".join([_checksum(targets[key]) for key in sorted(targets)])
+    write_tensors(path, targets, {"format": FORMAT, "version": VERSION, **origin.metadata(), "checksums": checksums})
+
+
+def _checksum(target_NA: torch.Tensor) -> str:
+    return f"{zlib.crc32(target_NA.contiguous().numpy().data):0{_DIGITS}x}"
+
+
+class TargetCache:
+    """Targets of sentences, mapped into memory: what is not asked for is not read.
+
+    path:   of the file
+    origin: what made it
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises DataError for a file that is missing, damaged, or none of targets."""
+        self.path = Path(path)
+        try:
+            file: Any = safe_open(self.path, framework="pt")
+            metadata, keys = dict(file.metadata() or {}), sorted(file.keys())
+        except FileNotFoundError:
+            raise DataError("there is no such cache of audio targets", where=self.path, fix=MAKE) from None
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                f"cannot be read as a cache of audio targets ({error})", where=self.path, fix=AGAIN
+            ) from None
+        if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+            what = "is no cache of audio targets of this version of the format"
+            raise DataError(what, where=self.path, fix=f"give another file, or {MAKE}")
+        self._file = file
+        try:
+            self.origin = Origin.of(metadata)
+            checksums = metadata["checksums"]
+            self._checksums = {key: checksums[_DIGITS * i : _DIGITS * (i + 1)] for i, key in enumerate(keys)}
+            self._n_frames = {key: self._length(key) for key in keys}
+        except (KeyError, ValueError):
+            raise DataError("is damaged", where=self.path, fix=AGAIN) from None
+        self._sound: set[str] = set()
+
+    @classmethod
+    def open(cls, path: str | Path, revision: str | None = None, width: int | None = None) -> TargetCache:
+        """The cache of a file.
+
+        revision, width: of the audio model that it is to be used with
+        Raises DataError also where it was made with another.
+        """
+        cache, fix = cls(path), f"{MAKE} for this model, or train with the one that it was made with"
+        origin = cache.origin
+        if revision is not None and revision != origin.revision:
+            made, wanted = (one[:_SHOWN] for one in (origin.revision, revision))
+            what = f"was made with {origin.audio_llm} at revision {made}, and the audio model is at revision {wanted}"
+            raise DataError(what, where=cache.path, fix=fix)
+        if width is not None and width != origin.width:
+            what = f"has {origin.width} numbers per frame, and the audio model has {width}"
+            raise DataError(what, where=cache.path, fix=fix)
+        return cache
+
+    def __len__(self) -> int:
+        return len(self._n_frames)
+
+    def __contains__(self, text: str) -> bool:
+        return text_key(text) in self._n_frames
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TargetCache, (self.path,)  # another process maps the file itself
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a result file should say about it."""
+        return {
+            "cache": str(self.path),
+            "sentences": len(self),
+            "minutes": round(sum(self._n_frames.values()) * self.origin.frame_ms / 60_000, 2),
+            "bytes": self.path.stat().st_size,
+            **asdict(self.origin),
+        }
+
+    def missing(self, sentences: Iterable[str]) -> list[str]:
+        """The distinct sentences that it lacks, in their order."""
+        return [text for text in dict.fromkeys(map(spoken, sentences)) if text not in self]
+
+    def n_frames(self, text: str) -> int:
+        """How many frames a sentence has. Raises DataError for one that is not there."""
+        return self._n_frames[self._key(text)]
+
+    def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has, int64 [B].
+
+        Raises DataError for a sentence that is not there, or whose target is damaged.
+        """
+        keys = [self._key(text) for text in sentences]
+        return padded([self.target(key) for key in keys], self.origin.width)
+
+    def target(self, key: str) -> torch.Tensor:
+        """What is stored under one of `keys`: float16 [N, A], a view of the file, checked the first time."""
+        target_NA: torch.Tensor = self._file.get_tensor(key)
+        if key not in self._sound:
+            if _checksum(target_NA) != self._checksums[key]:
+                raise DataError(
+                    "is damaged: a target has not the checksum of what was written", where=self.path, fix=AGAIN
+                )
+            self._sound.add(key)
+        return target_NA
+
+    def keys(self) -> list[str]:
+        """`text_key` of every sentence in it, ascending."""
+        return list(self._n_frames)
+
+    def _key(self, text: str) -> str:
+        if (key := text_key(text)) not in self._n_frames:
+            fix = "give these sentences to `cortext speech-llm cache` with the same --out, which adds them"
+            raise DataError(f"has no audio of {spoken(text)!r}", where=self.path, fix=fix)
+        return key
+
+    def _length(self, key: str) -> int:
+        """Frames of a tensor. Raises ValueError where it is none that was written here."""
+        found = self._file.get_slice(key)
+        shape = found.get_shape()
+        if found.get_dtype() != "F16" or len(shape) != 2 or shape[1] != self.origin.width or not shape[0]:
+            raise ValueError(shape)
+        return int(shape[0])
+
+
+def padded(targets: Sequence[torch.Tensor], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets [N, A] side by side: float32 [B, N, A], zero behind the end of each, and their lengths, int64 [B]."""
+    n_frames_B = torch.tensor([len(target_NA) for target_NA in targets], dtype=torch.int64)
+    target_BNA = torch.zeros(len(targets), max(map(len, targets), default=0), width)
+    for row_NA, target_NA in zip(target_BNA, targets, strict=True):
+        row_NA[: len(target_NA)] = target_NA
+    return target_BNA, n_frames_B
