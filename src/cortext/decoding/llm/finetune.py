@@ -19,7 +19,8 @@ import torch
 from torch.nn import functional
 
 from cortext.decoding.llm.explain import out_of_memory
-from cortext.decoding.llm.model import CausalLM, quiet
+from cortext.decoding.llm.loading import quiet
+from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
 from cortext.decoding.llm.neural.saving import check_target, save_model, write_facts
 from cortext.decoding.llm.neural.texts import Progress, Source, batches, length_batches, read_texts

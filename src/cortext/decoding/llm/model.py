@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained, out_of_memory
+from cortext.decoding.llm.loading import check_complete, device_named, quiet, read_config, read_tokenizer
 from cortext.decoding.llm.room import check_room
 from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
@@ -74,15 +73,15 @@ class CausalLM:
         Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers, name = need("transformers", "llm"), str(name)
-        where = _device(device)
+        where = device_named(device)
         kinds: dict[str, Any] = {"dtype": "auto" if where.type == "cuda" else torch.float32}
         if where.type == "cuda":
             kinds["device_map"] = {"": str(where)}
-        config = _config(transformers, name)
+        config = read_config(transformers, name)
         if where.type == "cpu":
             with quiet(transformers), explained(name):
                 check_room(transformers, config, name)
-        tokenizer = _tokenizer(transformers, name)
+        tokenizer = read_tokenizer(transformers, name)
         with quiet(transformers), explained(name):
             network, facts = transformers.AutoModelForCausalLM.from_pretrained(
                 name,
@@ -92,7 +91,7 @@ class CausalLM:
                 ignore_mismatched_sizes=True,  # which is told below
                 **kinds,
             )
-        _check_complete(facts, name)
+        check_complete(facts, name, "causal language model")
         if lora is not None:
             network = _with_lora(network, Path(lora), name)
         with explained(name):
@@ -104,8 +103,8 @@ class CausalLM:
     def check(name: str | Path, lora: str | Path | None = None) -> None:
         """Raise what `load` raises where there is no such model or adapter, or no tokenizer; no weights are read."""
         transformers, name = need("transformers", "llm"), str(name)
-        _config(transformers, name)
-        _tokenizer(transformers, name)
+        read_config(transformers, name)
+        read_tokenizer(transformers, name)
         if lora is not None:
             _check_adapter(Path(lora))
 
@@ -242,17 +241,6 @@ class CausalLM:
         return int(eos)
 
 
-def _check_complete(facts: dict[str, Any], name: str) -> None:
-    """Raise LanguageModelError where a model's weights are not what its configuration needs."""
-    for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
-        what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
-        raise LanguageModelError(what, where=name, fix="give a model with the configuration that it was saved with")
-    missing = sorted(facts["missing_keys"])
-    if missing:
-        what = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no causal language model"
-        raise LanguageModelError(what, where=name, fix="give another model")
-
-
 def _first_of(known: set[int], configured: int | list[int] | None) -> int | None:
     """The first of one or more tokens that is known: configurations name tokens that a tokenizer may not have."""
     named = configured if isinstance(configured, list) else [configured]
@@ -263,20 +251,6 @@ def _alike(found: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float,
     """Equal but for rounding, that of bfloat16 where the numbers are of half the size."""
     tolerance = tolerances[expected.dtype != torch.float32]
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in BATCH_TOKENS:
-        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise LanguageModelError(f"there is no device {name} for the large model", fix="use cpu or auto")
-    return device
 
 
 def _window(config: Any, tokenizer: Any) -> int:
@@ -295,19 +269,6 @@ def _joint(tokenizer: Any) -> str:
 
     whole, first = tokens("of it"), tokens("of")
     return "" if whole == first + tokens("it") and whole != first + tokens(" it") else " "
-
-
-def _config(transformers: Any, name: str) -> Any:
-    with quiet(transformers), explained(name):
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            fix = "give a directory that transformers saved a model in"
-            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
-        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-
-
-def _tokenizer(transformers: Any, name: str) -> Any:
-    with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
-        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def _check_adapter(folder: Path) -> None:
@@ -335,22 +296,3 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
         raise LanguageModelError(
             f"the LoRA adapter does not fit {name} ({first_line(error)})", where=folder, fix=fix
         ) from error
-
-
-@contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's warnings and bars, which would stand among the lines of a verb."""
-    logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
-    level, bars, hub_level = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.get_verbosity()
-    logging.set_verbosity_error()
-    hub.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        hub.set_verbosity(hub_level)
-        if bars:
-            logging.enable_progress_bar()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cortext.decoding.llm.model import quiet
+from cortext.decoding.llm.loading import quiet
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 

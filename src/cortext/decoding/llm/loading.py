@@ -1,0 +1,78 @@
+"""What is common to loading models of transformers: configuration, tokenizer, device, and whether all weights came."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.decoding.llm.explain import explained
+from cortext.errors import LanguageModelError
+from cortext.extras import need
+
+
+def device_named(name: str) -> torch.device:
+    """The device `cpu`, `cuda`, `cuda:N`, or by `auto` a GPU where there is one; LanguageModelError for others."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise LanguageModelError(f"there is no device {name} for the large model", fix="use cpu or auto")
+    return device
+
+
+def read_config(transformers: Any, name: str) -> Any:
+    """The configuration of a model; LanguageModelError where there is no such model."""
+    with quiet(transformers), explained(name):
+        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+            fix = "give a directory that transformers saved a model in"
+            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+
+
+def read_tokenizer(transformers: Any, name: str) -> Any:
+    """The tokenizer of a model; LanguageModelError where it cannot be loaded."""
+    with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+
+
+def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
+    """Raise LanguageModelError where a model's weights are not what its configuration needs.
+
+    facts: the loading information of transformers; kind: what the model should be
+    """
+    for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
+        what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
+        raise LanguageModelError(what, where=name, fix="give a model with the configuration that it was saved with")
+    missing = sorted(facts["missing_keys"])
+    if missing:
+        what = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no {kind}"
+        raise LanguageModelError(what, where=name, fix="give another model")
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's warnings and bars, which would stand among the lines of a verb."""
+    logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
+    level, bars, hub_level = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.get_verbosity()
+    logging.set_verbosity_error()
+    hub.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        hub.set_verbosity(hub_level)
+        if bars:
+            logging.enable_progress_bar()

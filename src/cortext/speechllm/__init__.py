@@ -1,0 +1,1 @@
+"""A brain encoder aligned to an audio LLM, which writes the sentence."""

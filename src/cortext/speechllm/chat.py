@@ -1,0 +1,90 @@
+"""Prompts and answers of an audio LLM as tokens, by its own chat template, audio marker and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortext.decoding.llm.explain import explained
+from cortext.decoding.llm.loading import quiet
+from cortext.errors import LanguageModelError
+from cortext.extras import need
+
+
+class Chat:
+    """How to talk with an audio LLM. Raises LanguageModelError where it has no template, no audio marker or no end.
+
+    marker, audio_token: where the audio stands in a prompt, as text and as token
+    ends:                tokens that end an answer; the first is the one that the template ends answers with
+    """
+
+    def __init__(self, name: str, processor: Any, config: Any, generation: Any = None) -> None:
+        self.name, self.processor, self.tokenizer = name, processor, processor.tokenizer
+        self.marker: str = getattr(processor, "audio_token", None) or ""
+        self.audio_token = int(getattr(config, "audio_token_id", None) or -1)
+        if not self.marker or self.tokenizer.convert_tokens_to_ids(self.marker) != self.audio_token:
+            raise LanguageModelError(
+                f"its tokenizer has no audio marker: {self.marker or 'none'} is not token {self.audio_token}",
+                where=name,
+                fix="give a model with the tokenizer that it was trained with",
+            )
+        self.ends = self._ends(generation)
+        self.prompt("")
+
+    def prompt(self, instruction: str) -> tuple[list[int], list[int]]:
+        """Tokens before and after the audio, up to where the answer begins."""
+        text = self._render([_question(instruction)], True)
+        tokens = self._encode(text)
+        if tokens.count(self.audio_token) != 1:
+            raise LanguageModelError(
+                f"its chat template puts {tokens.count(self.audio_token)} audio markers {self.marker} into a prompt "
+                "with one audio",
+                where=self.name,
+                fix="give a model whose chat template knows audio",
+            )
+        at = tokens.index(self.audio_token)
+        return tokens[:at], tokens[at + 1 :]
+
+    def answer(self, sentence: str) -> list[int]:
+        """Tokens of an answer, with the one that ends it."""
+        return [*self._encode(sentence), self.ends[0]]
+
+    def text(self, tokens: list[int]) -> str:
+        """The sentence of an answer's tokens, without markers and surrounding blanks."""
+        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return said.strip()
+
+    def _ends(self, generation: Any) -> list[int]:
+        """What the template ends an answer with, what the generation's settings do, and the tokenizer's EOS."""
+        question, said = _question(""), "yes"
+        before = self._render([question], True) + said
+        whole = self._render([question, {"role": "assistant", "content": said}], False)
+        rest = self._encode(whole.removeprefix(before)) if whole.startswith(before) else []
+        named = getattr(generation, "eos_token_id", None)
+        more = named if isinstance(named, list) else [named]
+        special = set(self.tokenizer.all_special_ids)
+        found = [token for token in rest[:1] if token in special]
+        found += [token for token in (self.tokenizer.eos_token_id, *more) if token is not None]
+        if not found:
+            raise LanguageModelError(
+                "has no token that ends an answer: none in its chat template, and no EOS",
+                where=self.name,
+                fix="name one as eos_token in its tokenizer_config.json",
+            )
+        return list(dict.fromkeys(found))
+
+    def _render(self, conversation: list[dict[str, Any]], asks: bool) -> str:
+        with quiet(need("transformers", "speechllm")), explained(self.name, "its chat template cannot be used"):
+            if not self.processor.chat_template and not self.tokenizer.chat_template:
+                fix = "give a model that was trained on chats, such as an -Instruct"
+                raise LanguageModelError("has no chat template", where=self.name, fix=fix)
+            text: str = self.processor.apply_chat_template(conversation, add_generation_prompt=asks, tokenize=False)
+            return text
+
+    def _encode(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        return found
+
+
+def _question(instruction: str) -> dict[str, Any]:
+    audio = {"type": "audio", "audio_url": "", "audio": ""}  # templates ask for one of the keys, or for the type
+    return {"role": "user", "content": [audio, {"type": "text", "text": instruction}]}
