@@ -115,6 +115,11 @@ class SpeechConfig:
             raise ConfigError(what, fix="set speech.lora to null, or speech.beta above 0")
 
     @property
+    def weights(self) -> dict[str, float]:
+        """Of the losses by name."""
+        return {"alignment": self.alpha, "tokens": self.beta, "contrastive": self.gamma, "ctc": self.ctc}
+
+    @property
     def reads_language_model(self) -> bool:
         """Whether training needs the language model's weights, and not only the width of its audio tower."""
         return bool(self.beta or self.gamma)

@@ -102,7 +102,7 @@ class RunDirectory:
             self._remove_unfinished()
             culprits_file(self.path).unlink(missing_ok=True)
             return
-        if self._has_state():
+        if self.begun:
             fix = "continue it with --resume, or give another --out"
             raise RunError("there is an unfinished run", where=self.path, fix=fix)
         if not self._is_ours():
@@ -113,10 +113,12 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Take back a run that came to nothing before its first state was written."""
-        if not self._has_state():
+        if not self.begun:
             self.config.unlink(missing_ok=True)
 
-    def _has_state(self) -> bool:
+    @property
+    def begun(self) -> bool:
+        """Whether there is a state to go on from."""
         return self.state.is_file() or self.previous.is_file()
 
     def _is_ours(self) -> bool:

@@ -270,10 +270,15 @@ class TorchEngine:
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
         """See `Engine`."""
-        with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
-            network = self.job.model.network.eval()
+        with self.evaluating() as network:
             logits_BPV: torch.Tensor = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
         return logits_BPV
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Any]:
+        """A context in which the network, its value, is in evaluation mode and computes in the run's precision."""
+        with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
+            yield self.job.model.network.eval()
 
     def gather_weights(self) -> None:
         """See `Engine`: they are there."""

@@ -126,7 +126,8 @@ def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticM
         skip = 1 if name.startswith("day_") else 0  # the number of days may differ
         if old is None or old.shape[skip:] != tensor.shape[skip:]:
             found = "absent" if old is None else list(old.shape)
-            raise RunError(f"{name} is {found}; {list(tensor.shape)} is needed to start from it", where=where)
+            what = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
+            raise RunError(what, where=where, fix="set the section model as in its config.yaml, or name another run")
         if not skip:
             tensor.copy_(old)
             continue

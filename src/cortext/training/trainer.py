@@ -44,7 +44,8 @@ class Trainer:
     """A run, from the first batch or from where its state says it was. Use it as a context manager.
 
     config:    a TrainConfig, a YAML file, or the name of a shipped recipe; `overrides` are `key=value` texts
-    data:      a packed directory, or one of session files (packed into `out/packed` first; `skip_bad` as in `pack`)
+    data:      a packed directory, or one of session files (packed into `packed`, by default `out/packed`, first;
+               `skip_bad` as in `pack`)
     out:       the run directory
     lm:        language-model directory; without it no WER is reported
     resume:    go on with an unfinished run, bit-exactly
@@ -75,15 +76,16 @@ class Trainer:
         overrides: Iterable[str] = (),
         skip_bad: bool = False,
         progress: bool = True,
+        packed: Path | None = None,
     ) -> None:
         self.config = read_train_config(config, overrides, self.Config)
-        self._check(lm)
+        self.place = device if isinstance(device, Place) else Place(device)
         self.callbacks, self.shown = list(callbacks), progress
+        self._check(lm)
         keep_freed_memory()
         bound_kernel_cache()
-        self.place = device if isinstance(device, Place) else Place(device)
         engine = engine_class(self.place.engine)
-        self.run_directory = RunDirectory(out)
+        self.run_directory, self.packed = RunDirectory(out), packed
         with ExitStack() as stack:
             self.processes = stack.enter_context(engine.processes(self.place))
             self.processes.led(lambda: self._begin(stack, resume))
@@ -120,7 +122,7 @@ class Trainer:
         """The data, packed and checked by the first process while the others wait."""
         if isinstance(data, PackedDataset):
             return data
-        packed = self.run_directory.path / "packed"
+        packed = self.packed or self.run_directory.path / "packed"
 
         def read() -> PackedDataset:
             with reading_bar(self.shown) as reading:

@@ -25,11 +25,13 @@ Forward = Callable[[TrainBatch], torch.Tensor]
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of a validation: CTC loss, phoneme errors, word errors (where decoded), logits float16 (where kept)."""
+    """One trial of a validation: losses by name, phoneme errors, text (where words were looked for), logits float16
+    (where kept).
+    """
 
-    loss: float
+    losses: dict[str, float]
     phonemes: EditCounts
-    words: EditCounts | None
+    text: str | None
     logits_PV: np.ndarray | None
 
 
@@ -64,38 +66,57 @@ class Validator:
 
     def _chunk(self, forward: Forward, indices: np.ndarray) -> dict[int, TrialResult]:
         batch, split = self.batches.batch(indices), self.batches.split
-        logits_BPV = forward(batch)
-        losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B).tolist()
+        logits_BPV, losses = self._read(forward, batch)
+        losses_of = {name: loss_B.tolist() for name, loss_B in losses.items()}
         log_probs_BPV = logits_BPV.float().log_softmax(-1).cpu().numpy()
+        texts = self._texts(batch, log_probs_BPV)
         results = {}
         for row, i in enumerate(indices.tolist()):
             n_patches = int(batch.n_patches_B[row])
-            log_probs_PV = log_probs_BPV[row, :n_patches]
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has seen to it
-            phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_PV, self.inventory))
-            words = self._word_errors(i, log_probs_PV) if self.decoder and i in self.wer_trials else None
+            phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_BPV[row, :n_patches], self.inventory))
             kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
-            results[i] = TrialResult(losses_B[row], phonemes, words, kept)
+            own_losses = {name: values[row] for name, values in losses_of.items()}
+            results[i] = TrialResult(own_losses, phonemes, texts.get(i), kept)
         return results
 
-    def _word_errors(self, i: int, log_probs_PV: np.ndarray) -> EditCounts:
-        assert self.decoder is not None
-        text = self.decoder.decode(np.ascontiguousarray(log_probs_PV), self.inventory)[0].text
-        reference = normalize(self.batches.split.sentence(i) or "").split()
-        return edit_counts(reference, normalize(text).split())
+    def _read(self, forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Logits [B, P, V] of a batch, and losses by name, [B] each."""
+        logits_BPV = forward(batch)
+        return logits_BPV, {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
+
+    def _texts(self, batch: TrainBatch, log_probs_BPV: np.ndarray) -> dict[int, str]:
+        """Sentences of those trials whose words are looked for, by number in the split."""
+        if self.decoder is None:
+            return {}
+        texts = {}
+        for row, i in enumerate(batch.indices.tolist()):
+            if i in self.wer_trials:
+                log_probs_PV = np.ascontiguousarray(log_probs_BPV[row, : int(batch.n_patches_B[row])])
+                texts[i] = self.decoder.decode(log_probs_PV, self.inventory)[0].text
+        return texts
 
     def _metrics(self, results: list[TrialResult]) -> dict[str, Any]:
         split, per_day = self.batches.split, dict[int, EditCounts]()
         for day, result in zip(split.day_N.tolist(), results, strict=True):
             per_day[day] = per_day.get(day, EditCounts()) + result.phonemes
-        words = [result.words for result in results if result.words is not None]
+        words = [_word_errors(split.sentence(i), result.text) for i, result in enumerate(results)]
+        looked_for = [counts for counts in words if counts is not None]
+        means = {
+            f"val_{name}": float(np.mean([result.losses[name] for result in results])) for name in results[0].losses
+        }
         return {
-            "val_loss": float(np.mean([result.loss for result in results])),
+            **means,
             "val_per": _rate(sum(per_day.values(), EditCounts())),
             "val_per_by_session": {split.sessions[day]: _rate(per_day[day]) for day in sorted(per_day)},
-            "val_wer": _rate(sum(words, EditCounts())) if self.decoder else None,
+            "val_wer": _rate(sum(looked_for, EditCounts())) if looked_for else None,
         }
+
+
+def _word_errors(reference: str | None, text: str | None) -> EditCounts | None:
+    """Those of a text as the benchmark counts them; None where there is no text."""
+    return None if text is None else edit_counts(normalize(reference or "").split(), normalize(text).split())
 
 
 def _rate(counts: EditCounts) -> float:

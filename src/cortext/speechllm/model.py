@@ -1,0 +1,201 @@
+"""A trained speech LLM on disk and at work: recordings in, sentences out.
+
+A run directory holds the encoder as every acoustic model is kept (`model.json`, `model.safetensors`), so that all that
+works with one works with it, and what else learnt in `speech_llm.safetensors`. The audio language model stays where it
+is: the file names it and its revision.
+
+B trials, T bins, C features, P patches, A width of the audio tower.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.config import from_mapping
+from cortext.decoding.options import Hypothesis, NBest
+from cortext.errors import ConfigError, RunError
+from cortext.models import AcousticModel, load_model, save_model
+from cortext.models.precision import full_float32
+from cortext.models.storage import read_tensors, write_tensors
+from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.config import GenerationConfig, SpeechConfig
+from cortext.speechllm.generate import Candidate, generate
+from cortext.speechllm.network import SpeechNetwork
+
+FILE = "speech_llm.safetensors"
+FORMAT_VERSION = 1
+
+
+class SpeechLLM(AcousticModel):
+    """An acoustic model whose network also feeds an audio language model; attributes are those of `AcousticModel`."""
+
+    network: SpeechNetwork
+
+    @classmethod
+    def around(cls, encoder: AcousticModel, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None) -> SpeechLLM:
+        """A speech LLM with a trained encoder, and a projector and LoRA weights as torch's generator gives them."""
+        network = SpeechNetwork(encoder.network, speech, audio_width, llm).to(encoder.device)
+        return cls(network, **_parts(encoder))
+
+    @classmethod
+    def load(
+        cls, run_dir: str | Path, device: str | torch.device = "cpu", audio_llm: str | Path | None = None
+    ) -> SpeechLLM:
+        """Read the best weights of a run, and the audio language model that they belong to.
+
+        audio_llm: where that is now, if not where it was in training
+        Raises RunError for a directory without a speech LLM, damaged files, or files of two validations;
+        LanguageModelError where the audio language model cannot be loaded or has other weights than in training.
+        """
+        tensors, facts = read_speech_file(Path(run_dir))
+        speech = facts["speech"]
+        encoder = load_model(run_dir, device)
+        _check_pair(Path(run_dir), facts)
+        llm = AudioLLM.load(audio_llm or speech.audio_llm, device=str(device), quantize=speech.quantize)
+        if facts["revision"] not in (None, llm.revision):
+            raise RunError(
+                f"the run was trained with revision {facts['revision']} of its audio language model; {llm.name} is of "
+                f"revision {llm.revision}",
+                where=run_dir,
+                fix="give the one of its training with --audio-llm",
+            )
+        model = cls.around(encoder, speech, facts["audio_width"], llm)
+        model.take_over(tensors, Path(run_dir) / FILE)
+        model.network.eval()
+        return model
+
+    def take_over(self, tensors: dict[str, torch.Tensor], where: Path) -> None:
+        """Put saved weights into the projector, and into what LoRA adds where they have that. Raises RunError."""
+        own = {name: tensor for name, tensor in self.network.state_dict().items() if not name.startswith("encoder.")}
+        for name, tensor in own.items():
+            found = tensors.get(name)
+            if found is None and name.startswith("lora."):
+                continue  # of a stage before the language model learnt
+            if found is None or found.shape != tensor.shape:
+                shape = "absent" if found is None else list(found.shape)
+                what = f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language model"
+                raise RunError(what, where=where, fix="give the audio language model and LoRA settings of that run")
+            tensor.copy_(found)
+
+    def save(self, run_dir: str | Path) -> str:
+        """Write both files, each whole or not at all; returns the checksum of the encoder's. Raises RunError."""
+        checksum = save_model(self.encoder, run_dir)
+        network, speech = self.network, self.network.speech
+        llm = network.llm if speech.reads_language_model else None
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "speech": asdict(speech),
+            "audio_width": network.projector[1].out_features,
+            "revision": llm.revision if llm else None,
+            "encoder_crc32": checksum,
+        }
+        tensors = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("encoder.")}
+        write_tensors(Path(run_dir) / FILE, tensors, {"speech_llm": json.dumps(facts)})
+        return checksum
+
+    @property
+    def encoder(self) -> AcousticModel:
+        """The encoder with its phoneme read-out, for the word search."""
+        return AcousticModel(self.network.encoder, **_parts(self))
+
+    @torch.no_grad()
+    def generate(
+        self,
+        features_BTC: np.ndarray,
+        sessions: Sequence[str],
+        n_bins_B: np.ndarray,
+        max_length: int | None = None,
+        *,
+        nbest: int = 1,
+        options: GenerationConfig | None = None,
+        smooth: bool = True,
+    ) -> list[NBest]:
+        """The likeliest sentences of each trial, best first, by beam search.
+
+        features_BTC: float [B, T, C]; what lies beyond a trial's bins, `n_bins_B`, is never read
+        max_length:   most tokens of a sentence; by default that of `options`
+        nbest:        sentences for each trial; at least so many beams are kept
+        options:      by default the configuration's
+        Scores are natural log-probabilities of a sentence with its end, given the recording. Words have no times: the
+        language model gives none. A trial gets the same sentences alone and among others.
+        """
+        options = options or self.network.speech.generation
+        if max_length is not None:
+            options = replace(options, max_length=max_length, min_length=min(options.min_length, max_length))
+        x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
+        return self.write(x_BTC, day_B, torch.from_numpy(n_patches_B), options, nbest)
+
+    @torch.no_grad()
+    def write(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        n_patches_B: torch.Tensor,
+        options: GenerationConfig,
+        nbest: int = 1,
+    ) -> list[NBest]:
+        """`generate` for smoothed features on the network's device."""
+        network = self.network.eval()
+        with full_float32():
+            brain_BPA, n_read_B = network.embeddings(x_BTC, day_B, n_patches_B)
+            found = generate(
+                network.llm,
+                brain_BPA,
+                n_read_B,
+                network.llm.prompt(network.speech.prompt),
+                beams=max(options.beams, nbest),
+                max_length=options.max_length,
+                min_length=options.min_length,
+                length_penalty=options.length_penalty,
+                nbest=nbest,
+            )
+        return [NBest(_hypothesis(candidate) for candidate in candidates) for candidates in found]
+
+
+def _hypothesis(candidate: Candidate) -> Hypothesis:
+    """A sentence of the language model: its score is all that is known of it."""
+    nothing = float("nan")
+    return Hypothesis(candidate.text, candidate.log_prob, nothing, nothing, llm_score=candidate.log_prob)
+
+
+def _parts(model: AcousticModel) -> dict[str, Any]:
+    return {
+        "sessions": model.sessions,
+        "n_features": model.n_features,
+        "inventory": model.inventory,
+        "smoothing": model.smoothing,
+        "feature_subset": model.feature_subset,
+    }
+
+
+def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and facts of a run's `speech_llm.safetensors`; `speech` is a SpeechConfig. Raises RunError."""
+    path = run_dir / FILE
+    try:
+        tensors, metadata, _ = read_tensors(path, "the speech LLM's weights")
+        facts = json.loads(metadata["speech_llm"])
+        version = facts["format_version"]
+        if version == FORMAT_VERSION:
+            return tensors, facts | {"speech": from_mapping(SpeechConfig, facts["speech"], where=path)}
+    except FileNotFoundError:
+        fix = "give the directory that `cortext speech-llm train --out` wrote"
+        raise RunError("no speech LLM here", where=run_dir, fix=fix) from None
+    except (KeyError, ValueError, TypeError):
+        raise RunError("not a speech LLM's weights", where=path, fix="copy the file again") from None
+    except ConfigError as error:
+        raise RunError(error.what, where=path, fix=error.fix) from None
+    raise RunError(f"its format is {version!r}; this version of cortext reads {FORMAT_VERSION}", where=path)
+
+
+def _check_pair(run_dir: Path, facts: dict[str, Any]) -> None:
+    """Raise RunError where encoder and projector are of two validations, as after a kill between the two files."""
+    if read_tensors(run_dir / "model.safetensors")[2] != facts["encoder_crc32"]:
+        fix = "finish the run with --resume, or copy both files again"
+        raise RunError(f"model.safetensors and {FILE} are not of one validation", where=run_dir, fix=fix)

@@ -1,0 +1,142 @@
+"""What learns in a speech LLM, as one module: encoder, projector, and what LoRA adds to the frozen language model.
+
+The language model itself is no part of the module: its weights are neither trained nor saved.
+
+B trials, T bins, C features, P patches, D hidden units, V phoneme tokens, A width of the audio tower, H width of the
+language model, K tokens of an answer, W words of its vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from cortext.errors import ConfigError
+from cortext.speechllm.alignment import masked_mean
+from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.config import SpeechConfig
+from cortext.speechllm.merging import merge_blanks
+from cortext.speechllm.sequence import answer_logits, teacher_forced
+
+
+class Read(NamedTuple):
+    """What came of a batch; None for what the weights of the losses do not ask for.
+
+    phonemes_BPV: logits of the encoder's own read-out
+    brain_BPA:    patches in the space of the audio tower's output
+    answers:      logits [B, K, W], targets [B, K] and number [B] of the answers' tokens
+    pooled:       means over the patches and over the sentence's tokens, [B, H] each, in the language model's space
+    """
+
+    phonemes_BPV: torch.Tensor
+    brain_BPA: torch.Tensor
+    answers: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    pooled: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+class SpeechNetwork(nn.Module):
+    """Neural features in; phoneme logits, or embeddings for an audio language model, out.
+
+    encoder:     a registered model that gives out its hidden units (see `cortext.models.registry.Model`)
+    audio_width: A
+    llm:         the audio language model; None where only its audio tower's width is needed
+    Raises ConfigError for a model that gives out no hidden units.
+    """
+
+    def __init__(self, encoder: Any, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None) -> None:
+        super().__init__()
+        if not hasattr(encoder, "hidden"):
+            what = f"model {encoder.config.kind!r} gives out no hidden units"
+            raise ConfigError(what, fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it")
+        self.encoder = encoder
+        self.config = encoder.config
+        self.speech = speech
+        self.projector = nn.Sequential(
+            nn.Dropout(speech.projector_dropout),
+            nn.Linear(encoder.n_hidden, audio_width),
+            nn.LayerNorm(audio_width),
+        )
+        self.lora = nn.ParameterDict()
+        self._frozen = (llm,)  # in a tuple, which hides it from torch
+        if llm is not None and speech.lora is not None:
+            self.lora.update(llm.add_lora(speech.lora))
+
+    @property
+    def llm(self) -> AudioLLM:
+        """The audio language model."""
+        (llm,) = self._frozen
+        assert llm is not None  # whoever asks for it has given one
+        return llm
+
+    def n_patches(self, n_bins: Any) -> Any:
+        """Patches of so many bins (an int, array or tensor)."""
+        return self.encoder.n_patches(n_bins)
+
+    def train(self, mode: bool = True) -> SpeechNetwork:
+        """Dropout of what learns follows the mode; the frozen language model has none."""
+        super().train(mode)
+        (llm,) = self._frozen
+        if llm is not None:
+            llm.train_lora(mode)
+        return self
+
+    def forward(
+        self,
+        x_BTC: torch.Tensor,
+        day_B: torch.Tensor,
+        state: Any = None,
+        *,
+        n_patches_B: torch.Tensor | None = None,
+        answers: Sequence[Sequence[int]] | None = None,
+    ) -> Any:
+        """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them; with answers, `Read`.
+
+        x_BTC, day_B, state, n_patches_B: see `cortext.models.registry.Model`
+        answers: of each trial, the tokens that the language model is to write; used where a loss needs them
+        """
+        hidden_BPD, state = self.encoder.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
+        phonemes_BPV = self.encoder.read_out(hidden_BPD)
+        if answers is None:
+            return phonemes_BPV, state
+        assert n_patches_B is not None
+        brain_BPA, n_patches_B = self.projector(hidden_BPD), n_patches_B.to(hidden_BPD.device)
+        found = Read(phonemes_BPV, brain_BPA)
+        if not self.speech.reads_language_model:
+            return found
+        read_BPA, n_read_B = self._for_language_model(brain_BPA, phonemes_BPV, n_patches_B)
+        if self.speech.beta:
+            prompt = self.llm.prompt(self.speech.prompt)
+            sequence = teacher_forced(self.llm, read_BPA, n_read_B, prompt, answers)
+            logits_BKW = answer_logits(self.llm, sequence)
+            found = found._replace(answers=(logits_BKW, sequence.targets_BK, sequence.n_tokens_B))
+        if self.speech.gamma:
+            brain_BH = masked_mean(self.llm.project(read_BPA), n_read_B)
+            found = found._replace(pooled=(brain_BH, self._pooled_text(answers)))
+        return found
+
+    def embeddings(
+        self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What stands in the place of audio for the language model [B, P, A], and how much of it each trial has [B]."""
+        hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
+        phonemes_BPV = self.encoder.read_out(hidden_BPD)
+        return self._for_language_model(self.projector(hidden_BPD), phonemes_BPV, n_patches_B.to(hidden_BPD.device))
+
+    def _for_language_model(
+        self, brain_BPA: torch.Tensor, phonemes_BPV: torch.Tensor, n_patches_B: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.speech.merge_blanks:
+            return brain_BPA, n_patches_B
+        return merge_blanks(brain_BPA, phonemes_BPV.argmax(-1), n_patches_B)
+
+    def _pooled_text(self, answers: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Means [B, H] of the embeddings of the sentences' own tokens: the end is none of them."""
+        ends = set(self.llm.ends)
+        own = [[token for token in answer if token not in ends] for answer in answers]
+        rows = [torch.tensor(tokens, device=self.llm.device) for tokens in own]
+        tokens_BK = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        n_tokens_B = torch.tensor([len(tokens) for tokens in own], device=self.llm.device)
+        return masked_mean(self.llm.embed(tokens_BK), n_tokens_B)

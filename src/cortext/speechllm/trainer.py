@@ -1,0 +1,127 @@
+"""Training of a speech LLM: the project's own trainer, with another model, loss and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cortext.data.packed import PackedDataset, PackedSplit
+from cortext.errors import ConfigError, DataError
+from cortext.models import AcousticModel
+from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.cache import TargetCache
+from cortext.speechllm.config import SpeechLLMConfig
+from cortext.speechllm.loss import SpeechLoss, sentences_of
+from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
+from cortext.speechllm.parts import revision_there
+from cortext.speechllm.validate import SpeechValidator
+from cortext.speechllm.watch import Watch
+from cortext.training.batches import Batches
+from cortext.training.callbacks import Callback
+from cortext.training.config import TrainConfig
+from cortext.training.distributed import own_device
+from cortext.training.engine import TorchEngine
+from cortext.training.loss import Loss, trial_name
+from cortext.training.setup import new_model
+from cortext.training.trainer import Trainer
+from cortext.training.validate import Validator
+
+
+class SpeechTrainer(Trainer):
+    """A `Trainer` of a speech LLM.
+
+    cache:     file of `cortext speech-llm cache`; needed where speech.alpha is not 0
+    init_from: a run of `cortext train`, whose encoder to start from, or one of a speech LLM, whose projector and LoRA
+               weights count, too
+    Other arguments are those of `Trainer`; there is no `lm`. Raises LanguageModelError, too.
+    """
+
+    Config: ClassVar[type[TrainConfig]] = SpeechLLMConfig
+    config: SpeechLLMConfig
+    model: SpeechLLM
+    engine: TorchEngine
+
+    def __init__(
+        self,
+        config: SpeechLLMConfig | str | Path,
+        data: PackedDataset | str | Path,
+        out: str | Path,
+        *,
+        cache: str | Path | None = None,
+        callbacks: Iterable[Callback] = (),
+        **settings: Any,
+    ) -> None:
+        self._cache = cache
+        super().__init__(config, data, out, callbacks=callbacks, **settings)
+        self.callbacks.append(Watch(self.config.speech.weights))
+
+    def _check(self, lm: str | Path | None) -> None:
+        speech = self.config.speech
+        if self.place.engine != "torch":
+            what = f"a speech LLM is trained with torch on a CPU or on GPUs, and {self.place.engine} is asked for"
+            raise ConfigError(what, fix="give --device cpu or cuda")
+        if lm is not None:
+            raise ConfigError("a speech LLM writes its sentences without an n-gram", fix="leave out --lm")
+        if self.config.best_metric == "val_wer" and not (speech.writes and self.config.val_wer_trials):
+            what = "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence is written"
+            raise ConfigError(what, fix="give best_metric val_loss or val_per, or speech.beta above 0")
+        if speech.alpha and self._cache is None:
+            what = "speech.alpha is not 0, and there is no cached speech to align to"
+            raise ConfigError(what, fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0")
+
+    def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
+        speech = self.config.speech
+        width = AudioLLM.check(speech.audio_llm).audio_width
+        encoder = new_model(self.config, data, sessions, init_from)
+        llm = None
+        if speech.reads_language_model:
+            llm = AudioLLM.load(speech.audio_llm, device=str(own_device(self.place.device)), quantize=speech.quantize)
+        model = SpeechLLM.around(encoder, speech, width, llm)
+        if llm is not None:
+            llm.checkpointing(speech.gradient_checkpointing)
+            llm.use(compile=speech.compile)
+        if init_from is not None and (Path(init_from) / FILE).is_file():
+            model.take_over(read_speech_file(Path(init_from))[0], Path(init_from) / FILE)
+        return model
+
+    @cached_property
+    def _targets(self) -> TargetCache | None:
+        """The cached speech that training aligns to; None where no loss reads it. Raises DataError."""
+        speech = self.config.speech
+        if not speech.alpha:
+            return None
+        assert self._cache is not None  # see `_check`
+        return TargetCache.open(self._cache, self._revision, AudioLLM.check(speech.audio_llm).audio_width)
+
+    @property
+    def _revision(self) -> str:
+        return revision_there(self.config.speech.audio_llm)
+
+    def _loss(self) -> Loss:
+        return self._loss_on(self.train_split)
+
+    def _loss_on(self, split: PackedSplit) -> SpeechLoss:
+        """The loss of the trials of a split. Raises DataError for a sentence without audio."""
+        targets, network = self._targets, self.model.network
+        if targets is not None and (missing := targets.missing(sentences_of(split))):
+            first = next(i for i in range(len(split)) if (split.sentence(i) or "") not in targets)
+            what = f"has no audio of {len(missing)} sentences of the {split.name} split, such as {missing[0]!r}"
+            fix = "give the data to `cortext speech-llm cache` with the same --out, which adds them"
+            raise DataError(f"{what} ({trial_name(split, first)})", where=targets.path, fix=fix)
+        return SpeechLoss(network.speech, split, network.llm if network.speech.reads_language_model else None, targets)
+
+    @property
+    def _all_used(self) -> bool:
+        return False  # the encoder's read-out, for one, has no gradient without the CTC loss
+
+    def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
+        return SpeechValidator(batches, self.model, self._loss_on(batches.split), self.config, self.engine)
+
+    def _identity(self) -> dict[str, Any]:
+        targets = self._targets
+        return {"audio_llm": self._revision, "speech": None if targets is None else targets.origin.metadata()}
+
+    def _save_model(self) -> str:
+        return self.model.save(self.run_directory.path)
