@@ -46,7 +46,7 @@ def decode(
     """
     if lm is None:
         raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
-    with _file_beside(Path(out)) as temporary:
+    with file_beside(Path(out)) as temporary:
         found = recognise(
             run,
             data,
@@ -74,7 +74,7 @@ def decode(
 
 
 @contextmanager
-def _file_beside(out: Path) -> Iterator[Path]:
+def file_beside(out: Path) -> Iterator[Path]:
     """An empty temporary file beside `out`, removed at the end unless it was renamed."""
     if out.is_dir():
         raise DataError("is a directory; the name of a CSV file is needed", where=out)
