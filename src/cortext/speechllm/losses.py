@@ -28,7 +28,7 @@ ALIGNMENTS: dict[str, Alignment] = {
     "cosine": cosine_alignment,
     "mse": mse_alignment,
     "soft_dtw": soft_dtw,
-    "monotonic_attention": monotonic_attention,
+    "attention": monotonic_attention,
 }
 """Losses that bring a brain sequence to an audio sequence, by the names that a configuration gives them."""
 
