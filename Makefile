@@ -20,9 +20,10 @@ CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-f
 
 setup: $(DEV)  ## the environment with everything that development needs
 
-system:  ## the Redis server and the browser that tests of live decoding drive, on Debian; without them those tests are passed over
-	command -v redis-server >/dev/null && command -v chromium >/dev/null || { apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server chromium >/dev/null; }
+system:  ## the Redis server, the browser and the voice that some tests need, on Debian; without them those tests are passed over
+	command -v redis-server >/dev/null && command -v chromium >/dev/null && command -v espeak-ng >/dev/null || { \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends redis-server chromium espeak-ng >/dev/null; }
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,29 @@
+"""Voices: text to speech, the same wave for the same text on every call."""
+
+from __future__ import annotations
+
+from cortext.speechllm.voices.voice import SAMPLE_RATE, Voice
+
+__all__ = ["DEFAULT", "SAMPLE_RATE", "Voice", "open_voice"]
+
+DEFAULT = "facebook/mms-tts-eng"
+
+
+def open_voice(name: str = DEFAULT) -> Voice:
+    """The voice of that name.
+
+    name: `formant`, the project's own synthesiser; `espeak-ng`, the program; else a VITS model of transformers, as a
+          directory or by its name on the Hugging Face Hub
+    Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be loaded.
+    """
+    if name == "formant":
+        from cortext.speechllm.voices.formant import FormantVoice
+
+        return FormantVoice()
+    if name == "espeak-ng":
+        from cortext.speechllm.voices.espeak import EspeakVoice
+
+        return EspeakVoice()
+    from cortext.speechllm.voices.vits import VitsVoice
+
+    return VitsVoice.load(name)
