@@ -104,8 +104,8 @@ def _written(
     with stage(found.seconds, "writing"):
         lists = _write(model, trials, found.indices, options, nbest, progress)
     written = tuple(replace(trial, nbest=each) for trial, each in zip(found.trials, lists, strict=True))
-    described = model.network.llm.describe() | {"prompt": speech.prompt}
-    facts = asdict(options) | {"nbest": nbest}
+    described = model.network.llm.describe() | {"lora": "the LoRA weights of the run" if speech.lora else None}
+    facts = asdict(options) | {"nbest": nbest, "llm": {"prompt": speech.prompt}}
     return replace(found, trials=written, engine=ENGINE, llm=described), facts
 
 

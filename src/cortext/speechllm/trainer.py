@@ -39,6 +39,7 @@ class SpeechTrainer(Trainer):
     """
 
     Config: ClassVar[type[TrainConfig]] = SpeechLLMConfig
+    loss_name: ClassVar[str] = "loss"
     config: SpeechLLMConfig
     model: SpeechLLM
     engine: TorchEngine

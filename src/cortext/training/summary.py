@@ -45,10 +45,12 @@ class RunSummary:
     seed: int
     seconds: float
     """Training and validation, in all sittings."""
+    loss: str = "CTC loss"
+    """What `val_loss` is."""
 
     def __str__(self) -> str:
         wer = "" if self.val_wer is None else f", WER {100 * self.val_wer:.1f} %"
-        best = f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, CTC loss {self.val_loss:.2f}"
+        best = f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, {self.loss} {self.val_loss:.2f}"
         return f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,} parameters; {best}"
 
 
@@ -59,6 +61,7 @@ def summarise(
     progress: Progress,
     skipped: Sequence[Problem],
     device: str,
+    loss: str,
 ) -> RunSummary:
     """The summary of a run that has come to its end."""
     best = progress.best
@@ -82,6 +85,7 @@ def summarise(
         threads=torch.get_num_threads(),
         seed=config.seed,
         seconds=round(progress.seconds, 2),
+        loss=loss,
     )
 
 

@@ -60,6 +60,8 @@ class Trainer:
 
     Config: ClassVar[type[TrainConfig]] = TrainConfig
     """What a configuration file is read as."""
+    loss_name: ClassVar[str] = "CTC loss"
+    """What `val_loss` is."""
 
     def __init__(
         self,
@@ -427,7 +429,9 @@ class Trainer:
         if self.config.save_final_model:
             self.save("final")
         path = self.run_directory.path
-        summary = summarise(path, self.config, self.model, self.progress, self.skipped, self.engine.name)
+        summary = summarise(
+            path, self.config, self.model, self.progress, self.skipped, self.engine.name, self.loss_name
+        )
         self.processes.led(lambda: write_summary(self.run_directory.summary, summary, self.config))
         for callback in self.callbacks:
             callback.on_end(self, summary)
