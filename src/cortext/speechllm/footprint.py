@@ -1,0 +1,205 @@
+"""What an audio language model takes of memory and computes, by the shapes of its matrices.
+
+What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm in float32, SDPA with
+a mask, a gated MLP), and what LoRA keeps as peft has it; other language models differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cortext.errors import ConfigError
+from cortext.extras import need
+from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
+from cortext.speechllm.parts import AudioFacts, read_audio_config, read_outline
+
+QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
+"""Of a weight by bitsandbytes: NF4 has a float32 scale for each 64; the 8 bits' one for each row is left out."""
+
+LOGIT_BYTES = 2 + 4 + 4 + 4
+"""Of a logit in training at most: in 16 bits, its log-probability, and the gradients of both in float32."""
+
+SEARCH_BYTES = 2 + 4 + 4 + 4
+"""Of a logit in a beam search at most: in 16 bits and in float32, its log-probability, its hypothesis' sum with it."""
+
+_QWEN2_AUDIO = AudioFacts(
+    model_class="Qwen2AudioForConditionalGeneration",
+    audio_width=1280,
+    text_width=4096,
+    vocab_size=156_032,
+    layers=32,
+    heads=32,
+    key_value_heads=32,
+    head_width=128,
+    feed_forward_width=11_008,
+    n_parameters=8_397_094_912,
+    n_tower_parameters=636_968_960,
+    n_projector_parameters=5_246_976,
+    n_language_parameters=7_115_771_904,
+)
+_AERO = replace(  # the language model is Qwen2.5-1.5B with an output layer of its own
+    _QWEN2_AUDIO,
+    text_width=1536,
+    vocab_size=151_936,
+    layers=28,
+    heads=12,
+    key_value_heads=2,
+    feed_forward_width=8960,
+    n_parameters=2_416_024_576,
+    n_projector_parameters=1_967_616,
+    n_language_parameters=1_543_714_304,
+)
+PUBLISHED = {
+    "Qwen/Qwen2-Audio-7B": _QWEN2_AUDIO,
+    "Qwen/Qwen2-Audio-7B-Instruct": _QWEN2_AUDIO,
+    "lmms-lab/Aero-1-Audio": _AERO,
+    "lmms-lab/Aero-1-Audio-1.5B": _AERO,
+}
+"""Shapes of published audio language models, for which nothing need be fetched."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What goes through at once, beside what a configuration says; by default a long trial of Brain-to-Text '25."""
+
+    n_bins: int = 544
+    """20 ms bins of a trial: 133 patches of 14 every 4."""
+    n_features: int = 512
+    n_days: int = 45
+    prompt_tokens: int = 32
+    """Before and after the brain's embeddings, the chat template's among them."""
+    answer_tokens: int = 20
+    """Of a sentence, its end included."""
+    bf16: bool = True
+    """Weights and products in bfloat16, else float32."""
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a weight of the frozen model, and of what goes through it."""
+        return 2 if self.bf16 else 4
+
+
+def facts_of(name: str) -> AudioFacts:
+    """Shapes of a published model by its name on the Hub, else those of a directory. Raises LanguageModelError."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    transformers = need("transformers", "speechllm")
+    return read_outline(transformers, read_audio_config(transformers, name), name)[1]
+
+
+def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of the matrices of one layer of the language model."""
+    width, inner = facts.text_width, facts.heads * facts.head_width
+    key_value, forward = facts.key_value_heads * facts.head_width, facts.feed_forward_width
+    sizes = ((width, inner), (width, key_value), (width, key_value), (inner, width))
+    return dict(zip(LANGUAGE_MATRICES, (*sizes, (width, forward), (width, forward), (forward, width)), strict=True))
+
+
+def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
+    """Weights that LoRA adds. Raises ConfigError for a matrix that is not known here."""
+    if lora is None:
+        return 0
+    known = matrices(facts)
+    if unknown := sorted(set(lora.modules) - set(known)):
+        what = f"speech.lora.modules names {', '.join(unknown)}, of which the size is not known"
+        raise ConfigError(what, fix=f"name some of {', '.join(known)}")
+    return facts.layers * lora.r * sum(sum(known[name]) for name in set(lora.modules))
+
+
+def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> int:
+    """Of the audio language model's weights; with `quantize` the matrices of the language model's layers have fewer."""
+    if quantize is None:
+        return load.number_bytes * facts.n_parameters
+    n_matrices = facts.layers * sum(a * b for a, b in matrices(facts).values())
+    return int(QUANTIZED_BYTES[quantize] * n_matrices + load.number_bytes * (facts.n_parameters - n_matrices))
+
+
+def layer_kept(
+    facts: AudioFacts, lora: LoRAConfig | None, n_positions: int, load: Load, dropped_bytes: int = 1
+) -> float:
+    """Bytes that autograd keeps of a layer of the language model for each position of a trial that has so many.
+
+    dropped_bytes: of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU
+    """
+    each, inner = load.number_bytes, facts.heads * facts.head_width
+    norms = 2 * (4 * facts.text_width + 4)
+    attention = each * (4 * inner + n_positions) + 4 * facts.heads  # q, k, v, result; the mask; sums
+    kept = norms + attention + 3 * each * facts.feed_forward_width
+    if lora is not None:
+        sizes = matrices(facts)
+        n_inputs = sum(sizes[name][0] for name in set(lora.modules))
+        kept += (each + (dropped_bytes if lora.dropout else 0)) * n_inputs + each * lora.r * len(set(lora.modules))
+    return kept
+
+
+@dataclass(frozen=True)
+class LanguageWork:
+    """The language model at work."""
+
+    facts: AudioFacts
+    speech: SpeechConfig
+    load: Load
+    n_trials: int
+    n_patches: int
+
+    @property
+    def n_prompt(self) -> int:
+        """Positions before the answer."""
+        return self.load.prompt_tokens + self.n_patches
+
+    @property
+    def n_positions(self) -> int:
+        """Those of a trial in training; the end of an answer is only a target."""
+        return self.n_prompt + self.load.answer_tokens - 1
+
+    def training_parts(self) -> dict[str, int]:
+        """Bytes beside weights and encoder."""
+        facts, load, tokens = self.facts, self.load, self.n_trials * self.n_positions
+        each, lora = load.number_bytes, self.speech.lora
+        layer = tokens * layer_kept(facts, lora, self.n_positions, load)
+        kept = facts.layers * layer
+        if self.speech.gradient_checkpointing:  # what goes into each layer; one at a time is computed again
+            kept = facts.layers * tokens * each * facts.text_width + layer
+        ends = tokens * (3 * each + 4) * facts.text_width  # embeddings, and the last norm
+        backward = tokens * facts.feed_forward_width * (3 * each + (8 if lora else 0))
+        logits = self.n_trials * load.answer_tokens * facts.vocab_size
+        return {
+            "kept of the language model": int(kept + ends),
+            "gradients of a layer at work": backward,
+            "logits of the answers": (LOGIT_BYTES + each - 2) * logits,
+        }
+
+    def generation_parts(self) -> dict[str, int]:
+        """Bytes beside weights, with every trial's sentences written at once."""
+        facts, each, rows = self.facts, self.load.number_bytes, self.n_trials * self.speech.generation.beams
+        n_most = self.n_prompt + self.speech.generation.max_length
+        cache = rows * n_most * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        layer = 3 * facts.feed_forward_width + 6 * facts.text_width
+        return {
+            "keys and values": cache,
+            "keys and values of a layer in a new order": cache // facts.layers,
+            "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
+            "logits of the hypotheses": (SEARCH_BYTES + each - 2) * rows * facts.vocab_size,
+        }
+
+    def training_flops(self) -> float:
+        """Of one forward and backward pass: frozen weights have no gradients, but what goes into them has."""
+        facts, tokens, sizes = self.facts, self.n_trials * self.n_positions, matrices(self.facts)
+        products = 2 * sum(a * b for a, b in sizes.values())
+        attention = 4 * self.n_positions * facts.heads * facts.head_width
+        added = 2 * lora_parameters(self.speech.lora, facts) / facts.layers
+        again = 1 if self.speech.gradient_checkpointing else 0
+        # Backward, attention computes its weights a second time: five products for two.
+        layer = (2 + again) * products + (3.5 + again) * attention + (3 + again) * added
+        head = 2 * 2 * facts.text_width * facts.vocab_size * self.n_trials * self.load.answer_tokens
+        project = 2 * 2 * facts.audio_width * facts.text_width * self.n_trials * self.n_patches
+        return float(tokens * facts.layers * layer + head + project)
+
+    def generation_flops(self) -> float:
+        """Of all sentences, as long as may be."""
+        facts, options = self.facts, self.speech.generation
+        written = self.n_trials * options.beams * options.max_length
+        tokens = self.n_trials * self.n_prompt + written
+        attention = 4 * facts.heads * facts.head_width * (self.n_prompt + options.max_length)
+        layer = 2 * sum(a * b for a, b in matrices(facts).values()) + attention
+        return float(tokens * facts.layers * layer + 2 * written * facts.text_width * facts.vocab_size)
