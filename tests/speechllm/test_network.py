@@ -1,0 +1,144 @@
+"""The network of a speech LLM: what it gives, what learns in it, and that padding and company change nothing."""
+
+import pytest
+import torch
+
+from cortext.errors import ConfigError
+from cortext.models import build_model
+from cortext.models.gru import GRUConfig, InputNetworkConfig
+from cortext.models.triple_gru import TripleGRUConfig
+from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.config import LoRAConfig, SpeechConfig
+from cortext.speechllm.network import SpeechNetwork
+
+N_FEATURES = 6
+ANSWERS_OF = ("how are you today", "please call", "what do you think of it")
+N_BINS_B = (60, 34, 47)
+
+
+def built(llm: AudioLLM | None, encoder: torch.nn.Module | None = None, **speech) -> SpeechNetwork:
+    torch.manual_seed(1)
+    config = GRUConfig(n_units=16, n_layers=2, input_network=InputNetworkConfig())
+    encoder = encoder or build_model(config, n_features=N_FEATURES, n_days=2, n_classes=41)
+    return SpeechNetwork(encoder, SpeechConfig(**speech), 24, llm).eval()
+
+
+@pytest.fixture
+def llm(tiny_audio_llm) -> AudioLLM:
+    return AudioLLM.load(tiny_audio_llm)
+
+
+def batch(network: SpeechNetwork, rows=(0, 1, 2), padding: float = 0.0) -> dict:
+    """Trials of different lengths; what lies behind a trial's bins is `padding`."""
+    x_BTC = torch.randn(3, max(N_BINS_B), N_FEATURES, generator=torch.Generator().manual_seed(2))
+    for row, n_bins in enumerate(N_BINS_B):
+        x_BTC[row, n_bins:] = padding
+    n_bins_B = torch.tensor(N_BINS_B)[list(rows)]
+    x_BTC = x_BTC[list(rows), : int(n_bins_B.max())]
+    return {"x_BTC": x_BTC, "day_B": torch.tensor([0, 1, 1])[list(rows)], "n_patches_B": network.n_patches(n_bins_B)}
+
+
+def answers(llm: AudioLLM, rows=(0, 1, 2)) -> list[list[int]]:
+    return [llm.answer(ANSWERS_OF[row]) for row in rows]
+
+
+def test_patches_are_counted_as_published():
+    network = built(None, alpha=1, beta=0)
+    for n_bins in (14, 17, 18, 100, 544):
+        assert network.n_patches(n_bins) == (n_bins - 14) // 4 + 1
+    assert network.n_patches(544) == 133
+
+
+def test_without_answers_it_is_its_encoder(llm):
+    network = built(llm, gamma=1.0)
+    given = batch(network)
+    phonemes_BPV, _ = network(**given)
+    assert torch.equal(phonemes_BPV, network.encoder(**given)[0])
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["patches", "merged"])
+def test_padding_and_other_trials_change_nothing(llm, merged):
+    network = built(llm, gamma=1.0, lora=LoRAConfig(), merge_blanks=merged)
+    given, wanted = batch(network), answers(llm)
+    read = network(**given, answers=wanted)
+    loud = network(**batch(network, padding=100.0), answers=wanted)
+    for row, n_patches in enumerate(given["n_patches_B"].tolist()):
+        alone = network(**batch(network, [row]), answers=[wanted[row]])
+        n_tokens = len(wanted[row])
+        for other, place in ((loud, row), (alone, 0)):
+            torch.testing.assert_close(
+                other.brain_BPA[place, :n_patches], read.brain_BPA[row, :n_patches], atol=1e-5, rtol=1e-4
+            )
+            torch.testing.assert_close(
+                other.answers[0][place, :n_tokens], read.answers[0][row, :n_tokens], atol=1e-4, rtol=1e-4
+            )
+            for one, many in zip(other.pooled, read.pooled, strict=True):
+                torch.testing.assert_close(one[place], many[row], atol=1e-5, rtol=1e-4)
+
+
+def test_pooled_text_is_the_mean_of_the_sentences_own_tokens(llm):
+    network = built(llm, gamma=1.0)
+    pooled_BH = network(**batch(network), answers=answers(llm)).pooled[1]
+    table = llm.network.get_input_embeddings().weight
+    for row, sentence in enumerate(ANSWERS_OF):
+        tokens = llm.tokenizer.encode(sentence, add_special_tokens=False)
+        torch.testing.assert_close(pooled_BH[row], table[tokens].mean(0))
+
+
+def test_only_encoder_projector_and_lora_learn_and_are_saved(llm):
+    network = built(llm, gamma=1.0, lora=LoRAConfig())
+    parts = {name.partition(".")[0] for name in network.state_dict()}
+    assert parts == {"encoder", "projector", "lora"}
+    for name, weight in network.lora.items():  # what begins as zero has no effect, and then its factor no gradient
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    read = network.train()(**batch(network), answers=answers(llm))
+    (read.answers[0].square().mean() + read.pooled[0].square().mean()).backward()
+    without = {
+        name for name, parameter in network.named_parameters() if parameter.grad is None or not parameter.grad.any()
+    }
+    assert without == {"encoder.out.weight", "encoder.out.bias"}
+    own = set(map(id, network.parameters()))
+    assert not any(weight.requires_grad for weight in llm.network.parameters() if id(weight) not in own)
+
+
+def test_what_no_loss_reads_is_not_computed():
+    read = built(None, alpha=1, beta=0)(**batch(built(None, alpha=1, beta=0)), answers=[[], [], []])
+    assert read.answers is None
+    assert read.pooled is None
+    assert read.brain_BPA.shape[-1] == 24
+
+
+def test_lora_is_dropped_out_in_training_only(llm):
+    network = built(llm, lora=LoRAConfig(dropout=0.5))
+    for weight in network.lora.values():
+        torch.nn.init.normal_(weight, std=0.1)
+    given, wanted = batch(network), answers(llm)
+    for module in (network.encoder, network.projector):
+        module.train = lambda mode, module=module: module  # only the dropout of LoRA is to be seen
+
+    def logits() -> torch.Tensor:
+        return network(**given, answers=wanted).answers[0]
+
+    network.train()
+    assert not torch.equal(logits(), logits())
+    network.eval()
+    assert torch.equal(logits(), logits())
+
+
+def test_the_three_networks_can_be_the_encoder_too(llm):
+    config = TripleGRUConfig(
+        noise_units=8, noise_layers=1, clean_units=12, clean_layers=1, noisy_units=8, noisy_layers=1
+    )
+    encoder = build_model(config, n_features=N_FEATURES, n_days=2, n_classes=41)
+    network = built(llm, encoder)
+    given = batch(network)
+    torch.testing.assert_close(network(**given)[0], encoder(**given)[0])
+    assert network(**given, answers=answers(llm)).brain_BPA.shape == (3, 12, 24)
+
+
+def test_a_model_without_hidden_units_is_one_line():
+    encoder = torch.nn.Linear(3, 3)
+    encoder.config = GRUConfig()
+    with pytest.raises(ConfigError, match="model 'gru' gives out no hidden units; use kind gru or triple_gru, or add"):
+        SpeechNetwork(encoder, SpeechConfig(), 24, None)

@@ -1,0 +1,265 @@
+"""Training a speech LLM: the trainer's promises hold, stages follow each other, and what cannot be is one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cortext.data import open_packed
+from cortext.errors import ConfigError, CortextError, DataError, RunError
+from cortext.models import load_model
+from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.cache import Origin, TargetCache, text_key, write_targets
+from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
+from cortext.speechllm.model import FILE, SpeechLLM
+from cortext.speechllm.stages import train_speech_llm
+from cortext.speechllm.trainer import SpeechTrainer
+from cortext.text.metrics import edit_counts
+from cortext.text.normalize import normalize
+from cortext.training import train
+from cortext.training.callbacks import Callback
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def config(settings) -> SpeechLLMConfig:
+    return read_speech_config("speech_llm", settings)
+
+
+def lines(run: Path, kind: str) -> list[dict]:
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+def assert_same_weights(run: Path, other: Path) -> None:
+    for name in ("model.safetensors", FILE, "train_state/state.safetensors"):
+        mine, theirs = load_file(run / name), load_file(other / name)
+        assert mine.keys() == theirs.keys()
+        for key, tensor in mine.items():
+            assert torch.equal(tensor, theirs[key]), (name, key)
+
+
+def test_every_loss_is_logged_and_validated_by_name(trained, recordings):
+    names = ("alignment", "tokens", "contrastive", "ctc")
+    weights = {"alignment": 1.0, "tokens": 1.0, "contrastive": 1.0, "ctc": 0.1}
+    train_lines, val_lines = lines(trained, "train"), lines(trained, "val")
+    assert [line["step"] for line in train_lines] == [2, 4, 6, 8]
+    assert [line["step"] for line in val_lines] == [4, 8]
+    for kind, found in (("train", train_lines), ("val", val_lines)):
+        for line in found:
+            total = sum(weights[name] * line[f"{kind}_{name}"] for name in names)
+            assert line[f"{kind}_loss"] == pytest.approx(total, rel=1e-5)
+    assert val_lines[-1]["val_tokens"] < val_lines[0]["val_tokens"]
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["best_metric"] == "val_wer"
+    assert summary["loss"] == "loss"
+
+
+def test_word_errors_are_those_of_the_sentences_that_are_shown(trained, recordings):
+    split = open_packed(recordings).split("val")
+    chosen = [split.sentence(i) for i in (0, 5, 11)]  # val_wer_trials = 3 of twelve, evenly spread
+    for line in lines(trained, "val"):
+        assert list(line["val_samples"]) == chosen
+        counts = [edit_counts(normalize(one).split(), normalize(line["val_samples"][one]).split()) for one in chosen]
+        errors, words = sum(each.errors for each in counts), sum(each.reference_length for each in counts)
+        assert line["val_wer"] == pytest.approx(errors / words)
+
+
+def test_nothing_that_is_written_depends_on_the_reference(config, recordings, cached, tmp_path, monkeypatch):
+    """What is written with the reference before each token would change with the reference."""
+    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+        trainer.run(4)
+        validator = trainer.validator
+        _, results = validator.measure(trainer.engine.forward)
+        texts = [result.text for result in results]
+        validator.loss._answers = dict.fromkeys(validator.loss._answers, trainer.model.network.llm.answer("not this"))
+        metrics, results = validator.measure(trainer.engine.forward)
+    assert [result.text for result in results] == texts
+    assert metrics["val_tokens"] != pytest.approx(lines(tmp_path / "run", "val")[-1]["val_tokens"], rel=1e-3)
+
+
+def test_a_run_in_pieces_is_the_run_in_one_to_the_bit(config, recordings, cached, trained, tmp_path):
+    with SpeechTrainer(config, recordings, tmp_path / "pieces", cache=cached, progress=False) as trainer:
+        trainer.run(3)
+    train_speech_llm(config, recordings, tmp_path / "pieces", cache=cached, resume=True, progress=False)
+    assert_same_weights(tmp_path / "pieces", trained)
+
+
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, recordings, cached, tmp_path):
+    """Without dropout, and without the contrast, whose wrong answers are those of the same piece."""
+    still = replace(
+        config.model, rnn_dropout=0.0, input_network=replace(config.model.input_network, input_layer_dropout=0.0)
+    )
+    speech = replace(config.speech, gamma=0.0, lora=replace(config.speech.lora, dropout=0.0))
+    config = replace(config, model=still, speech=speech, num_training_batches=3)
+    train_speech_llm(config, recordings, tmp_path / "whole", cache=cached, progress=False)
+    config = replace(config, gradient_accumulation_steps=4)
+    train_speech_llm(config, recordings, tmp_path / "pieces", cache=cached, progress=False)
+    for name in ("model.safetensors", FILE):
+        mine, theirs = load_file(tmp_path / "pieces" / name), load_file(tmp_path / "whole" / name)
+        for key, tensor in theirs.items():
+            torch.testing.assert_close(mine[key], tensor, atol=2e-4, rtol=1e-3, msg=key)
+
+
+def test_absent_days_stay_where_they_are(config, recordings, cached, tmp_path):
+    dataset = replace(config.dataset, days_per_batch=1)
+    config = replace(config, dataset=dataset, num_training_batches=1, lr_warmup_steps_day=0)
+    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+        before = trainer.model.network.encoder.day_bias.detach().clone()
+        trainer.run()
+        moved = (trainer.model.network.encoder.day_bias != before).any(1)
+    assert moved.sum() == 1
+
+
+def test_the_frozen_language_model_stays_as_it_is(config, recordings, cached, tiny_audio_llm, tmp_path):
+    before = AudioLLM.load(tiny_audio_llm).network.state_dict()
+    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+        trainer.run(4)
+        now = {name.replace(".base_layer", ""): t for name, t in trainer.model.network.llm.network.state_dict().items()}
+    for name, tensor in before.items():
+        assert torch.equal(now[name], tensor), name
+
+
+def test_the_encoder_is_an_ordinary_run(trained, recordings):
+    encoder, speech = load_model(trained), SpeechLLM.load(trained)
+    trial = open_packed(recordings).split("val").batch([0])
+    session = open_packed(recordings).split("val").session(0)
+    features_TC = trial.features_BTC[0, : trial.n_bins_B[0]]
+    assert (encoder.logits(features_TC, session) == speech.logits(features_TC, session)).all()
+
+
+def test_stages_follow_each_other_and_a_stopped_one_goes_on(config, recordings, cached, tmp_path):
+    """As speech_llm_best has them; stopped in the second stage."""
+    stages = [
+        "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1, speech.lora: null,"
+        " best_metric: val_per}}, {name: alignment, set: {speech.beta: 0, speech.gamma: 0, speech.lora: null,"
+        " best_metric: val_loss}}, {name: end, set: {}}]"
+    ]
+    start = {"overrides": stages, "cache": cached, "progress": False}
+    train_speech_llm(config, recordings, tmp_path / "one", **start)
+    ctc, alignment = (tmp_path / "one" / "stages" / name for name in ("ctc", "alignment"))
+    assert set(lines(ctc, "val")[0]) >= {"val_ctc"}
+    assert not {"val_tokens", "val_alignment"} & set(lines(ctc, "val")[0])
+    assert {"val_ctc", "val_alignment"} <= set(lines(alignment, "val")[0])
+    assert "val_tokens" in lines(tmp_path / "one", "val")[0]
+
+    class Stop(Callback):
+        def on_train(self, trainer, step, values):
+            if "alignment" in trainer.run_directory.path.name and step == 6:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_speech_llm(config, recordings, tmp_path / "two", callbacks=[Stop()], **start)
+    with pytest.raises(RunError, match="there is an unfinished run; continue it with --resume"):
+        train_speech_llm(config, recordings, tmp_path / "two", **start)
+    train_speech_llm(config, recordings, tmp_path / "two", resume=True, **start)
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(RunError, match="the run is finished"):
+        train_speech_llm(config, recordings, tmp_path / "two", resume=True, **start)
+
+
+def test_it_starts_from_a_run_of_the_ctc_trainer(config, recordings, cached, tmp_path):
+    plain = ["model.n_units=16", "model.n_layers=1", "num_training_batches=2"]
+    train("tiny", recordings, tmp_path / "ctc", overrides=plain, progress=False)
+    begun = load_file(tmp_path / "ctc" / "model.safetensors")
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, init_from=tmp_path / "ctc", progress=False
+    ) as trainer:
+        for name, tensor in trainer.model.network.encoder.state_dict().items():
+            assert torch.equal(tensor, begun[name])
+
+
+def test_it_starts_from_another_speech_llm(config, recordings, cached, trained, tmp_path):
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False
+    ) as trainer:
+        state = trainer.model.network.state_dict()
+    for file, prefix in ((FILE, ""), ("model.safetensors", "encoder.")):
+        for name, tensor in load_file(trained / file).items():
+            assert torch.equal(state[prefix + name], tensor)
+
+
+def test_an_encoder_of_another_width_is_one_line(config, recordings, cached, tmp_path):
+    train(
+        "tiny", recordings, tmp_path / "ctc", overrides=["model.n_units=20", "num_training_batches=1"], progress=False
+    )
+    with pytest.raises(RunError) as caught:
+        SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, init_from=tmp_path / "ctc", progress=False)
+    assert_one_line(caught.value, "needed to start from it; set the section model as in its config.yaml")
+    assert not (tmp_path / "run").exists()
+
+
+def targets_of(cache: TargetCache) -> dict[str, torch.Tensor]:
+    keys = cache.keys()
+    return {key: cache.target(key) for key in keys}
+
+
+def assert_one_line(error: CortextError, *parts: str) -> None:
+    for part in parts:
+        assert part in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_sentence_without_audio_is_named(config, recordings, cached, tmp_path):
+    cache, split = TargetCache.open(cached), open_packed(recordings).split("train")
+    lost = split.sentence(7)
+    kept = {key: target for key, target in targets_of(cache).items() if key != text_key(lost)}
+    write_targets(tmp_path / "less.safetensors", kept, cache.origin)
+    with pytest.raises(DataError) as caught:
+        SpeechTrainer(config, recordings, tmp_path / "run", cache=tmp_path / "less.safetensors", progress=False)
+    assert_one_line(caught.value, "less.safetensors", repr(lost), "/block ", "cortext speech-llm cache")
+
+
+def test_speech_of_another_model_is_one_line(config, recordings, cached, tmp_path):
+    cache = TargetCache.open(cached)
+    everything = targets_of(cache)
+    write_targets(tmp_path / "other.safetensors", everything, replace(cache.origin, revision="0" * 64))
+    with pytest.raises(DataError) as caught:
+        SpeechTrainer(config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", progress=False)
+    assert_one_line(caught.value, "other.safetensors", "at revision 000000000000, and the audio model is at revision")
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "line"),
+    [
+        ({}, {"cache": None}, "there is no cached speech to align to; make it with cortext speech-llm cache"),
+        ({}, {"device": "tpu"}, "a speech LLM is trained with torch on a CPU or on GPUs, and torchax is asked for"),
+        ({}, {"lm": "lm"}, "a speech LLM writes its sentences without an n-gram; leave out --lm"),
+        ({"val_wer_trials": 0}, {}, "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials"),
+        ({"trainable": ["projektor."]}, {}, "trainable names 'projektor.'"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(config, recordings, cached, tmp_path, changes, arguments, line):
+    with pytest.raises(ConfigError) as caught:
+        SpeechTrainer(
+            replace(config, **changes), recordings, tmp_path / "run", **{"cache": cached, "progress": False} | arguments
+        )
+    assert_one_line(caught.value, line)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_audio_llm_cannot_finish_a_run(config, recordings, cached, tmp_path, tiny_audio_llm):
+    from tiny import save_tiny_audio_llm
+
+    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+        trainer.run(2)
+    moved = tmp_path / "other"
+    save_tiny_audio_llm(moved, seed=1)
+    cache = TargetCache.open(cached)
+    origin = Origin.of(cache.origin.metadata() | {"revision": AudioLLM.load(moved).revision})
+    write_targets(tmp_path / "other.safetensors", targets_of(cache), origin)
+    (tmp_path / "run" / "config.yaml").write_text(
+        (tmp_path / "run" / "config.yaml").read_text().replace(str(tiny_audio_llm), str(moved))
+    )
+    config = replace(config, speech=replace(config.speech, audio_llm=str(moved)))
+    with pytest.raises(RunError, match="the run was begun with audio_llm = "):
+        train_speech_llm(
+            config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", resume=True, progress=False
+        )
