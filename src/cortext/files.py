@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from cortext.errors import RunError
+from cortext.errors import CortextError, RunError
 
 
 def sync(path: Path) -> None:
@@ -16,6 +17,27 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone_in(folder: Path, refusal: CortextError) -> Iterator[None]:
+    """A context in which no other process is in the same one; where one is, the refusal is raised.
+
+    The system drops the lock of a process that is killed; a file system without locks keeps nobody out.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refusal from None
+        except OSError:
+            pass  # NFS and others cannot lock a directory: two processes at once are then the user's business
+        if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise refusal  # the other has just removed it
+        yield
     finally:
         os.close(descriptor)
 

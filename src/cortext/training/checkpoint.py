@@ -7,7 +7,6 @@ state records how long it was, and resuming cuts off what was written later and 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -24,7 +23,7 @@ import yaml
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import failed_writes, write_whole
+from cortext.files import alone_in, failed_writes, write_whole
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -70,27 +69,19 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """A context in which no other process trains here. Raises RunError where one does, or the path is no folder.
 
-        A directory that is still empty at the end is removed. The system drops the lock of a process that is killed;
-        a file system without locks keeps nobody out.
+        A directory that is still empty at the end is removed.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError("is a file; a directory is needed", where=self.path, fix="give another --out")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise RunError("another training is writing here", where=self.path, fix="give another --out") from None
-        except OSError:
-            pass  # NFS and others cannot lock a directory: two trainings at once are then the user's business
-        try:
-            yield
-        finally:
-            if not any(self.path.iterdir()):
-                self.path.rmdir()
-            os.close(descriptor)
+        busy = RunError("another training is writing here", where=self.path, fix="give another --out")
+        with alone_in(self.path, busy):
+            try:
+                yield
+            finally:
+                if not any(self.path.iterdir()):
+                    self.path.rmdir()
 
     def begin(self, config: TrainConfig, resume: bool) -> None:
         """Check that the run may start (or go on), and write its configuration. Raises RunError."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from cortext.cluster import Cluster
 from cortext.errors import RunError, first_line
-from cortext.processes import interrupts
+from cortext.processes import end_with_parent, interrupts, interrupts_held
 from cortext.tuning.trial import Outcome, Work, run_trial
 
 PATIENCE_S = 0.2
@@ -92,7 +92,7 @@ class Processes:
     def _new(self) -> tuple[Connection, Any]:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,))
-        with _interrupts_held():
+        with interrupts_held():
             process.start()
         theirs.close()
         return ours, process
@@ -144,20 +144,10 @@ def _interrupts_obeyed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """A context in which Ctrl-C waits. A process started there has it waiting until it says otherwise."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _work(connection: Connection) -> None:
     """What a process does. It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once."""
     os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     while True:
         try:
             job = connection.recv()
@@ -172,13 +162,6 @@ def _work(connection: Connection) -> None:
         except KeyboardInterrupt:  # before the work or after it
             outcome = Outcome("interrupted")
         connection.send(outcome)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 class RayTasks:
