@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,18 +86,16 @@ def test_a_cache_goes_to_another_process(cache: Path) -> None:
 
 def test_another_model_is_refused(cache: Path) -> None:
     assert len(TargetCache.open(cache, revision="a1b2c3", width=3)) == 2
-    with pytest.raises(
-        DataError, match=r"was made with some/model at revision a1b2c3, and the audio model is at revision f0"
-    ):
+    with pytest.raises(DataError, match=r"made with the audio LLM some/model at revision a1b2c3, and this one is f0"):
         TargetCache.open(cache, revision="f0")
-    with pytest.raises(DataError, match="has 3 numbers per frame, and the audio model has 1280; make one with"):
+    with pytest.raises(DataError, match="has 3 numbers per frame, and the audio LLM has 1280; make one with"):
         TargetCache.open(cache, width=1280)
 
 
-def test_origins_are_told_apart_by_revisions_and_not_by_names() -> None:
-    assert ORIGIN.same_as(replace(ORIGIN, audio_llm="moved/here", voice="elsewhere"))
-    for change in ({"revision": "x"}, {"voice_revision": "x"}, {"width": 4}, {"frame_ms": 80.0}):
-        assert not ORIGIN.same_as(replace(ORIGIN, **change))
+def test_another_voice_is_refused(cache: Path) -> None:
+    TargetCache.open(cache).check("give another", "a1b2c3", "1")
+    with pytest.raises(DataError, match=r"made with the voice formant at revision 1, and this one is 2; give another$"):
+        TargetCache.open(cache).check("give another", "a1b2c3", "2")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -157,6 +158,12 @@ class AudioLLM:
         return float(1000 * samples / self.sample_rate / n_frames)
 
     @property
+    def window(self) -> int | None:
+        """The most positions that the language model knows, where it says so."""
+        found = getattr(self.network.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return int(found) if found else None
+
+    @property
     def body(self) -> Any:
         """The network without its output layer."""
         return self.network.model
@@ -267,11 +274,19 @@ class AudioLLM:
         return found
 
     def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
-        """What the language model gives for the last S of the positions that the mask has (see transformers)."""
+        """What the language model gives for the last S of the positions that the mask has (see transformers).
+
+        Raises DataError for more positions than the model knows.
+        """
+        if self.window is not None and mask_BS.shape[1] > self.window:
+            what = f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model knows {self.window}"
+            raise DataError(what, where=self.name, fix="leave long trials out, or use another model")
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
-        return self.language_model(
-            inputs_embeds=embeds_BSH.to(self.dtype), attention_mask=mask_BS.long(), position_ids=positions_BS, **more
-        )
+        # with a cache each layer and each length would be compiled by itself
+        with torch.compiler.set_stance("force_eager") if more.get("use_cache") else nullcontext():
+            return self.language_model(
+                inputs_embeds=embeds_BSH.to(self.dtype), attention_mask=mask_BS.long(), position_ids=positions_BS, **more
+            )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The output layer: [..., H] -> [..., V]."""
@@ -308,13 +323,11 @@ class AudioLLM:
             layer._compiled_call_impl = None
         if not compile:
             return
-        for layer in self._layers:
-            layer.compile(dynamic=True)
         try:
-            with torch.no_grad():
-                self.hidden(
-                    torch.zeros(2, 5, self.text_width, device=self.device), torch.ones(2, 5, device=self.device)
-                )
+            with torch.no_grad(), quiet(need("transformers", "speechllm")):
+                for layer in self._layers:
+                    layer.compile(dynamic=True)
+                self.hidden(torch.zeros(2, 5, self.text_width, device=self.device), torch.ones(2, 5, device=self.device))
         except Exception as error:  # the compiler raises what it happens to
             self.use(compile=False)
             self.notes.append(f"torch.compile does not work here and is left out ({first_line(error)})")

@@ -22,7 +22,6 @@ from cortext.models.storage import write_tensors
 FORMAT, VERSION = "cortext audio targets", "1"
 MAKE = "make one with `cortext speech-llm cache`"
 AGAIN = "copy it again, or delete it and make it again"
-_TELLS = ("revision", "voice_revision", "width", "frame_ms")
 _DIGITS, _SHOWN = 8, 12
 
 
@@ -52,14 +51,6 @@ class Origin:
         """That of a file. Raises KeyError or ValueError where it says none."""
         found = {field.name: metadata[field.name] for field in fields(cls)}
         return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
-
-    def same_as(self, other: Origin) -> bool:
-        """Whether targets of both can stand in one file. Names do not count: directories are moved."""
-        return all(getattr(self, name) == getattr(other, name) for name in _TELLS)
-
-    def __str__(self) -> str:
-        model, voice = self.revision[:_SHOWN], self.voice_revision[:_SHOWN]
-        return f"{self.audio_llm} at revision {model} and the voice {self.voice} at {voice}"
 
 
 def spoken(text: str) -> str:
@@ -125,15 +116,21 @@ class TargetCache:
         Raises DataError also where it was made with another.
         """
         cache, fix = cls(path), f"{MAKE} for this model, or train with the one that it was made with"
-        origin = cache.origin
-        if revision is not None and revision != origin.revision:
-            made, wanted = (one[:_SHOWN] for one in (origin.revision, revision))
-            what = f"was made with {origin.audio_llm} at revision {made}, and the audio model is at revision {wanted}"
-            raise DataError(what, where=cache.path, fix=fix)
-        if width is not None and width != origin.width:
-            what = f"has {origin.width} numbers per frame, and the audio model has {width}"
+        cache.check(fix, revision=revision)
+        if width is not None and width != cache.origin.width:
+            what = f"has {cache.origin.width} numbers per frame, and the audio LLM has {width}"
             raise DataError(what, where=cache.path, fix=fix)
         return cache
+
+    def check(self, fix: str, revision: str | None = None, voice_revision: str | None = None) -> None:
+        """Raise DataError where it was made with another audio LLM or voice. Their names do not count: models move."""
+        for kind, name, made, wanted in (
+            ("audio LLM", self.origin.audio_llm, self.origin.revision, revision),
+            ("voice", self.origin.voice, self.origin.voice_revision, voice_revision),
+        ):
+            if wanted is not None and wanted != made:
+                what = f"was made with the {kind} {name} at revision {made[:_SHOWN]}, and this one is {wanted[:_SHOWN]}"
+                raise DataError(what, where=self.path, fix=fix)
 
     def __len__(self) -> int:
         return len(self._n_frames)
@@ -181,6 +178,11 @@ class TargetCache:
                 )
             self._sound.add(key)
         return target_NA
+
+    def verify(self) -> None:
+        """Read all of it. Raises DataError for a target that is damaged."""
+        for key in self._n_frames:
+            self.target(key)
 
     def keys(self) -> list[str]:
         """`text_key` of every sentence in it, ascending."""

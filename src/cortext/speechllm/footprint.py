@@ -6,6 +6,7 @@ a mask, a gated MLP), and what LoRA keeps as peft has it; other language models 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from cortext.errors import ConfigError
@@ -154,52 +155,67 @@ class LanguageWork:
 
     def training_parts(self) -> dict[str, int]:
         """Bytes beside weights and encoder."""
-        facts, load, tokens = self.facts, self.load, self.n_trials * self.n_positions
-        each, lora = load.number_bytes, self.speech.lora
-        layer = tokens * layer_kept(facts, lora, self.n_positions, load)
-        kept = facts.layers * layer
-        if self.speech.gradient_checkpointing:  # what goes into each layer; one at a time is computed again
-            kept = facts.layers * tokens * each * facts.text_width + layer
-        ends = tokens * (3 * each + 4) * facts.text_width  # embeddings, and the last norm
-        backward = tokens * facts.feed_forward_width * (3 * each + (8 if lora else 0))
-        logits = self.n_trials * load.answer_tokens * facts.vocab_size
+        facts, each = self.facts, self.load.number_bytes
+        gradients = 3 * each + (8 if self.speech.lora else 0)
+        logits = self.n_trials * self.load.answer_tokens * facts.vocab_size
         return {
-            "kept of the language model": int(kept + ends),
-            "gradients of a layer at work": backward,
+            "kept of the language model": self.kept(),
+            "gradients of a layer at work": self.n_trials * self.n_positions * facts.feed_forward_width * gradients,
             "logits of the answers": (LOGIT_BYTES + each - 2) * logits,
         }
 
+    def kept(self, dropped_bytes: int = 1) -> int:
+        """Bytes that autograd keeps; see `layer_kept`."""
+        facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
+        layer = layer_kept(facts, self.speech.lora, self.n_positions, self.load, dropped_bytes)
+        kept = facts.layers * layer
+        if self.speech.gradient_checkpointing:  # what goes into each layer; one at a time is computed again
+            kept = facts.layers * each * width + layer
+        ends = 4 * width + 4 + 2 * each * facts.head_width  # the last norm; sines and cosines of positions
+        return int(self.n_trials * self.n_positions * (kept + ends))
+
     def generation_parts(self) -> dict[str, int]:
-        """Bytes beside weights, with every trial's sentences written at once."""
-        facts, each, rows = self.facts, self.load.number_bytes, self.n_trials * self.speech.generation.beams
-        n_most = self.n_prompt + self.speech.generation.max_length
-        cache = rows * n_most * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        """Bytes beside weights, with every trial's sentences written at once: at the prompts, or with the last token."""
+        facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
+        position = self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
         layer = 3 * facts.feed_forward_width + 6 * facts.text_width
-        return {
+        at_prompts = {
+            "keys and values": self.n_prompt * position,
+            "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
+            "logits of the hypotheses": logits,
+        }
+        cache = options.beams * (self.n_prompt + options.max_length) * position
+        at_end = {
             "keys and values": cache,
             "keys and values of a layer in a new order": cache // facts.layers,
-            "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
-            "logits of the hypotheses": (SEARCH_BYTES + each - 2) * rows * facts.vocab_size,
+            "logits of the hypotheses": options.beams * logits,
         }
+        return max(at_prompts, at_end, key=lambda parts: sum(parts.values()))
 
     def training_flops(self) -> float:
         """Of one forward and backward pass: frozen weights have no gradients, but what goes into them has."""
-        facts, tokens, sizes = self.facts, self.n_trials * self.n_positions, matrices(self.facts)
+        facts, lora, sizes = self.facts, self.speech.lora, matrices(self.facts)
         products = 2 * sum(a * b for a, b in sizes.values())
         attention = 4 * self.n_positions * facts.heads * facts.head_width
-        added = 2 * lora_parameters(self.speech.lora, facts) / facts.layers
-        again = 1 if self.speech.gradient_checkpointing else 0
-        # Backward, attention computes its weights a second time: five products for two.
-        layer = (2 + again) * products + (3.5 + again) * attention + (3 + again) * added
-        head = 2 * 2 * facts.text_width * facts.vocab_size * self.n_trials * self.load.answer_tokens
-        project = 2 * 2 * facts.audio_width * facts.text_width * self.n_trials * self.n_patches
-        return float(tokens * facts.layers * layer + head + project)
+        added = 2 * lora_parameters(lora, facts) / facts.layers
+        # Backward, attention's weights are computed a second time: five products for two.
+        layer = 2 * products + 3.5 * attention + 3 * added
+        if self.speech.gradient_checkpointing:  # all again, up to what is kept last
+            layer += products + attention + added
+            layer -= 0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
+        head = 4 * facts.text_width * facts.vocab_size * self.load.answer_tokens
+        project = 4 * facts.audio_width * facts.text_width * self.n_patches
+        return float(self.n_trials * (self.n_positions * facts.layers * layer + head + project))
 
     def generation_flops(self) -> float:
         """Of all sentences, as long as may be."""
         facts, options = self.facts, self.speech.generation
-        written = self.n_trials * options.beams * options.max_length
-        tokens = self.n_trials * self.n_prompt + written
-        attention = 4 * facts.heads * facts.head_width * (self.n_prompt + options.max_length)
-        layer = 2 * sum(a * b for a, b in matrices(facts).values()) + attention
-        return float(tokens * facts.layers * layer + 2 * written * facts.text_width * facts.vocab_size)
+        products = 2 * sum(a * b for a, b in matrices(facts).values())
+        attention = 4 * facts.heads * facts.head_width  # for each position before
+        written = options.beams * (options.max_length - 1)  # the first token is that of the prompt
+        layer = self.n_prompt * (products + attention * self.n_prompt)
+        layer += written * (products + attention * (self.n_prompt + options.max_length / 2))
+        head = 2 * facts.text_width * facts.vocab_size * (1 + written)
+        project = 2 * facts.audio_width * facts.text_width * self.n_patches
+        return float(self.n_trials * (facts.layers * layer + head + project))

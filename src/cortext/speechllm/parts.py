@@ -14,6 +14,7 @@ from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import quiet, read_config
 from cortext.decoding.llm.model import DIGEST_BYTES
 from cortext.errors import LanguageModelError
+from cortext.extras import need
 
 KIND = "audio LLM"
 PARTS = ("audio_tower", "multi_modal_projector", "language_model")
@@ -124,6 +125,11 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
             fix = "save the processor (feature extractor and tokenizer) beside the model"
             raise LanguageModelError("has no feature extractor for waves", where=name, fix=fix)
         return processor
+
+
+def revision_there(name: str | Path) -> str:
+    """That of a model by its name, without its weights being loaded. Raises LanguageModelError."""
+    return revision_of(str(name), read_audio_config(need("transformers", "speechllm"), str(name)))
 
 
 def revision_of(name: str, config: Any) -> str:
