@@ -32,6 +32,7 @@ from cortext.cli import (
     replay,
     report,
     serve,
+    speech_llm,
     tune,
 )
 from cortext.errors import CortextError
@@ -75,6 +76,7 @@ for module in (
     finetune,
     lm_server,
     tune,
+    speech_llm,
     serve,
     bench,
     brand_node,

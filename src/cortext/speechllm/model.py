@@ -123,7 +123,8 @@ class SpeechLLM(AcousticModel):
         max_length:   most tokens of a sentence; by default that of `options`
         nbest:        sentences for each trial; at least so many beams are kept
         options:      by default the configuration's
-        Scores are natural log-probabilities of a sentence with its end, given the recording. Words have no times: the
+        `llm_score` is the natural log-probability of a sentence with its end, given the recording, and `score` that over
+        its number of tokens to the power of the length penalty, by which sentences are ranked. Words have no times: the
         language model gives none. A trial gets the same sentences alone and among others.
         """
         options = options or self.network.speech.generation
@@ -156,13 +157,13 @@ class SpeechLLM(AcousticModel):
                 length_penalty=options.length_penalty,
                 nbest=nbest,
             )
-        return [NBest(_hypothesis(candidate) for candidate in candidates) for candidates in found]
+        return [NBest(_hypothesis(each, options.length_penalty) for each in candidates) for candidates in found]
 
 
-def _hypothesis(candidate: Candidate) -> Hypothesis:
-    """A sentence of the language model: its score is all that is known of it."""
-    nothing = float("nan")
-    return Hypothesis(candidate.text, candidate.log_prob, nothing, nothing, llm_score=candidate.log_prob)
+def _hypothesis(candidate: Candidate, length_penalty: float) -> Hypothesis:
+    """A sentence of the language model: what it is ranked by, and its probability, are all that is known of it."""
+    nothing, score = float("nan"), candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
+    return Hypothesis(candidate.text, score, nothing, nothing, llm_score=candidate.log_prob)
 
 
 def _parts(model: AcousticModel) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""The verbs of the speech LLM: its group, and train, evaluate, decode."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cortext.cli import speech_llm_assemble, speech_llm_cache, speech_llm_memory
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    SKIP_BAD,
+    print_json,
+    print_left_out,
+    print_metrics,
+    progress_bar,
+)
+from cortext.plugins import load_plugins
+
+speech_llm = typer.Typer(help="Neural activity read by an audio language model.", rich_markup_mode=None)
+
+Run = Annotated[Path, typer.Argument(help="Run directory of a speech LLM.")]
+Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
+AudioLlm = Annotated[
+    str | None, typer.Option(help="Where the audio language model is now, if not where it was in training.")
+]
+Beams = Annotated[int | None, typer.Option(min=1, help="Beginnings kept beside each other; the run's without it.")]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="Most tokens of a sentence; the run's without it.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(help="Compare by log-probability / length ** this; the run's without it.")
+]
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add this file's verbs, and the others of the group, to the command line."""
+    for module in (speech_llm_assemble, speech_llm_cache):
+        module.add_verbs(speech_llm)
+    for verb in (train, evaluate, decode):
+        speech_llm.command()(verb)
+    speech_llm_memory.add_verbs(speech_llm)
+    app.add_typer(speech_llm, name="speech-llm")
+
+
+def train(
+    config: Annotated[str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best.")],
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    cache: Annotated[Path | None, typer.Option(help="File of `cortext speech-llm cache`, for the alignment.")] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Run whose weights to start from: of `cortext train`, or a speech LLM's.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    skip_bad: bool = SKIP_BAD,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda or cuda:N.")] = "cpu",
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Train a brain encoder that an audio language model reads, on several GPUs where torchrun starts it.
+
+    Example: cortext speech-llm train --config speech_llm --data runs/packed --cache runs/speech.safetensors
+    --out runs/speech --device cuda
+    """
+    from cortext.speechllm.stages import train_speech_llm
+    from cortext.training.callbacks import First
+
+    load_plugins(plugins)
+    first = First()
+    summary = train_speech_llm(
+        config,
+        data,
+        out,
+        overrides=overrides,
+        cache=cache,
+        init_from=init_from,
+        resume=resume,
+        skip_bad=skip_bad,
+        device=device,
+        callbacks=[first],
+    )
+    if not first.here:
+        return
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+        return
+    typer.echo(summary)
+    print_left_out(summary.skipped)
+
+
+def evaluate(
+    run: Run,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    audio_llm: AudioLlm = None,
+    beams: Beams = None,
+    max_length: MaxLength = None,
+    length_penalty: LengthPenalty = None,
+    nbest: Annotated[int, typer.Option(min=1, help="Sentences kept for each trial.")] = 10,
+    description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
+    as_json: bool = JSON,
+) -> None:
+    """Let the language model write every sentence of a split, measure WER, and write n-best lists and a report.
+
+    Example: cortext speech-llm evaluate runs/speech --data runs/packed --out runs/speech-eval
+    """
+    from cortext.speechllm.evaluate import evaluate as evaluated
+
+    load_plugins(plugins)
+    with progress_bar("writing") as progress:
+        metrics = evaluated(
+            run,
+            data,
+            split,
+            out,
+            audio_llm=audio_llm,
+            generation=_generation(beams, max_length, length_penalty),
+            nbest=nbest,
+            device=device,
+            skip_bad=skip_bad,
+            description=description,
+            progress=progress,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(metrics))
+        return
+    print_metrics(metrics)
+    typer.echo(f"report: {out / 'report.html'}")
+
+
+def decode(
+    run: Run,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="CSV file to write, as the competition takes it.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    audio_llm: AudioLlm = None,
+    beams: Beams = None,
+    max_length: MaxLength = None,
+    length_penalty: LengthPenalty = None,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
+    as_json: bool = JSON,
+) -> None:
+    """Write the language model's sentences of a split to a CSV file, `id,text`.
+
+    Example: cortext speech-llm decode runs/speech --data runs/packed --out runs/predictions.csv
+    """
+    from cortext.data.checks import Problem
+    from cortext.speechllm.evaluate import decode as decoded
+
+    load_plugins(plugins)
+    left_out: list[Problem] = []
+    with progress_bar("writing") as progress:
+        texts = decoded(
+            run,
+            data,
+            split,
+            out,
+            audio_llm=audio_llm,
+            generation=_generation(beams, max_length, length_penalty),
+            device=device,
+            skip_bad=left_out if skip_bad else False,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"sentences": texts, "out": str(out), "skipped": [problem.to_json() for problem in left_out]})
+        return
+    typer.echo(f"{out}: {len(texts)} sentences")
+    print_left_out(left_out)
+
+
+def _generation(beams: int | None, max_length: int | None, length_penalty: float | None) -> dict[str, Any]:
+    """The options that are given."""
+    given = {"beams": beams, "max_length": max_length, "length_penalty": length_penalty}
+    return {name: value for name, value in given.items() if value is not None}
