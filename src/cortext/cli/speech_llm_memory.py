@@ -74,6 +74,7 @@ def _print(planned: Planned, gpu: GPU, share: float) -> None:
         hours = found.training_hours(planned.n_batches, gpu, share)
         typer.echo(
             f"{planned.n_batches:,} batches of the language model at {share:.0%} of the peak of an {gpu.name}: about "
-            f"{hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch), the encoder aside; estimated, not measured"
+            f"{hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch), and the encoder's time; estimated, not "
+            "measured"
         )
     typer.echo(planned.problem or f"fits into {gpu.memory_bytes / 1e9:.0f} GB")

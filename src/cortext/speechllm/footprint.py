@@ -155,12 +155,15 @@ class LanguageWork:
 
     def training_parts(self) -> dict[str, int]:
         """Bytes beside weights and encoder."""
-        facts, each = self.facts, self.load.number_bytes
-        gradients = 3 * each + (8 if self.speech.lora else 0)
+        facts, each, lora = self.facts, self.load.number_bytes, self.speech.lora
+        gradients = 3 * each * facts.feed_forward_width
+        if lora is not None:  # peft computes with float32 what goes into it, and drops of that
+            widest = max(matrices(facts)[name][0] for name in lora.modules)
+            gradients += (8 if lora.dropout else 4) * widest
         logits = self.n_trials * self.load.answer_tokens * facts.vocab_size
         return {
             "kept of the language model": self.kept(),
-            "gradients of a layer at work": self.n_trials * self.n_positions * facts.feed_forward_width * gradients,
+            "gradients of a layer at work": self.n_trials * self.n_positions * gradients,
             "logits of the answers": (LOGIT_BYTES + each - 2) * logits,
         }
 
@@ -175,7 +178,7 @@ class LanguageWork:
         return int(self.n_trials * self.n_positions * (kept + ends))
 
     def generation_parts(self) -> dict[str, int]:
-        """Bytes beside weights, with every trial's sentences written at once: at the prompts, or with the last token."""
+        """Bytes beside weights, with the sentences of all trials written at once: at the prompts or the last token."""
         facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
         position = self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
         logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
@@ -200,7 +203,7 @@ class LanguageWork:
         attention = 4 * self.n_positions * facts.heads * facts.head_width
         added = 2 * lora_parameters(lora, facts) / facts.layers
         # Backward, attention's weights are computed a second time: five products for two.
-        layer = 2 * products + 3.5 * attention + 3 * added
+        layer: float = 2 * products + 3.5 * attention + 3 * added
         if self.speech.gradient_checkpointing:  # all again, up to what is kept last
             layer += products + attention + added
             layer -= 0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
@@ -214,7 +217,7 @@ class LanguageWork:
         products = 2 * sum(a * b for a, b in matrices(facts).values())
         attention = 4 * facts.heads * facts.head_width  # for each position before
         written = options.beams * (options.max_length - 1)  # the first token is that of the prompt
-        layer = self.n_prompt * (products + attention * self.n_prompt)
+        layer: float = self.n_prompt * (products + attention * self.n_prompt)
         layer += written * (products + attention * (self.n_prompt + options.max_length / 2))
         head = 2 * facts.text_width * facts.vocab_size * (1 + written)
         project = 2 * facts.audio_width * facts.text_width * self.n_patches
