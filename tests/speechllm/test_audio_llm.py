@@ -211,6 +211,93 @@ def test_checkpointing_keeps_less_and_gives_the_same_gradients(tiny_audio_llm: P
     assert gradients(llm, added)[1] == kept
 
 
+def test_compiled_layers_reckon_the_same_or_say_why_they_are_not_compiled(
+    tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = fresh(tiny_audio_llm)
+    expected = llm.hidden(*embeds_mask(llm))
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler\nwas looked for")
+
+    layer = type(llm.language_model.layers[0])
+    monkeypatch.setattr(layer, "compile", lambda each, **_: setattr(each, "_compiled_call_impl", fails))
+    llm.use(compile=True)
+    assert llm.notes == ["torch.compile does not work here and is left out (no compiler)"]
+    torch.testing.assert_close(llm.hidden(*embeds_mask(llm)), expected)
+
+
+@pytest.mark.slow
+def test_compiled_layers_learn_the_same(tiny_audio_llm: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    llm = fresh(tiny_audio_llm)
+    added = llm.add_lora(LoRAConfig(dropout=0.0))
+    torch.manual_seed(3)
+    for weight in added.values():
+        torch.nn.init.normal_(weight, std=0.1)
+    plain, kept = gradients(llm, added)
+    written = llm.hidden(*embeds_mask(llm)).detach()
+    llm.use(compile=True)
+    assert llm.notes == []
+    assert all(weight.grad is None for weight in added.values())
+    compiled, kept_compiled = gradients(llm, added)
+    torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
+    assert kept_compiled < kept
+    llm.checkpointing(True)
+    both, kept_both = gradients(llm, added)
+    torch.testing.assert_close(both, plain, rtol=1e-3, atol=1e-4)
+    assert kept_both < kept_compiled
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs == 1  # one for both layers, and for all lengths
+    with torch.no_grad():
+        torch.testing.assert_close(llm.hidden(*embeds_mask(llm)), written)
+    assert counters["stats"]["unique_graphs"] == graphs
+    llm.use(compile=False)
+    assert all(layer._compiled_call_impl is None for layer in llm.language_model.layers)
+
+
+# models made the same way
+
+
+def as_aero(folder: Path, out: Path) -> Path:
+    """The tiny model as Aero-1-Audio is published: its own model type, some weights by other names, a tied output."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, out)
+    names = {"multi_modal_projector": "audio_modal_projector"}
+    weights = load_file(out / "model.safetensors")
+    renamed = {name.replace(*next(iter(names.items()))): weight for name, weight in weights.items()}
+    del renamed["language_model.lm_head.weight"]
+    save_file(renamed, out / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((out / "config.json").read_text())
+    config |= {"model_type": "aero", "architectures": ["AeroForConditionalGeneration"]}
+    config["text_config"]["tie_word_embeddings"] = True
+    config["auto_map"] = {"AutoConfig": "configuration_aero.AeroConfig"}
+    (out / "config.json").write_text(json.dumps(config))
+    processor = json.loads((out / "processor_config.json").read_text())
+    (out / "preprocessor_config.json").write_text(json.dumps(processor["feature_extractor"]))
+    (out / "processor_config.json").write_text(
+        json.dumps({"processor_class": "AeroProcessor", "auto_map": {"AutoProcessor": "processing_aero.AeroProcessor"}})
+    )
+    return out
+
+
+def test_aero_is_read_by_the_library_classes(tiny_audio_llm: Path, tmp_path: Path, llm: AudioLLM) -> None:
+    aero = AudioLLM.load(as_aero(tiny_audio_llm, tmp_path / "aero"), device="cpu")
+    assert aero.facts == llm.facts
+    assert aero.prompt("write") == llm.prompt("write")
+    waves = [wave(1.0), wave(2.0, 1)]
+    for one, other in zip(aero.audio_features(waves), llm.audio_features(waves), strict=True):
+        torch.testing.assert_close(one, other)
+    frames_NA = llm.audio_features(waves)[0]
+    torch.testing.assert_close(aero.project(frames_NA), llm.project(frames_NA))
+    hidden = llm.hidden(*embeds_mask(llm))
+    torch.testing.assert_close(aero.hidden(*embeds_mask(llm)), hidden)
+    tied = hidden @ llm.network.get_input_embeddings().weight.T
+    torch.testing.assert_close(aero.logits(hidden), tied)
+
+
 # what cannot be loaded
 
 
@@ -255,6 +342,23 @@ def test_a_plain_language_model_is_no_audio_llm(tmp_path: Path) -> None:
     from tiny_llm import save_tiny_lm
 
     assert "is no audio LLM, but of the type llama" in refused(save_tiny_lm(tmp_path))
+
+
+def test_gated_weights_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+    from huggingface_hub.errors import GatedRepoError
+
+    def gated(*_: object, **__: object) -> None:
+        raise GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
+
+    monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", gated)
+    assert "the model is gated" in (line := refused("somebody/gated"))
+    assert "HF_TOKEN" in line
+
+
+def test_more_positions_than_the_model_knows_are_one_line(llm: AudioLLM) -> None:
+    with pytest.raises(DataError, match="1025 positions of prompt, brain and answer; the language model knows 1024"):
+        llm.hidden(torch.zeros(1, 1025, 32), torch.ones(1, 1025))
 
 
 def test_a_chat_template_without_audio_is_one_line(changed: Callable[..., Path]) -> None:

@@ -282,10 +282,13 @@ class AudioLLM:
             what = f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model knows {self.window}"
             raise DataError(what, where=self.name, fix="leave long trials out, or use another model")
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
-        # with a cache each layer and each length would be compiled by itself
-        with torch.compiler.set_stance("force_eager") if more.get("use_cache") else nullcontext():
+        # what is compiled is training: with a cache each layer and each length would be compiled by itself
+        with nullcontext() if torch.is_grad_enabled() else torch.compiler.set_stance("force_eager"):
             return self.language_model(
-                inputs_embeds=embeds_BSH.to(self.dtype), attention_mask=mask_BS.long(), position_ids=positions_BS, **more
+                inputs_embeds=embeds_BSH.to(self.dtype),
+                attention_mask=mask_BS.long(),
+                position_ids=positions_BS,
+                **more,
             )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -317,17 +320,20 @@ class AudioLLM:
     def use(self, compile: bool) -> None:
         """Whether the language model's layers are compiled; a note says so where that cannot be done here.
 
-        To be called after `add_lora` and `checkpointing`. The first batches then take longer.
+        To be called after `add_lora` and `checkpointing`; it takes a minute. Only what has gradients is compiled.
         """
         for layer in self._layers:
             layer._compiled_call_impl = None
         if not compile:
             return
         try:
-            with torch.no_grad(), quiet(need("transformers", "speechllm")):
+            with torch.enable_grad(), quiet(need("transformers", "speechllm")):
                 for layer in self._layers:
                     layer.compile(dynamic=True)
-                self.hidden(torch.zeros(2, 5, self.text_width, device=self.device), torch.ones(2, 5, device=self.device))
+                probe = torch.zeros(2, 5, self.text_width, device=self.device, requires_grad=True)
+                self.hidden(probe, torch.ones(2, 5, device=self.device)).sum().backward()  # type: ignore[no-untyped-call]
+            for weight in self.lora.values():
+                weight.grad = None
         except Exception as error:  # the compiler raises what it happens to
             self.use(compile=False)
             self.notes.append(f"torch.compile does not work here and is left out ({first_line(error)})")
