@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -161,8 +162,8 @@ class _Work:
 
     def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
         """Make the targets of all texts; whatever ends it before, what is done is saved."""
-        n_there, done = len(self.named) - len(texts), 0
-        with interrupts() as interrupted, closing(self._said(texts, workers)) as said:
+        n_all, done = len(self.named), len(self.named) - len(texts)
+        with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
             try:
                 while batch := list(islice(said, self.tower.windows)):
                     heard = self.tower.hear(*zip(*batch, strict=True))
@@ -171,19 +172,18 @@ class _Work:
                     self.unfinished.save(self.origin)
                     done += len(batch)
                     if progress is not None:
-                        progress(n_there + done, len(self.named))
+                        progress(done, n_all)
                     if interrupted.is_set():
-                        what = f"interrupted after {n_there + done} of {len(self.named)} sentences"
-                        raise Interrupted(what, where=self.unfinished.out, fix=GO_ON)
+                        raise self._interrupted(f" after {done} of {n_all} sentences")
                 self.unfinished.save(self.origin, now=True)
-            except BaseException as error:
+            except BaseException:
                 with suppress(RunError):  # a full disk, which may be the error itself
                     self.unfinished.save(self.origin, now=True)
-                if interrupted.is_set() and isinstance(error, RunError):  # whoever ends this ends its processes, too
-                    raise Interrupted("interrupted", where=self.unfinished.out, fix=GO_ON) from None
                 raise
 
-    def _said(self, texts: Sequence[str], workers: int) -> Generator[tuple[str, np.ndarray], None, None]:
+    def _said(
+        self, texts: Sequence[str], workers: int, interrupted: Event
+    ) -> Generator[tuple[str, np.ndarray], None, None]:
         """Each text with its wave. Raises TextError with where it comes from."""
         with closing(say_all(self.speaker, texts, workers)) as waves:
             for text in texts:
@@ -191,6 +191,13 @@ class _Work:
                     yield text, next(waves)
                 except TextError as error:
                     raise TextError(error.what, where=self.named[text], fix=error.fix) from error
+                except RunError:
+                    if interrupted.is_set():  # a scheduler's SIGTERM ends the processes that speak, too
+                        raise self._interrupted() from None
+                    raise
+
+    def _interrupted(self, when: str = "") -> Interrupted:
+        return Interrupted(f"interrupted{when}", where=self.unfinished.out, fix=GO_ON)
 
 
 def sentences_of_data(data: str | Path, *, skip_bad: bool = False, progress: Progress | None = None) -> dict[str, str]:
