@@ -47,7 +47,7 @@ from cortext.speechllm.sequence import answer_logits, teacher_forced
 
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"
 N_TRIALS, N_PATCHES, N_TOKENS = 6, 60, 10
-PEAK_TOLERANCE = 0.08
+PEAK_TOLERANCE = 0.06
 """Of the estimate of what is held at most, in a whole forward and backward pass or a whole search."""
 KEPT_TOLERANCE = 0.01
 """Of the estimate of what autograd keeps of the language model."""
@@ -80,6 +80,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_audio_llm(tmp_path_factory.mktemp("tiny"), text_width=64, audio_width=24)
 
 
+@pytest.fixture(scope="module")
+def deeper(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of Qwen2-Audio's proportions, a sixteenth as wide and an eighth as deep."""
+    config = transformers.Qwen2AudioConfig.from_pretrained(folder)
+    sizes = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4, vocab_size=2000)
+    text = config.text_config.to_dict() | sizes | dict(num_key_value_heads=4, layer_types=None)
+    config = transformers.Qwen2AudioConfig.from_dict(config.to_dict() | {"text_config": text})
+    target = tmp_path_factory.mktemp("deeper")
+    transformers.Qwen2AudioForConditionalGeneration(config).save_pretrained(target)
+    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(target)
+    return target
+
+
 @pytest.fixture(scope="module", params=[QWEN, AERO])
 def published(request: pytest.FixtureRequest):
     """Name, the library's own network of full size on the meta device, and its facts."""
@@ -89,12 +102,12 @@ def published(request: pytest.FixtureRequest):
 
 
 class Held(TorchDispatchMode):
-    """Counts the bytes of all storages that operations make and that are still there."""
+    """Counts the bytes of all storages that operations make and that are still there; a network's weights are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
         self.now = self.most = 0
-        self.known: set[int] = set()
+        self.known = {each.untyped_storage().data_ptr() for each in network.parameters()}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))
@@ -224,42 +237,41 @@ def test_what_is_kept_is_what_autograd_saves(folder: Path, lora, checkpointing):
             result = llm.hidden(embeds_BSH, mask_BS)
         saved.append(sum(tensor.untyped_storage().nbytes() for tensor in kept.values()))
         del result
-    expected = work.kept(CPU_DROPOUT_BYTES)
-    if checkpointing:  # the layer that is computed again is not there yet, and no layer's mask or position
-        layer = layer_kept(llm.facts, lora, work.n_positions, work.load, CPU_DROPOUT_BYTES)
-        expected -= int(N_TRIALS * work.n_positions * (layer + 2 * 2 * llm.facts.head_width))
-    assert saved[1] - saved[0] == pytest.approx(expected, rel=KEPT_TOLERANCE)
+    assert saved[1] - saved[0] == pytest.approx(work.kept(CPU_DROPOUT_BYTES), rel=KEPT_TOLERANCE)
 
 
 @each_checkpointing
 @pytest.mark.parametrize("lora", ["frozen", "lora", "lora without dropout"])
-def test_most_that_is_held_in_training_is_as_estimated(folder: Path, lora, checkpointing):
-    estimated, held = most_in_training(folder, LORAS[lora], checkpointing, bf16=True)
+def test_most_that_is_held_in_training_is_as_estimated(deeper: Path, lora, checkpointing):
+    estimated, held = most_in_training(deeper, LORAS[lora], checkpointing, bf16=True)
     assert estimated == pytest.approx(held, rel=PEAK_TOLERANCE)
 
 
 @each_lora
 @each_checkpointing
-@pytest.mark.parametrize(("bf16", "most"), [(True, 1.3), (False, 1.5)], ids=["bf16", "fp32"])
-def test_no_more_is_held_in_training_than_estimated(folder: Path, lora, checkpointing, bf16, most):
-    estimated, held = most_in_training(folder, lora, checkpointing, bf16)
-    assert 0.96 * held < estimated < most * held
+@pytest.mark.parametrize(("bf16", "most"), [(True, 1.15), (False, 1.4)], ids=["bf16", "fp32"])
+def test_no_more_is_held_in_training_than_estimated(deeper: Path, lora, checkpointing, bf16, most):
+    estimated, held = most_in_training(deeper, lora, checkpointing, bf16)
+    assert 0.98 * held < estimated < most * held
 
 
 def most_in_training(folder: Path, lora, checkpointing: bool, bf16: bool) -> tuple[int, int]:
+    """Bytes as estimated and as held."""
     llm, work = at_work(folder, lora, checkpointing, bf16)
-    with Held() as held:
+    with Held(llm.network) as held:
         token_loss(llm, bf16).backward()
     parts = work.training_parts() | {"kept of the language model": work.kept(CPU_DROPOUT_BYTES)}
+    if "a layer computed again" in parts:
+        parts["a layer computed again"] = work.layer_kept(CPU_DROPOUT_BYTES)
     return sum(parts.values()), held.most
 
 
-@pytest.mark.parametrize("beams", [1, 2, 4])
-def test_most_that_is_held_while_writing_is_as_estimated(folder: Path, beams):
-    llm, work = at_work(folder, beams=beams, max_length=20)
+@pytest.mark.parametrize("beams", [1, 4])
+def test_most_that_is_held_while_writing_is_as_estimated(deeper: Path, beams):
+    llm, work = at_work(deeper, beams=beams, max_length=20)
     write = sentences(llm, beams, 20)
     write()  # what is made once is made
-    with Held() as held:
+    with Held(llm.network) as held:
         write()
     assert sum(work.generation_parts().values()) == pytest.approx(held.most, rel=PEAK_TOLERANCE)
 

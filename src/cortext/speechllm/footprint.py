@@ -154,35 +154,45 @@ class LanguageWork:
         return self.n_prompt + self.load.answer_tokens - 1
 
     def training_parts(self) -> dict[str, int]:
-        """Bytes beside weights and encoder."""
-        facts, each, lora = self.facts, self.load.number_bytes, self.speech.lora
+        """Bytes beside weights and encoder: at the loss, or while a layer's gradients are computed."""
+        facts, each, tokens, lora = (
+            self.facts,
+            self.load.number_bytes,
+            self.n_trials * self.n_positions,
+            self.speech.lora,
+        )
         gradients = 3 * each * facts.feed_forward_width
         if lora is not None:  # peft computes with float32 what goes into it, and drops of that
             widest = max(matrices(facts)[name][0] for name in lora.modules)
             gradients += (8 if lora.dropout else 4) * widest
         logits = self.n_trials * self.load.answer_tokens * facts.vocab_size
-        return {
-            "kept of the language model": self.kept(),
-            "gradients of a layer at work": self.n_trials * self.n_positions * gradients,
-            "logits of the answers": (LOGIT_BYTES + each - 2) * logits,
-        }
+        kept = {"kept of the language model": self.kept()}
+        at_loss = kept | {"logits of the answers": (LOGIT_BYTES + each - 2) * logits}
+        at_layer = kept | {"gradients of a layer at work": tokens * gradients}
+        if self.speech.gradient_checkpointing:
+            at_layer["a layer computed again"] = self.layer_kept()
+        return max(at_loss, at_layer, key=lambda parts: sum(parts.values()))
+
+    def layer_kept(self, dropped_bytes: int = 1) -> int:
+        """Bytes that autograd keeps of a layer; see the function of that name."""
+        each = layer_kept(self.facts, self.speech.lora, self.n_positions, self.load, dropped_bytes)
+        return int(self.n_trials * self.n_positions * each)
 
     def kept(self, dropped_bytes: int = 1) -> int:
-        """Bytes that autograd keeps; see `layer_kept`."""
+        """Bytes that autograd keeps of the forward pass; with checkpointing what goes into each layer."""
         facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
-        layer = layer_kept(facts, self.speech.lora, self.n_positions, self.load, dropped_bytes)
-        kept = facts.layers * layer
-        if self.speech.gradient_checkpointing:  # what goes into each layer; one at a time is computed again
-            kept = facts.layers * each * width + layer
-        ends = 4 * width + 4 + 2 * each * facts.head_width  # the last norm; sines and cosines of positions
-        return int(self.n_trials * self.n_positions * (kept + ends))
+        tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
+        if self.speech.gradient_checkpointing:
+            return tokens * (facts.layers * each * width + last)
+        angles = 2 * each * facts.head_width  # sines and cosines of positions
+        return facts.layers * self.layer_kept(dropped_bytes) + tokens * (last + angles)
 
     def generation_parts(self) -> dict[str, int]:
         """Bytes beside weights, with the sentences of all trials written at once: at the prompts or the last token."""
         facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
         position = self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
         logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
-        layer = 3 * facts.feed_forward_width + 6 * facts.text_width
+        layer = max(3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width)  # the MLP, or attention
         at_prompts = {
             "keys and values": self.n_prompt * position,
             "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
@@ -191,7 +201,7 @@ class LanguageWork:
         cache = options.beams * (self.n_prompt + options.max_length) * position
         at_end = {
             "keys and values": cache,
-            "keys and values of a layer in a new order": cache // facts.layers,
+            "keys of a layer in a new order": cache // facts.layers // 2,
             "logits of the hypotheses": options.beams * logits,
         }
         return max(at_prompts, at_end, key=lambda parts: sum(parts.values()))
