@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import AUDIO, TEXT_END, TURN_END
+from tiny import AUDIO, TEXT_END, TURN_END, save_tiny_audio_llm
 
 from cortext.errors import CortextError, DataError, LanguageModelError
 from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.chat import Chat
 from cortext.speechllm.config import LoRAConfig
 
 
@@ -283,6 +284,16 @@ def as_aero(folder: Path, out: Path) -> Path:
     return out
 
 
+def test_aero_without_a_template_is_asked_in_chatml(tiny_audio_llm: Path, tmp_path: Path) -> None:
+    folder = as_aero(tiny_audio_llm, tmp_path / "aero")
+    (folder / "chat_template.jinja").unlink()
+    before, after = (llm := fresh(folder)).prompt("write")
+    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    assert llm.tokenizer.decode(before) == system + "<|im_start|>user\n"
+    assert llm.tokenizer.decode(after) == "\nwrite<|im_end|>\n<|im_start|>assistant\n"
+    assert llm.ends[0] == llm.tokenizer.convert_tokens_to_ids(TURN_END)
+
+
 def test_aero_is_read_by_the_library_classes(tiny_audio_llm: Path, tmp_path: Path, llm: AudioLLM) -> None:
     aero = AudioLLM.load(as_aero(tiny_audio_llm, tmp_path / "aero"), device="cpu")
     assert aero.facts == llm.facts
@@ -367,6 +378,19 @@ def test_a_chat_template_without_audio_is_one_line(changed: Callable[..., Path])
     assert "puts 0 audio markers <|AUDIO|>" in refused(folder)
 
 
+def test_a_model_without_a_chat_template_is_one_line(llm: AudioLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm.processor, "chat_template", None)
+    with pytest.raises(LanguageModelError, match="has no chat template; give a model that was trained on chats"):
+        Chat(llm.name, llm.processor, llm.network.config)
+
+
+def test_a_model_that_cannot_end_an_answer_is_one_line(changed: Callable[..., Path]) -> None:
+    folder = changed("tokenizer_config.json", eos_token=None)
+    changed("generation_config.json", eos_token_id=None)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}<|AUDIO|>{% endfor %}")
+    assert "has no token that ends an answer" in refused(folder)
+
+
 def test_a_tokenizer_without_the_audio_marker_is_one_line(changed: Callable[..., Path]) -> None:
     assert "has no audio marker: <|AUDIO|> is not token 7" in refused(changed("config.json", audio_token_index=7))
 
@@ -389,24 +413,44 @@ def test_weights_of_another_shape_and_lacking_ones_are_one_line(changed: Callabl
         fresh(folder)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_too_little_memory_is_told_before_the_weights_are_read(
-    tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_parameters
-    monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: needed - 1)
-    with pytest.raises(
-        LanguageModelError, match=r"not enough memory to load the model: on a CPU its weights take 0\.0 GB"
-    ):
-        fresh(tiny_audio_llm)
-    monkeypatch.setattr("cortext.decoding.llm.room.free_bytes", lambda: needed)
-    fresh(tiny_audio_llm)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.device_named", lambda name: torch.device(device))
+    for free in ("free_bytes", "free_gpu_bytes"):
+        monkeypatch.setattr(f"cortext.speechllm.audio_llm.{free}", lambda *_: needed - 1)
+    words = f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB free; use quantize"
+    with pytest.raises(LanguageModelError, match=words):
+        AudioLLM.load(tiny_audio_llm)
+    if device == "cpu":
+        monkeypatch.setattr("cortext.speechllm.audio_llm.free_bytes", lambda: needed)
+        AudioLLM.load(tiny_audio_llm)
 
 
-def test_quantised_weights_need_a_library_and_a_gpu(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantised_weights_need_a_library(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "4bit weights need bitsandbytes, which is not installed; pip install" in refused(
         tiny_audio_llm, quantize="4bit"
     )
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    assert "8bit weights need a GPU" in refused(tiny_audio_llm, quantize="8bit")
     assert "'2bit'" in refused(tiny_audio_llm, quantize="2bit")
+
+
+@pytest.mark.parametrize(("quantize", "alike"), [("8bit", 0.98), ("4bit", 0.6)])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(tmp_path: Path, quantize: str, alike: float) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    folder = save_tiny_audio_llm(tmp_path, text_width=128)  # blocks of weights are quantised together
+    llm, plain = AudioLLM.load(folder, device="cpu", quantize=quantize), fresh(folder)
+    kinds = (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
+    quantised = {name for name, each in llm.network.named_modules() if isinstance(each, kinds)}
+    assert len(quantised) == 2 * 7
+    assert all(name.startswith("model.language_model.layers.") for name in quantised)
+    added = llm.add_lora(LoRAConfig())
+    found, expected = llm.hidden(*embeds_mask(llm)), plain.hidden(*embeds_mask(llm))
+    assert torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), 0) > alike
+    llm.checkpointing(True)
+    gradient = gradients(llm, added)[0]
+    assert gradient["input"].abs().sum() > 0
+    assert all(each.abs().sum() > 0 for name, each in gradient.items() if name.endswith("lora_B"))

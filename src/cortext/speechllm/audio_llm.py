@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import check_complete, device_named, quiet
-from cortext.decoding.llm.room import check_fits
+from cortext.decoding.llm.room import free_bytes, free_gpu_bytes
 from cortext.errors import DataError, LanguageModelError, first_line
 from cortext.extras import need
 from cortext.speechllm.chat import Chat
@@ -68,21 +68,20 @@ class AudioLLM:
         """The audio LLM of a directory or, by its name there, of the Hugging Face Hub; only safetensors are read.
 
         device:   `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one
-        quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes, on a GPU
+        quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes
         bf16:     whether weights are bfloat16 or float32; by default as they are stored on a GPU, float32 on a CPU
 
         Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers, name = need("transformers", "speechllm"), str(name)
         where = device_named(device)
-        _check_quantizable(quantize, where)
+        _check_quantizable(quantize)
         config = read_audio_config(transformers, name)
-        outline, facts = read_outline(transformers, config, name)
+        facts = read_outline(transformers, config, name)[1]
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
-        if where.type == "cpu":
-            check_fits(outline, name)
         kinds = _kinds(transformers, where, quantize, bf16)
+        _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, name)
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
             network, told = transformers.AutoModelForMultimodalLM.from_pretrained(
                 name,
@@ -349,7 +348,7 @@ class _Heard(Exception):
     """Ends a forward pass once the tower was heard."""
 
 
-def _check_quantizable(quantize: str | None, device: torch.device) -> None:
+def _check_quantizable(quantize: str | None) -> None:
     from importlib.util import find_spec
 
     if quantize is None:
@@ -359,8 +358,22 @@ def _check_quantizable(quantize: str | None, device: torch.device) -> None:
     if find_spec("bitsandbytes") is None:
         fix = "pip install bitsandbytes, or load the model without quantize"
         raise LanguageModelError(f"{quantize} weights need bitsandbytes, which is not installed", fix=fix)
-    if device.type == "cpu":
-        raise LanguageModelError(f"{quantize} weights need a GPU", fix="load the model without quantize, or on cuda")
+
+
+def _check_room(facts: AudioFacts, device: torch.device, dtype: Any, quantize: str | None, name: str) -> None:
+    """Raise LanguageModelError where the free memory is less than the weights take."""
+    from cortext.speechllm.footprint import Load, frozen_bytes
+
+    needed = frozen_bytes(facts, Load(bf16=dtype != torch.float32), quantize)
+    free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
+    if free is not None and needed > free:
+        less = "a smaller model" if quantize else "quantize: 4bit, a smaller model"
+        raise LanguageModelError(
+            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and {device} has "
+            f"{free / 1e9:.1f} GB free",
+            where=name,
+            fix=f"use {less} or another device",
+        )
 
 
 def _kinds(transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None) -> dict[str, Any]:
@@ -370,7 +383,7 @@ def _kinds(transformers: Any, device: torch.device, quantize: str | None, bf16: 
     if device.type == "cuda":
         kinds["device_map"] = {"": str(device)}
     if quantize:
-        kept = ["audio_tower", "multi_modal_projector", "lm_head"]
+        kept = ["model.audio_tower", "model.multi_modal_projector", "lm_head"]
         low: dict[str, Any] = {"load_in_8bit": True}
         if quantize == "4bit":
             low = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)

@@ -74,7 +74,7 @@ class Chat:
 
     def _render(self, conversation: list[dict[str, Any]], asks: bool) -> str:
         with quiet(need("transformers", "speechllm")), explained(self.name, "its chat template cannot be used"):
-            if not self.processor.chat_template and not self.tokenizer.chat_template:
+            if not self.processor.chat_template:
                 fix = "give a model that was trained on chats, such as an -Instruct"
                 raise LanguageModelError("has no chat template", where=self.name, fix=fix)
             text: str = self.processor.apply_chat_template(conversation, add_generation_prompt=asks, tokenize=False)

@@ -21,6 +21,15 @@ PARTS = ("audio_tower", "multi_modal_projector", "language_model")
 AERO = "aero"
 """Model type of Aero-1-Audio: Qwen2-Audio's parts, some by other names."""
 
+_AERO_CHAT = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+    "{% for each in messages %}<|im_start|>{{ each['role'] }}\n"
+    "{% if each['content'] is string %}{{ each['content'] }}{% else %}{% for part in each['content'] %}"
+    "{% if part['type'] == 'audio' %}<|AUDIO|>\n{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Of Aero where no file has one: ChatML, the audio without marks around it."""
+
 
 @dataclass(frozen=True)
 class AudioFacts:
@@ -119,7 +128,9 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
         if getattr(config, "written_as", None) == AERO:
             ears = transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-            return transformers.Qwen2AudioProcessor(ears, tokenizer, chat_template=tokenizer.chat_template)
+            written, _ = transformers.Qwen2AudioProcessor.get_processor_dict(name)
+            template = written.get("chat_template") or tokenizer.chat_template or _AERO_CHAT
+            return transformers.Qwen2AudioProcessor(ears, tokenizer, chat_template=template)
         processor = transformers.AutoProcessor.from_pretrained(name, trust_remote_code=False)
         if not hasattr(getattr(processor, "feature_extractor", None), "n_samples"):
             fix = "save the processor (feature extractor and tokenizer) beside the model"

@@ -25,18 +25,13 @@ Where that says 48, of 8 layers, 20 to 33 were measured (Llama, OPT, GPT-2; with
 
 def check_room(transformers: Any, config: Any, name: str) -> None:
     """Raise LanguageModelError where this machine's free memory is less than a model's weights take in float32."""
-    if free_bytes() is None:
+    free = free_bytes()
+    if free is None:
         return
     with torch.device("meta"):  # weights without content
         network = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    check_fits(network, name)
-
-
-def check_fits(network: Any, name: str) -> None:
-    """Raise LanguageModelError where this machine's free memory is less than a network's weights take in float32."""
-    free = free_bytes()
     needed = FLOAT32_BYTES * sum(parameter.numel() for parameter in network.parameters())
-    if free is not None and needed > free:
+    if needed > free:
         raise LanguageModelError(
             f"not enough memory to load the model: on a CPU its weights take {needed / 1e9:.1f} GB, and "
             f"{free / 1e9:.1f} GB are free",
