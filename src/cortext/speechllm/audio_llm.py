@@ -27,7 +27,7 @@ from cortext.speechllm.parts import (
     KIND,
     AudioFacts,
     read_audio_config,
-    read_outline,
+    read_facts,
     read_processor,
     revision_of,
     weight_names,
@@ -75,9 +75,9 @@ class AudioLLM:
         """
         transformers, name = need("transformers", "speechllm"), str(name)
         where = device_named(device)
-        _check_quantizable(quantize)
+        _check_quantizable(quantize, where)
         config = read_audio_config(transformers, name)
-        facts = read_outline(transformers, config, name)[1]
+        facts = read_facts(transformers, config, name)
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
         kinds = _kinds(transformers, where, quantize, bf16)
@@ -104,7 +104,7 @@ class AudioLLM:
         """Raise what `load` raises where there is no such model; its widths and sizes. No weights are read."""
         transformers, name = need("transformers", "speechllm"), str(name)
         config = read_audio_config(transformers, name)
-        facts = read_outline(transformers, config, name)[1]
+        facts = read_facts(transformers, config, name)
         Chat(name, read_processor(transformers, config, name), config)
         return facts
 
@@ -233,6 +233,7 @@ class AudioLLM:
             sampling_rate=self.sample_rate,
             return_tensors="pt",
             padding=True,
+            audio_kwargs={"device": str(self.device)},  # a spectrogram of 30 s takes a CPU longer than a GPU's tower
         )
         return inputs, (inputs["input_ids"] == self.chat.audio_token).sum(-1)
 
@@ -348,7 +349,7 @@ class _Heard(Exception):
     """Ends a forward pass once the tower was heard."""
 
 
-def _check_quantizable(quantize: str | None) -> None:
+def _check_quantizable(quantize: str | None, device: torch.device) -> None:
     from importlib.util import find_spec
 
     if quantize is None:
@@ -356,8 +357,10 @@ def _check_quantizable(quantize: str | None) -> None:
     if quantize not in QUANTIZATIONS:
         raise LanguageModelError(f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible")
     if find_spec("bitsandbytes") is None:
-        fix = "pip install bitsandbytes, or load the model without quantize"
+        fix = "pip install bitsandbytes, or set speech.quantize to null"
         raise LanguageModelError(f"{quantize} weights need bitsandbytes, which is not installed", fix=fix)
+    if quantize == "4bit" and device.type == "cpu":  # where they are packed anew, and nothing is learnt through them
+        raise LanguageModelError("4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda")
 
 
 def _check_room(facts: AudioFacts, device: torch.device, dtype: Any, quantize: str | None, name: str) -> None:
@@ -367,12 +370,12 @@ def _check_room(facts: AudioFacts, device: torch.device, dtype: Any, quantize: s
     needed = frozen_bytes(facts, Load(bf16=dtype != torch.float32), quantize)
     free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
     if free is not None and needed > free:
-        less = "a smaller model" if quantize else "quantize: 4bit, a smaller model"
+        fewer = "" if quantize else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
         raise LanguageModelError(
             f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and {device} has "
             f"{free / 1e9:.1f} GB free",
             where=name,
-            fix=f"use {less} or another device",
+            fix=f"use {fewer}a smaller model or another device",
         )
 
 

@@ -231,19 +231,26 @@ def _pulses(pitch_hz: np.ndarray) -> np.ndarray:
 
 def _resonances(formants_F3: np.ndarray) -> np.ndarray:
     """The transfer function of each frame, complex [F, FFT / 2 + 1]: resonances one after the other."""
-    f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
-    upper = np.broadcast_to(UPPER_HZ, (len(formants_F3), len(UPPER_HZ)))
-    transfer = np.ones((len(formants_F3), len(f)), dtype=np.complex128)
-    for centre_F, bandwidth in zip(np.concatenate([formants_F3, upper], axis=1).T, BANDWIDTHS_HZ, strict=True):
-        squared = centre_F[:, None] ** 2
-        transfer *= squared / (squared - f**2 + 1j * bandwidth * f)
+    damped = np.ones(1, dtype=np.complex64)
+    upper = [np.array([frequency]) for frequency in UPPER_HZ]  # the same in all frames
+    for centre_F, bandwidth in zip([*formants_F3.T, *upper], BANDWIDTHS_HZ, strict=True):
+        damped = damped * _damped(centre_F, bandwidth)
+    transfer: np.ndarray = 1 / damped
     return transfer
+
+
+def _damped(centre_F: np.ndarray, bandwidth_hz: float) -> np.ndarray:
+    """What one resonance divides by, complex [F, FFT / 2 + 1]."""
+    f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
+    squared_F1 = centre_F[:, None].astype(np.float32) ** 2
+    return 1 - (f**2 - 1j * bandwidth_hz * f).astype(np.complex64) / squared_F1
 
 
 def _bands(t: Tracks) -> np.ndarray:
     """What passes of the noise of each frame, [F, FFT / 2 + 1], of power one."""
     f = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
-    gain = np.exp(-0.5 * ((f - t.centre_F[:, None]) / t.spread_F[:, None]) ** 2)
+    away = ((f - t.centre_F[:, None]) / t.spread_F[:, None]).astype(np.float32)
+    gain = np.exp(-0.5 * away**2)
     power_one: np.ndarray = gain / np.sqrt(np.mean(gain**2, axis=1, keepdims=True))
     return power_one
 
@@ -252,9 +259,9 @@ def _filtered(wave: np.ndarray, transfer: np.ndarray) -> np.ndarray:
     """A wave [80 F] under a filter that changes from frame to frame: overlapping pieces, each filtered, added up."""
     n_frames = len(transfer)
     before = (WINDOW - HOP) // 2
-    padded = np.pad(wave, (before, WINDOW))
+    padded = np.pad(wave.astype(np.float32), (before, WINDOW))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[: n_frames * HOP : HOP]
-    window = np.hanning(WINDOW + 1)[:-1] * (2 * HOP / WINDOW)
+    window = (np.hanning(WINDOW + 1)[:-1] * (2 * HOP / WINDOW)).astype(np.float32)
     spectra = np.fft.irfft(np.fft.rfft(pieces * window, FFT) * transfer, FFT)
     out = np.zeros(n_frames * HOP + FFT)
     for first in range(0, FFT, HOP):  # column by column: a block of every piece at once
