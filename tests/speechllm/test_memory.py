@@ -42,7 +42,6 @@ from cortext.speechllm.lora import add_lora
 from cortext.speechllm.losses import token_cross_entropy
 from cortext.speechllm.memory import GPU, GPUS, MARGIN, Estimate, check_gpu_memory, estimate, gpu_named, plan, savings
 from cortext.speechllm.network import SpeechNetwork
-from cortext.speechllm.parts import read_outline
 from cortext.speechllm.sequence import answer_logits, teacher_forced
 
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"
@@ -94,11 +93,14 @@ def deeper(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=[QWEN, AERO])
-def published(request: pytest.FixtureRequest):
-    """Name, the library's own network of full size on the meta device, and its facts."""
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Name, the library's own network of full size on the meta device, and the facts of its configuration."""
     tower = dict(model_type="qwen2_audio_encoder")
     config = transformers.Qwen2AudioConfig(audio_config=tower, text_config=PUBLISHED_TEXT[request.param])
-    return request.param, *read_outline(transformers, config, request.param)
+    config.save_pretrained(folder := tmp_path_factory.mktemp("published"))
+    with torch.device("meta"):
+        network = transformers.Qwen2AudioForConditionalGeneration(config)
+    return request.param, network, facts_of(str(folder))
 
 
 class Held(TorchDispatchMode):
