@@ -123,9 +123,9 @@ class SpeechLLM(AcousticModel):
         max_length:   most tokens of a sentence; by default that of `options`
         nbest:        sentences for each trial; at least so many beams are kept
         options:      by default the configuration's
-        `llm_score` is the natural log-probability of a sentence with its end, given the recording, and `score` that over
-        its number of tokens to the power of the length penalty, by which sentences are ranked. Words have no times: the
-        language model gives none. A trial gets the same sentences alone and among others.
+        `llm_score` is the natural log-probability of a sentence with its end, given the recording, and `score` that
+        over its number of tokens to the power of the length penalty, by which sentences are ranked. Words have no
+        times: the language model gives none. A trial gets the same sentences alone and among others.
         """
         options = options or self.network.speech.generation
         if max_length is not None:

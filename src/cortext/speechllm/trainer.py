@@ -13,7 +13,9 @@ from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import TargetCache
 from cortext.speechllm.config import SpeechLLMConfig
+from cortext.speechllm.footprint import Load
 from cortext.speechllm.loss import SpeechLoss, sentences_of
+from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
 from cortext.speechllm.parts import revision_there
 from cortext.speechllm.validate import SpeechValidator
@@ -73,13 +75,17 @@ class SpeechTrainer(Trainer):
             raise ConfigError(what, fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0")
 
     def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
-        speech = self.config.speech
-        width = AudioLLM.check(speech.audio_llm).audio_width
+        speech, device = self.config.speech, own_device(self.place.device)
+        facts = AudioLLM.check(speech.audio_llm)
         encoder = new_model(self.config, data, sessions, init_from)
+        if device.type == "cuda":
+            n_bins = int(data.split("train").n_bins_N.max())
+            load = Load(n_features=data.n_features, n_days=len(sessions), n_bins=n_bins)
+            check_gpu_memory(self.config, facts, device, load)
         llm = None
         if speech.reads_language_model:
-            llm = AudioLLM.load(speech.audio_llm, device=str(own_device(self.place.device)), quantize=speech.quantize)
-        model = SpeechLLM.around(encoder, speech, width, llm)
+            llm = AudioLLM.load(speech.audio_llm, device=str(device), quantize=speech.quantize)
+        model = SpeechLLM.around(encoder, speech, facts.audio_width, llm)
         if llm is not None:
             llm.checkpointing(speech.gradient_checkpointing)
             llm.use(compile=speech.compile)
