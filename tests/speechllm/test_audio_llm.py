@@ -421,7 +421,7 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
     monkeypatch.setattr("cortext.speechllm.audio_llm.device_named", lambda name: torch.device(device))
     for free in ("free_bytes", "free_gpu_bytes"):
         monkeypatch.setattr(f"cortext.speechllm.audio_llm.{free}", lambda *_: needed - 1)
-    words = f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB free; use quantize"
+    words = f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB free; use speech.q"
     with pytest.raises(LanguageModelError, match=words):
         AudioLLM.load(tiny_audio_llm)
     if device == "cpu":
@@ -435,13 +435,19 @@ def test_quantised_weights_need_a_library(tiny_audio_llm: Path, monkeypatch: pyt
         tiny_audio_llm, quantize="4bit"
     )
     assert "'2bit'" in refused(tiny_audio_llm, quantize="2bit")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    assert "4bit weights need a GPU; set speech.quantize to 8bit" in refused(tiny_audio_llm, quantize="4bit")
 
 
 @pytest.mark.parametrize(("quantize", "alike"), [("8bit", 0.98), ("4bit", 0.6)])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(tmp_path: Path, quantize: str, alike: float) -> None:
+def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(
+    tmp_path: Path, quantize: str, alike: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes")
     folder = save_tiny_audio_llm(tmp_path, text_width=128)  # blocks of weights are quantised together
+    monkeypatch.setattr("cortext.speechllm.audio_llm._check_quantizable", lambda *_: None)
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)  # it packs what is only to be read
     llm, plain = AudioLLM.load(folder, device="cpu", quantize=quantize), fresh(folder)
     kinds = (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
     quantised = {name for name, each in llm.network.named_modules() if isinstance(each, kinds)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from cortext.errors import ConfigError
 from cortext.extras import need
 from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
-from cortext.speechllm.parts import AudioFacts, read_audio_config, read_outline
+from cortext.speechllm.parts import AudioFacts, read_audio_config, read_facts
 
 QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
 """Of a weight by bitsandbytes: NF4 has a float32 scale for each 64; the 8 bits' one for each row is left out."""
@@ -85,7 +85,7 @@ def facts_of(name: str) -> AudioFacts:
     if name in PUBLISHED:
         return PUBLISHED[name]
     transformers = need("transformers", "speechllm")
-    return read_outline(transformers, read_audio_config(transformers, name), name)[1]
+    return read_facts(transformers, read_audio_config(transformers, name), name)
 
 
 def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:

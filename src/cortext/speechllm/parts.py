@@ -80,8 +80,8 @@ def weight_names(config: Any) -> dict[str, str] | None:
     return {r"^audio_modal_projector": "model.multi_modal_projector"}
 
 
-def read_outline(transformers: Any, config: Any, name: str) -> tuple[Any, AudioFacts]:
-    """The network without content (torch's meta device), and its widths and sizes.
+def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
+    """Widths and sizes, of the network without content (torch's meta device).
 
     Raises LanguageModelError for what is no audio LLM: a tower, a projector and a language model, with these names.
     """
@@ -94,7 +94,7 @@ def read_outline(transformers: Any, config: Any, name: str) -> tuple[Any, AudioF
         body = getattr(network, "model", None)
         if lacking := [part for part in PARTS if not hasattr(body, part)]:
             raise LanguageModelError(f"is no {KIND}: it has no {' and no '.join(lacking)}", where=name, fix=fix)
-        return network, _facts(network)
+        return _facts(network)
 
 
 def _facts(network: Any) -> AudioFacts:
