@@ -223,7 +223,7 @@ def test_speech_of_another_model_is_one_line(config, recordings, cached, tmp_pat
     write_targets(tmp_path / "other.safetensors", everything, replace(cache.origin, revision="0" * 64))
     with pytest.raises(DataError) as caught:
         SpeechTrainer(config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", progress=False)
-    assert_one_line(caught.value, "other.safetensors", "at revision 000000000000, and the audio model is at revision")
+    assert_one_line(caught.value, "other.safetensors", "000000000000", "make one with `cortext speech-llm cache`")
 
 
 @pytest.mark.parametrize(
