@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from cortext.speechllm.memory import GPU, GPUS, MARGIN, Estimate, check_gpu_memo
 from cortext.speechllm.network import SpeechNetwork
 from cortext.speechllm.sequence import answer_logits, teacher_forced
 
+PAGE = Path(__file__).parents[2] / "docs" / "speech_llm_memory.md"
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"
 N_TRIALS, N_PATCHES, N_TOKENS = 6, 60, 10
 PEAK_TOLERANCE = 0.06
@@ -417,3 +419,36 @@ def test_the_verb_prints_tables_or_json():
     assert stage["training_bytes"]["all"] == expected.training_bytes
     assert stage["training_hours"] == pytest.approx(expected.training_flops * 120_000 / (0.5 * 312e12) / 3600)
     assert not found["measured"]
+
+
+# the page
+
+
+def test_the_pages_table_is_what_is_estimated():
+    rows = [
+        line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith(("| Qwen2-", "| Aero-"))
+    ]
+    assert len(rows) == 24
+    models = {name.split("/")[1]: facts for name, facts in PUBLISHED.items()}
+    for model, trained, changes, *figures in ([cell.strip() for cell in row] for row in rows):
+        config = settings({"lora": LoRAConfig() if trained == "LoRA" else None})
+        for setting in changes.strip("`").split():
+            config = with_setting(config, setting)
+        found = estimate(config, models[model])
+        bytes_ = (found.training["frozen weights"], found.training_bytes, found.generation_bytes)
+        hours = (found.training_hours(120_000, GPUS[name], 0.4) for name in ("h100", "a100"))
+        assert figures == [f"{each / 1e9:.1f}" for each in bytes_] + [f"{each:.0f}" for each in hours]
+
+
+def test_the_pages_commands_run_and_its_line_is_what_is_said():
+    app = typer.Typer()
+    speech_llm_memory.add_verbs(app)
+    app.command()(lambda: None)
+    commands = [line for line in PAGE.read_text().splitlines() if line.startswith("cortext speech-llm memory")]
+    assert len(commands) == 3
+    for command in commands:
+        done = CliRunner().invoke(app, shlex.split(command)[2:])
+        assert done.exit_code == 0, done.output
+    with pytest.raises(LanguageModelError) as caught:
+        check_gpu_memory(settings({"lora": LoRAConfig()}), PUBLISHED[QWEN], "cuda:0", free_bytes=84e9)
+    assert f"\n{caught.value}\n" in PAGE.read_text()
