@@ -154,6 +154,18 @@ def test_degenerate_sequences_give_finite_values_and_gradients(loss, case):
 
 
 @each_alignment
+@pytest.mark.parametrize("lengths", [(0, 3), (3, 0), (0, 0)])
+def test_a_trial_of_nothing_neither_counts_nor_teaches(loss, lengths):
+    many = trials([(4, 3), lengths], dtype=torch.float32)
+    value_B, *gradients = value_and_gradients(loss, *many)
+    assert 0 <= value_B[1] < 10
+    assert value_B[0] == loss(*(each[:1] for each in many))
+    for gradient in gradients:
+        assert gradient.isfinite().all()
+        assert not gradient[1].any() or loss is mse_alignment  # which counts frames to which nothing is near
+
+
+@each_alignment
 def test_sixteen_bits_are_computed_in_float32(loss):
     brain_BPA, n_patches_B, target_BNA, n_frames_B = trials(LENGTHS, width=64, dtype=torch.bfloat16)
 

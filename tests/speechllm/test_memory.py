@@ -251,6 +251,7 @@ def test_most_that_is_held_in_training_is_as_estimated(deeper: Path, lora, check
     assert estimated == pytest.approx(held, rel=PEAK_TOLERANCE)
 
 
+@pytest.mark.slow
 @each_lora
 @each_checkpointing
 @pytest.mark.parametrize(("bf16", "most"), [(True, 1.15), (False, 1.4)], ids=["bf16", "fp32"])

@@ -142,15 +142,14 @@ def monotonic_attention(
     """
     likeness_BPN = (1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)) / temperature
     n_patches_B, n_frames_B = n_patches_B.to(likeness_BPN.device), n_frames_B.to(likeness_BPN.device)
-    _, n_patches, n_frames = likeness_BPN.shape
-    side = max(n_patches, n_frames)
-    likeness_BLU = F.pad(likeness_BPN, (0, side - n_frames, 0, side - n_patches))
-    turned_B11 = (n_patches_B < n_frames_B).view(-1, 1, 1)
-    likeness_BLU = torch.where(turned_B11, likeness_BLU.transpose(1, 2), likeness_BLU)
+    n_short, n_long = sorted(likeness_BPN.shape[1:])
     n_long_B, n_short_B = torch.maximum(n_patches_B, n_frames_B), torch.minimum(n_patches_B, n_frames_B)
-    mask_BU = length_mask(n_short_B.clamp(min=1), side)
+    square_BLL = F.pad(likeness_BPN, (0, n_long - likeness_BPN.shape[2], 0, n_long - likeness_BPN.shape[1]))
+    turned_B11 = (n_patches_B < n_frames_B).view(-1, 1, 1)
+    likeness_BLU = torch.where(turned_B11, square_BLL.transpose(1, 2), square_BLL)[:, :, :n_short]
+    mask_BU = length_mask(n_short_B.clamp(min=1), n_short)
     attention_BLU = likeness_BLU.masked_fill(~mask_BU.unsqueeze(1), IMPOSSIBLE).log_softmax(-1)
     log_probs_BLV = F.pad(attention_BLU, (1, 0), value=IMPOSSIBLE)  # the blank
-    label_BU = torch.arange(1, side + 1, device=mask_BU.device).expand(len(mask_BU), -1)
+    label_BU = torch.arange(1, n_short + 1, device=mask_BU.device).expand(len(mask_BU), -1)
     loss_B = F.ctc_loss(log_probs_BLV.transpose(0, 1), label_BU, n_long_B, n_short_B, reduction="none")
-    return loss_B / n_long_B.clamp(min=1)
+    return loss_B.masked_fill(n_short_B == 0, 0.0) / n_long_B.clamp(min=1)
