@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import AUDIO, TEXT_END, TURN_END, save_tiny_audio_llm
+from tiny import AUDIO, CHAT, TEXT_END, TURN_END, WINDOW_S, save_tiny_audio_llm, tiny_tokenizer
 
 from cortext.errors import CortextError, DataError, LanguageModelError
 from cortext.speechllm.audio_llm import AudioLLM
@@ -307,6 +307,41 @@ def test_aero_is_read_by_the_library_classes(tiny_audio_llm: Path, tmp_path: Pat
     torch.testing.assert_close(aero.hidden(*embeds_mask(llm)), hidden)
     tied = hidden @ llm.network.get_input_embeddings().weight.T
     torch.testing.assert_close(aero.logits(hidden), tied)
+
+
+def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
+    """Audio Flamingo 3: other names of inputs, another marker, a projector of two layers."""
+    from transformers import (
+        AudioFlamingo3Config,
+        AudioFlamingo3ForConditionalGeneration,
+        AudioFlamingo3Processor,
+        WhisperFeatureExtractor,
+    )
+
+    tokenizer, marker = tiny_tokenizer(), "<sound>"
+    tokenizer.add_special_tokens({"additional_special_tokens": [marker]}, replace_extra_special_tokens=False)
+    tower = dict(
+        num_mel_bins=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, hidden_size=24,
+        max_source_positions=50 * WINDOW_S,
+    )  # fmt: skip
+    language = dict(
+        model_type="qwen2", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    config = AudioFlamingo3Config(
+        audio_config=tower, text_config=language, audio_token_id=tokenizer.convert_tokens_to_ids(marker)
+    )
+    AudioFlamingo3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    ears = WhisperFeatureExtractor(feature_size=16, chunk_length=WINDOW_S, return_attention_mask=True)
+    template = CHAT.replace("<|audio_bos|><|AUDIO|><|audio_eos|>", marker)
+    AudioFlamingo3Processor(ears, tokenizer, chat_template=template).save_pretrained(tmp_path)
+
+    llm, waves = fresh(tmp_path), [wave(1.0), wave(3.0, 1)]
+    assert (llm.audio_width, llm.text_width, llm.frame_ms) == (24, 32, 40.0)
+    inputs = llm.processor(text=[marker] * 2, audio=waves, text_kwargs={"padding": True})
+    with torch.no_grad():
+        theirs = llm.body.get_audio_features(inputs["input_features"], inputs["input_features_mask"]).pooler_output
+    torch.testing.assert_close(torch.cat([llm.project(each) for each in llm.audio_features(waves)]), theirs)
 
 
 # what cannot be loaded

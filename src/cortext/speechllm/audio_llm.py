@@ -26,6 +26,7 @@ from cortext.speechllm.lora import add_lora, dropouts
 from cortext.speechllm.parts import (
     KIND,
     AudioFacts,
+    auto_class,
     read_audio_config,
     read_facts,
     read_processor,
@@ -83,7 +84,7 @@ class AudioLLM:
         kinds = _kinds(transformers, where, quantize, bf16)
         _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, name)
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
-            network, told = transformers.AutoModelForMultimodalLM.from_pretrained(
+            network, told = auto_class(transformers, config).from_pretrained(
                 name,
                 config=config,
                 use_safetensors=True,
@@ -227,14 +228,15 @@ class AudioLLM:
 
     def _heard(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
         """The network's inputs for waves, and how many frames of the tower each has."""
-        inputs = self.processor(
-            text=[self.chat.marker] * len(waves),
-            audio=[np.asarray(wave, np.float32) for wave in waves],
-            sampling_rate=self.sample_rate,
-            return_tensors="pt",
-            padding=True,
-            audio_kwargs={"device": str(self.device)},  # a spectrogram of 30 s takes a CPU longer than a GPU's tower
-        )
+        with torch.autocast(self.device.type, enabled=False):  # a training's bfloat16 is none of a spectrogram
+            inputs = self.processor(
+                text=[self.chat.marker] * len(waves),
+                audio=[np.asarray(wave, np.float32) for wave in waves],
+                sampling_rate=self.sample_rate,
+                return_tensors="pt",
+                text_kwargs={"padding": True},
+                audio_kwargs={"device": str(self.device)},  # the spectrogram takes a CPU longer than a GPU's tower
+            )
         return inputs, (inputs["input_ids"] == self.chat.audio_token).sum(-1)
 
     def _check_wave(self, wave: np.ndarray, number: int) -> None:

@@ -80,6 +80,12 @@ def weight_names(config: Any) -> dict[str, str] | None:
     return {r"^audio_modal_projector": "model.multi_modal_projector"}
 
 
+def auto_class(transformers: Any, config: Any) -> Any:
+    """The class of transformers that makes models of a configuration that read audio and write text; None without."""
+    makers = (transformers.AutoModelForMultimodalLM, transformers.AutoModelForSeq2SeqLM)
+    return next((maker for maker in makers if type(config) in maker._model_mapping), None)
+
+
 def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
     """Widths and sizes, of the network without content (torch's meta device).
 
@@ -87,10 +93,11 @@ def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
     """
     fix = "give a model of the class Qwen2AudioForConditionalGeneration, or one made the same way"
     with quiet(transformers), explained(name, f"cannot be built as an {KIND}"):
-        if type(config) not in transformers.AutoModelForMultimodalLM._model_mapping:
+        maker = auto_class(transformers, config)
+        if maker is None:
             raise LanguageModelError(f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix)
         with torch.device("meta"):
-            network = transformers.AutoModelForMultimodalLM.from_config(config, trust_remote_code=False)
+            network = maker.from_config(config, trust_remote_code=False)
         body = getattr(network, "model", None)
         if lacking := [part for part in PARTS if not hasattr(body, part)]:
             raise LanguageModelError(f"is no {KIND}: it has no {' and no '.join(lacking)}", where=name, fix=fix)
