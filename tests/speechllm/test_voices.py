@@ -76,6 +76,7 @@ def test_a_voice_knows_what_it_cannot_say(voice: Voice) -> None:
         assert not voice.can_speak(text)
 
 
+@pytest.mark.slow
 def test_a_voice_says_the_same_in_another_process(voice: Voice) -> None:
     program = (
         "import sys, hashlib; from cortext.speechllm.voices import open_voice; "

@@ -173,7 +173,7 @@ class _Work:
                     done += len(batch)
                     if progress is not None:
                         progress(done, n_all)
-                    if interrupted.is_set():
+                    if interrupted.is_set() and done < n_all:
                         raise self._interrupted(f" after {done} of {n_all} sentences")
                 self.unfinished.save(self.origin, now=True)
             except BaseException:
