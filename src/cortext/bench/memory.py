@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 FIELDS = {"pss_mb": ("smaps_rollup", "Pss"), "rss_mb": ("status", "VmRSS"), "peak_rss_mb": ("status", "VmHWM")}
@@ -18,6 +19,12 @@ def memory() -> dict[str, float]:
     """
     found = {name: _megabytes(os.getpid(), file, field) for name, (file, field) in FIELDS.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def restart_peak() -> None:
+    """Let `peak_rss_mb` be the most from here on; no effect where Linux does not allow it (proc(5), clear_refs)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def gpu_memory() -> dict[str, float]:

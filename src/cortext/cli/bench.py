@@ -1,4 +1,4 @@
-"""Verbs that measure: bench decoder, training, latency; bench llm and tpu-compile are in files of their own."""
+"""Verbs that measure: bench decoder, training, latency; the others are in files of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from cortext.cli.bench_llm import llm
 from cortext.cli.bench_out import Out, hand_over, make_room, stage
+from cortext.cli.bench_speech import speech_llm
 from cortext.cli.bench_tables import print_curves, print_latency, print_training
 from cortext.cli.bench_tpu import tpu_compile
 from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_table
@@ -26,6 +27,7 @@ def add_verbs(app: typer.Typer) -> None:
     bench.command()(latency)
     bench.command()(tpu_compile)
     bench.command()(llm)
+    bench.command()(speech_llm)
     app.add_typer(bench, name="bench")
 
 
