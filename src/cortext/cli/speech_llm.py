@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cortext.cli import speech_llm_assemble, speech_llm_cache, speech_llm_memory
+from cortext.cli import speech_llm_assemble, speech_llm_cache, speech_llm_memory, speech_llm_teach
 from cortext.cli.console import (
     DEVICE,
     JSON,
@@ -38,7 +38,7 @@ LengthPenalty = Annotated[
 
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs, and the others of the group, to the command line."""
-    for module in (speech_llm_assemble, speech_llm_cache):
+    for module in (speech_llm_assemble, speech_llm_cache, speech_llm_teach):
         module.add_verbs(speech_llm)
     for verb in (train, evaluate, decode):
         speech_llm.command()(verb)

@@ -30,6 +30,8 @@ from cortext.speechllm.generate import Candidate, generate
 from cortext.speechllm.network import SpeechNetwork
 
 FILE = "speech_llm.safetensors"
+AUDIO_LLM = "audio_llm"
+"""Directory in a run of the language model that was trained with it, as by `cortext speech-llm teach`."""
 FORMAT_VERSION = 1
 
 
@@ -58,7 +60,9 @@ class SpeechLLM(AcousticModel):
         speech = facts["speech"]
         encoder = load_model(run_dir, device)
         _check_pair(Path(run_dir), facts)
-        llm = AudioLLM.load(audio_llm or speech.audio_llm, device=str(device), quantize=speech.quantize)
+        own = Path(run_dir) / AUDIO_LLM
+        name = audio_llm or (own if own.is_dir() else speech.audio_llm)
+        llm = AudioLLM.load(name, device=str(device), quantize=speech.quantize)
         if facts["revision"] not in (None, llm.revision):
             raise RunError(
                 f"the run was trained with revision {facts['revision']} of its audio language model; {llm.name} is of "

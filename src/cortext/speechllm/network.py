@@ -106,7 +106,9 @@ class SpeechNetwork(nn.Module):
         found = Read(phonemes_BPV, brain_BPA)
         if not self.speech.reads_language_model:
             return found
-        read_BPA, n_read_B = self._for_language_model(brain_BPA, phonemes_BPV, n_patches_B)
+        read_BPA, n_read_B = brain_BPA, n_patches_B
+        if self.speech.merge_blanks:
+            read_BPA, n_read_B = self._merged(hidden_BPD, phonemes_BPV, n_patches_B)
         if self.speech.beta:
             prompt = self.llm.prompt(self.speech.prompt)
             sequence = teacher_forced(self.llm, read_BPA, n_read_B, prompt, answers)
@@ -122,15 +124,16 @@ class SpeechNetwork(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What stands in the place of audio for the language model [B, P, A], and how much of it each trial has [B]."""
         hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
-        phonemes_BPV = self.encoder.read_out(hidden_BPD)
-        return self._for_language_model(self.projector(hidden_BPD), phonemes_BPV, n_patches_B.to(hidden_BPD.device))
+        n_patches_B = n_patches_B.to(hidden_BPD.device)
+        if self.speech.merge_blanks:
+            return self._merged(hidden_BPD, self.encoder.read_out(hidden_BPD), n_patches_B)
+        return self.projector(hidden_BPD), n_patches_B
 
-    def _for_language_model(
-        self, brain_BPA: torch.Tensor, phonemes_BPV: torch.Tensor, n_patches_B: torch.Tensor
+    def _merged(
+        self, hidden_BPD: torch.Tensor, phonemes_BPV: torch.Tensor, n_patches_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.speech.merge_blanks:
-            return brain_BPA, n_patches_B
-        return merge_blanks(brain_BPA, phonemes_BPV.argmax(-1), n_patches_B)
+        merged_BQD, n_merged_B = merge_blanks(hidden_BPD, phonemes_BPV.argmax(-1), n_patches_B)
+        return self.projector(merged_BQD), n_merged_B
 
     def _pooled_text(self, answers: Sequence[Sequence[int]]) -> torch.Tensor:
         """Means [B, H] of the embeddings of the sentences' own tokens: the end is none of them."""

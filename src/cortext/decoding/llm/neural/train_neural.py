@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -151,17 +151,19 @@ def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
     return network
 
 
-def optimizers(network: Any, options: NeuralOptions) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al., 2024) for the matrices within layers, AdamW for the embeddings and the norms.
+def optimizers(
+    layers: torch.nn.Module, parameters: Iterable[torch.nn.Parameter], lr: float, weight_decay: float
+) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al., 2024) for the matrices within layers, AdamW for the other parameters.
 
     After equally many batches of this size the loss is far below that of AdamW alone (docs/neural-lm.md).
     """
-    inner = [weight for weight in network.model.layers.parameters() if weight.dim() == 2]
+    inner = [weight for weight in layers.parameters() if weight.dim() == 2]
     chosen = set(map(id, inner))
-    others = [weight for weight in network.parameters() if id(weight) not in chosen]
+    others = [weight for weight in parameters if id(weight) not in chosen]
     return [
-        torch.optim.Muon(inner, options.lr, options.weight_decay, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, options.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.Muon(inner, lr, weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 
 
@@ -195,7 +197,7 @@ class _Training:
             options.batch_tokens,
             options.seed,
         )
-        self.optimizers = optimizers(network, options)
+        self.optimizers = optimizers(network.model.layers, network.parameters(), options.lr, options.weight_decay)
         self.best, self.best_weights = math.inf, copy.deepcopy(network.state_dict())
         self.history: list[dict[str, float | None]] = []
         self.step, self.tokens, self.seconds, self.cpu_seconds = 0, 0, 0.0, 0.0
