@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -177,11 +178,11 @@ def swapped_wer(evaluation: Path) -> float:
     return rate
 
 
-def measure_blind(data: Path, work: Path, recipe: str = "demo") -> dict[str, float]:
-    """What the GRU learns from shuffled labels, beside the best constant sequence."""
+def measure_blind(data: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()) -> dict[str, float]:
+    """What the GRU learns from shuffled labels, at its best, beside the best constant sequence."""
     shuffle_labels(data, work / "shuffled")
     packed = pack(work / "shuffled", work / "shuffled-packed")
-    summary = train(recipe, packed.path, work / "shuffled-run")
+    summary = train(recipe, packed.path, work / "shuffled-run", overrides=overrides)
     val = packed.split("val")
     labels = [ids for ids in map(val.labels, range(len(val))) if ids is not None]
     return {"shuffled_per": summary.val_per, "constant_per": best_constant_per(labels)}

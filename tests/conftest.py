@@ -20,7 +20,7 @@ settings.load_profile("cortext")
 ROOT = Path(__file__).resolve().parents[1]
 
 
-LENGTHY = ("test_demo.py", "test_demo_blind.py", "test_docs.py", "test_against_flashlight.py")
+LENGTHY = ("test_demo.py", "test_demo_frames.py", "test_docs.py", "test_against_flashlight.py")
 """Files whose slow tests take minutes."""
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cortext.demo import run_demo
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -21,6 +23,14 @@ TINY = [
     (r"--preset demo\b", "--preset tiny"),
     (r"--config demo\b", "--config tiny"),
 ]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[str, str]:
+    """What puts a copy of one tiny demo where a guide makes its own; the README's test runs the command."""
+    out = tmp_path_factory.mktemp("demo") / "demo"
+    run_demo(out, "tiny")
+    return r"^cortext demo .*--out runs/demo$", f"mkdir -p runs && cp -r {out} runs/demo"
 
 
 def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]]) -> list[str]:
@@ -52,7 +62,7 @@ def test_bring_your_own_data_works_as_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_goes_as_written(tmp_path):
+def test_training_goes_as_written(tmp_path, demo):
     (tmp_path / "training.md").write_text(
         "```bash\nmake demo\n```\n"
         + (ROOT / "docs" / "training.md").read_text().replace('"data", "run"', '"runs/demo/data", "run"')
@@ -61,7 +71,7 @@ def test_training_goes_as_written(tmp_path):
         r"-node 4 (.*) --config gru --data packed --out run --device cuda",
         r"-node 2 \1 --config tiny --data runs/demo/packed --out two",
     )
-    run_blocks(tmp_path / "training.md", tmp_path, [*TINY, several])
+    run_blocks(tmp_path / "training.md", tmp_path, [*TINY, demo, several])
     for name in ("runs/mine", "two", "run"):
         assert (tmp_path / name / "summary.json").is_file()
 
@@ -74,9 +84,9 @@ def test_the_three_networks_are_trained_and_used_as_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_live_decoding_goes_as_written(tmp_path):
+def test_live_decoding_goes_as_written(tmp_path, demo):
     (tmp_path / "live.md").write_text(joined_python(ROOT / "docs" / "live.md"))
-    run_blocks(tmp_path / "live.md", tmp_path, [(r"^cortext demo", "cortext demo --preset tiny")])
+    run_blocks(tmp_path / "live.md", tmp_path, [demo])
 
 
 def test_saved_logits_are_decoded_as_written(tmp_path):
@@ -142,8 +152,8 @@ def test_settings_are_searched_as_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_decoder_options_are_searched_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [])
+def test_decoder_options_are_searched_as_written(tmp_path, demo):
+    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [demo])
     for out in ("runs/options", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
     assert (tmp_path / "test.csv").is_file()

@@ -173,7 +173,8 @@ def test_a_minute_of_training_lowers_the_bits_of_real_prompts_below_the_ngrams(r
         (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     train, held, test = (tmp_path / f"{name}.txt" for name in texts)
     LanguageModel.build([train], 5, tmp_path / "lm", binary="trie")
-    train_neural([train], tmp_path / "neural", NeuralOptions(pieces=2000, steps=50, minutes=None), held)
+    options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=30, minutes=None)
+    train_neural([train], tmp_path / "neural", options, held)
     found = compare(tmp_path / "lm", tmp_path / "neural", test, held)
     assert found["bits_per_character"]["interpolated"] < found["bits_per_character"]["ngram"]
     assert found["gain"]["low"] > 0
