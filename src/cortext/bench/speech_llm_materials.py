@@ -18,6 +18,7 @@ from cortext.decoding.llm.neural.saving import save_model
 from cortext.decoding.llm.neural.train_neural import WINDOW, NeuralOptions, new_network
 from cortext.extras import need
 from cortext.speechllm.assemble import TowerOptions, assemble
+from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import TargetCache
 from cortext.speechllm.parts import revision_there
 from cortext.speechllm.voices import open_voice
@@ -81,8 +82,13 @@ class CacheOrder:
 
 
 def prepare(given: Given, folder: Path, device: str, env: dict[str, str], stage: Stage) -> Materials:
-    """Make in `folder` what is not given. Raises DataError for a cache of another model or voice."""
+    """Make in `folder` what is not given.
+
+    Raises LanguageModelError for an audio LLM or a voice that is none, DataError for a cache made with others.
+    """
     voice = open_voice(given.voice)
+    if given.audio_llm is not None:
+        AudioLLM.check(given.audio_llm)  # before the work
     if given.data is None:
         stage("recordings")
         RECORDING.write(folder)
