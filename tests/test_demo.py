@@ -72,5 +72,17 @@ def test_shuffled_labels_teach_no_more_than_a_constant(demo, tmp_path):
     assert true < figures["constant_per"] / 3
 
 
+def test_a_speech_llm_writes_sentences_that_it_has_not_seen(demo, tmp_path):
+    """With a small language model that has learnt to read from text alone; what it writes for other trials' recordings
+    of similar length shows what the recordings are worth."""
+    pytest.importorskip("transformers")
+    import speech_llm_decoding
+
+    out, _ = demo
+    reads = speech_llm_decoding.teach(out, tmp_path, layers=2, steps=100, batches=600)
+    found = speech_llm_decoding.measure(reads, out / "packed")
+    assert found["right"]["wer"] <= found["exchanged"]["wer"] - speech_llm_decoding.MARGIN
+
+
 def _lines(out: Path, name: str) -> list[str]:
     return (out / "data" / "text" / f"{name}.txt").read_text().splitlines()

@@ -1,0 +1,145 @@
+"""What a speech LLM decodes of sentences that it has never seen, beside the same system with its inputs exchanged.
+
+    python benchmarks/speech_llm_decoding.py [--demo runs/demo] [--out build/speech-llm] [--seeds 3] [--json FILE]
+
+The encoder is the demo's, trained with CTC. The language model is a small one of `lm train-neural`, on the demo's text,
+which has no validation sentence; it learns to read what the encoder hears from text alone (`speech-llm teach`), and
+then encoder, projector and LoRA learn from the demo's recordings (`speech-llm train`). Sentences of the validation split
+are written freely by beam search. Then every trial is given the recording of another one of similar length: what the
+language model writes without the right recording. What `--out` already has is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from cortext.data import PackedSplit, open_packed
+from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+from cortext.provenance import provenance
+from cortext.speechllm import SpeechLLM, train_speech_llm
+from cortext.speechllm.assemble import TowerOptions, assemble
+from cortext.speechllm.reading import ReadingOptions, teach_reading
+from cortext.text import error_rate
+
+MARGIN = 0.20
+"""So many points of word error rate the right recordings must be better by."""
+
+GROUP = 8
+"""Recordings are exchanged among so many of neighbouring length."""
+
+TOWER = TowerOptions(window_s=12)
+"""Nothing is aligned to it here."""
+
+
+def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -> list[int]:
+    """For each trial the number of another one of similar length, of another sentence; each is used once."""
+    rng, order = random.Random(seed), sorted(range(len(lengths)), key=lambda i: lengths[i])
+    given = [0] * len(order)
+    for start in range(0, len(order), GROUP):
+        group = order[start : start + GROUP]
+        if len(order) - start - GROUP == 1:  # a last one alone could only keep its own
+            group = order[start:]
+        shift = rng.randrange(1, len(group)) if len(group) > 1 else 0
+        for place, trial in enumerate(group):
+            given[trial] = group[(place + shift) % len(group)]
+        if len(order) - start - GROUP == 1:
+            break
+    assert all(sentences[i] != sentences[j] for i, j in enumerate(given))
+    return given
+
+
+def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int = 16) -> list[str]:
+    """What is written for the recordings of these trials."""
+    texts: dict[int, str] = {}
+    by_length = sorted(range(len(trials)), key=lambda place: int(split.n_bins_N[trials[place]]))
+    for start in range(0, len(by_length), size):
+        places = by_length[start : start + size]
+        rows = [trials[place] for place in places]
+        batch = split.batch(rows)
+        lists = model.generate(batch.features_BTC, [split.session(row) for row in rows], batch.n_bins_B)
+        texts |= {place: nbest[0].text for place, nbest in zip(places, lists, strict=True)}
+    return [texts[place] for place in range(len(trials))]
+
+
+def measure(run: Path, packed: Path) -> dict[str, Any]:
+    """Word error rates on the validation split with the right recordings and with others of similar length."""
+    split, model = open_packed(packed).split("val"), SpeechLLM.load(run)
+    sentences = [split.sentence(i) or "" for i in range(len(split))]
+    other = exchanged(split.n_bins_N.tolist(), sentences)
+    found: dict[str, Any] = {"trials": len(split), "parameters": model.network.llm.n_parameters}
+    for name, trials in (("right", range(len(split))), ("exchanged", other)):
+        texts = write(model, split, list(trials))
+        rate = error_rate(sentences, texts, unit="word")
+        found[name] = {"wer": rate.rate, "ci95": rate.ci95, "samples": dict(zip(sentences[:3], texts[:3], strict=True))}
+    return found
+
+
+def teach(demo: Path, out: Path, layers: int, steps: int, batches: int, seed: int = 0) -> Path:
+    """The run of a speech LLM whose language model has learnt to read from the demo's text."""
+    text, reads = demo / "data" / "text" / "lm.txt", out / "reads"
+    if not reads.exists():
+        options = NeuralOptions(pieces=2000, layers=layers, steps=steps, minutes=None, seed=seed)
+        train_neural([str(text)], out / "neural", options)
+        assemble(out / "neural", out / "audio-llm", TOWER)
+        lesson = ReadingOptions(batches=batches, seed=seed)
+        teach_reading(demo / "run", [text], demo / "packed", out / "audio-llm", reads, lesson)
+    return reads
+
+
+def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: int = 0) -> Path:
+    """The same system after encoder, projector and LoRA have learnt from the demo's recordings."""
+    if not (out / "summary.json").exists():
+        overrides = {
+            "speech.audio_llm": reads / "audio_llm", "speech.merge_blanks": "true", "speech.alpha": 0,
+            "speech.ctc": 0.1, "speech.lora": "{r: 16, alpha: 16, dropout: 0.1}", "model.n_units": 256, "model.n_layers": 2,
+            "model.rnn_dropout": 0.2, "dataset.batch_size": 32, "dataset.length_buckets": 4, "epsilon": "1.0e-8",
+            "seed": seed, "num_training_batches": batches, "batches_per_val_step": max(1, batches // 2),
+            "val_wer_trials": 100,
+        }  # fmt: skip
+        for name in ("", "_day"):
+            overrides |= {f"lr_max{name}": 0.001, f"lr_min{name}": 0.0001, f"lr_decay_steps{name}": batches}
+            overrides |= {f"lr_warmup_steps{name}": 20}
+        settings = [f"{key}={value}" for key, value in overrides.items()]
+        train_speech_llm("speech_llm", demo / "packed", out, overrides=settings, init_from=reads)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
+    parser.add_argument("--out", type=Path, default=Path("build/speech-llm"))
+    parser.add_argument("--layers", type=int, default=4, help="of the language model")
+    parser.add_argument("--steps", type=int, default=100, help="batches of text for the language model")
+    parser.add_argument("--batches", type=int, default=1000, help="from which reading is learnt")
+    parser.add_argument("--recordings", type=int, default=200, help="batches of recordings")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for seed in range(given.seeds):
+        out = given.out / f"seed{seed}"
+        reads = teach(given.demo, out, given.layers, given.steps, given.batches, seed)
+        learnt = train_on_recordings(given.demo, reads, out / "learnt", given.recordings, seed)
+        for name, run in (("text alone", reads), ("and recordings", learnt)):
+            rows.append({"seed": seed, "learnt from": name, **measure(run, given.demo / "packed")})
+            right, other = (rows[-1][key]["wer"] for key in ("right", "exchanged"))
+            print(
+                f"seed {seed}, {name}: WER {100 * right:.1f} %, with other recordings {100 * other:.1f} %", flush=True
+            )
+    settings = {key: value for key, value in vars(given).items() if key in ("layers", "steps", "batches", "recordings")}
+    result = {"settings": settings | {"tower": asdict(TOWER)}, "rows": rows, "provenance": provenance()}
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
