@@ -4,9 +4,9 @@
 
 The encoder is the demo's, trained with CTC. The language model is a small one of `lm train-neural`, on the demo's text,
 which has no validation sentence; it learns to read what the encoder hears from text alone (`speech-llm teach`), and
-then encoder, projector and LoRA learn from the demo's recordings (`speech-llm train`). Sentences of the validation split
-are written freely by beam search. Then every trial is given the recording of another one of similar length: what the
-language model writes without the right recording. What `--out` already has is not made again.
+then encoder, projector and LoRA learn from the demo's recordings (`speech-llm train`). Sentences of the validation
+split are written freely by beam search. Then every trial is given the recording of another one of similar length: what
+the language model writes without the right recording. What `--out` already has is not made again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ def measure(run: Path, packed: Path) -> dict[str, Any]:
     for name, trials in (("right", range(len(split))), ("exchanged", other)):
         texts = write(model, split, list(trials))
         rate = error_rate(sentences, texts, unit="word")
-        found[name] = {"wer": rate.rate, "ci95": rate.ci95, "samples": dict(zip(sentences[:3], texts[:3], strict=True))}
+        found[name] = {
+            "wer": rate.rate,
+            "ci95": [rate.low, rate.high],
+            "samples": dict(zip(sentences[:3], texts[:3], strict=True)),
+        }
     return found
 
 
@@ -100,10 +104,10 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
     if not (out / "summary.json").exists():
         overrides = {
             "speech.audio_llm": reads / "audio_llm", "speech.merge_blanks": "true", "speech.alpha": 0,
-            "speech.ctc": 0.1, "speech.lora": "{r: 16, alpha: 16, dropout: 0.1}", "model.n_units": 256, "model.n_layers": 2,
-            "model.rnn_dropout": 0.2, "dataset.batch_size": 32, "dataset.length_buckets": 4, "epsilon": "1.0e-8",
-            "seed": seed, "num_training_batches": batches, "batches_per_val_step": max(1, batches // 2),
-            "val_wer_trials": 100,
+            "speech.ctc": 0.1, "speech.lora": "{r: 16, alpha: 16, dropout: 0.1}", "model.n_units": 256,
+            "model.n_layers": 2, "model.rnn_dropout": 0.2, "dataset.batch_size": 32, "dataset.length_buckets": 4,
+            "epsilon": "1.0e-8", "seed": seed, "num_training_batches": batches,
+            "batches_per_val_step": max(1, batches // 2), "val_wer_trials": 100,
         }  # fmt: skip
         for name in ("", "_day"):
             overrides |= {f"lr_max{name}": 0.001, f"lr_min{name}": 0.0001, f"lr_decay_steps{name}": batches}
