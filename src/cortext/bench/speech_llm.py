@@ -154,19 +154,23 @@ def bench_speech_llm(
         }
         measuring = Measuring(plans, plan, stage)
         measuring.measure()
+    facts = materials.facts | {"recipe": recipe, "overrides": [*given.overrides, *overrides]}
+    result = _result(measuring, comparisons(bf16), facts)
+    machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    return result | {"batch": config.dataset.batch_size, "machine": machine, "provenance": provenance()}
+
+
+def _result(measuring: Measuring, both: Mapping[str, tuple[str, str]], facts: Mapping[str, Any]) -> dict[str, Any]:
     found = measuring.found
-    compared = {name: compare(found, *both) for name, both in comparisons(bf16).items()}
+    compared = {name: compare(found, *names) for name, names in both.items()}
     return {
         "ratio": (compared[CACHED] or {}).get("times_faster"),
         "ratios": compared,
         "claim": CLAIM | {"holds": holds(compared)},
-        "cache_pays_after_steps": pays_after(found, materials.facts["cache"]),
+        "cache_pays_after_steps": pays_after(found, facts["cache"]),
         "settings": found,
         "missing": measuring.missing,
-        "input": materials.facts | {"recipe": recipe, "overrides": [*given.overrides, *overrides]},
-        "batch": config.dataset.batch_size,
-        "machine": {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]},
-        "provenance": provenance(),
+        "input": dict(facts),
     }
 
 
