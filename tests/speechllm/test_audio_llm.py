@@ -341,7 +341,10 @@ def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
     inputs = llm.processor(text=[marker] * 2, audio=waves, text_kwargs={"padding": True})
     with torch.no_grad():
         theirs = llm.body.get_audio_features(inputs["input_features"], inputs["input_features_mask"]).pooler_output
-    torch.testing.assert_close(torch.cat([llm.project(each) for each in llm.audio_features(waves)]), theirs)
+    heard = llm.audio_features(waves)
+    torch.testing.assert_close(torch.cat([llm.project(each) for each in heard]), theirs)
+    alone = AudioLLM.load(tmp_path, device="cpu", reads=False).audio_features(waves)
+    assert all(torch.equal(*each) for each in zip(alone, heard, strict=True))
 
 
 # what cannot be loaded
@@ -462,6 +465,38 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
     if device == "cpu":
         monkeypatch.setattr("cortext.speechllm.audio_llm.free_bytes", lambda: needed)
         AudioLLM.load(tiny_audio_llm)
+
+
+@pytest.mark.parametrize("name", ["qwen2-audio", "aero"])
+def test_the_tower_alone_hears_what_the_whole_model_hears(tiny_audio_llm: Path, tmp_path: Path, name: str) -> None:
+    folder = tiny_audio_llm if name == "qwen2-audio" else as_aero(tiny_audio_llm, tmp_path / "aero")
+    whole, tower = AudioLLM.load(folder, device="cpu"), AudioLLM.load(folder, device="cpu", reads=False)
+    for expected, found in zip(
+        whole.audio_features([wave(0.7), wave(3.3, 1)]), tower.audio_features([wave(0.7), wave(3.3, 1)]), strict=True
+    ):
+        assert torch.equal(found, expected)
+    assert (tower.revision, tower.frame_ms, tower.audio_width) == (whole.revision, whole.frame_ms, whole.audio_width)
+    held = sum(weight.numel() for weight in tower.network.parameters() if weight.device.type != "meta")
+    assert held == tower.facts.n_tower_parameters + len(tower.network.get_input_embeddings().weight)
+
+
+def test_without_its_tower_a_model_reads_as_before_and_hears_nothing(tiny_audio_llm: Path) -> None:
+    whole, deaf = AudioLLM.load(tiny_audio_llm, device="cpu"), AudioLLM.load(tiny_audio_llm, device="cpu", hears=False)
+    held = sum(weight.numel() for weight in deaf.network.parameters())
+    assert held == whole.facts.n_parameters - whole.facts.n_tower_parameters
+    embeds_BSH, mask_BS = torch.randn(2, 5, whole.text_width), torch.ones(2, 5)
+    assert torch.equal(deaf.hidden(embeds_BSH, mask_BS), whole.hidden(embeds_BSH, mask_BS))
+    with pytest.raises(LanguageModelError, match="was loaded without its audio tower"):
+        deaf.audio_features([wave(0.7), wave(3.3, 1)])
+
+
+def test_the_tower_alone_needs_memory_for_itself_alone(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = 4 * AudioLLM.check(tiny_audio_llm).n_tower_parameters
+    monkeypatch.setattr("cortext.speechllm.audio_llm.free_bytes", lambda: needed)
+    AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
+    monkeypatch.setattr("cortext.speechllm.audio_llm.free_bytes", lambda: needed - 1)
+    with pytest.raises(LanguageModelError, match="GB free; use a smaller model or another device"):
+        AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
 
 
 def test_quantised_weights_need_a_library(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

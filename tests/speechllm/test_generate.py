@@ -99,19 +99,18 @@ def test_scores_are_summed_log_probabilities_with_the_end(llm: AudioLLM) -> None
 
 
 def test_as_many_beams_as_tokens_find_the_best_of_all_sentences(llm: AudioLLM) -> None:
-    """Two tokens at most: all of them are tried one by one."""
+    """Two tokens at most: all of them are tried."""
     brain_PA = brains(llm)[0, :9]
-    scored = {}
     embeds, mask, _ = lay_out(llm, brain_PA[None], torch.tensor([9]), llm.prompt(INSTRUCTION), [[]])
     with torch.no_grad():
         first_V = llm.logits(llm.hidden(embeds, mask))[0, -1].log_softmax(-1)
-        for token in range(llm.vocab_size):
-            if token in llm.ends:
-                scored[(token,)] = float(first_V[token])
-                continue
-            embeds, mask, _ = lay_out(llm, brain_PA[None], torch.tensor([9]), llm.prompt(INSTRUCTION), [[token]])
-            second_V = llm.logits(llm.hidden(embeds, mask))[0, -1].log_softmax(-1)
-            scored |= {(token, other): float(first_V[token] + second_V[other]) for other in range(llm.vocab_size)}
+        going_on = [token for token in range(llm.vocab_size) if token not in llm.ends]
+        brain_BPA, n_patches_B = brain_PA.expand(len(going_on), -1, -1), torch.full((len(going_on),), 9)
+        embeds, mask, _ = lay_out(llm, brain_BPA, n_patches_B, llm.prompt(INSTRUCTION), [[token] for token in going_on])
+        second_BV = llm.logits(llm.hidden(embeds, mask)[:, -1]).log_softmax(-1)
+    scored = {(token,): float(first_V[token]) for token in llm.ends}
+    for token, second_V in zip(going_on, (first_V[going_on, None] + second_BV).tolist(), strict=True):
+        scored |= {(token, other): log_prob for other, log_prob in enumerate(second_V)}
     best = max(scored, key=scored.__getitem__)
     (found,) = write(
         llm, brain_PA[None], torch.tensor([9]), beams=llm.vocab_size, max_length=2, min_length=0, length_penalty=0.0

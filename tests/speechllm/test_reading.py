@@ -80,7 +80,7 @@ def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     changed = {
         name.partition(".")[2].partition(".")[0]
         for (name, new), old in zip(
-            model.network.llm.network.named_parameters(), before.network.parameters(), strict=True
+            AudioLLM.load(model.network.llm.name).network.named_parameters(), before.network.parameters(), strict=True
         )
         if not torch.equal(new, old)
     }

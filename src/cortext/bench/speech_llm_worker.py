@@ -78,7 +78,7 @@ class BenchTrainer(SpeechTrainer):
     """The trainer of a speech LLM, its targets spoken and heard anew where a voice is given; no state is saved."""
 
     def __init__(self, plan: SettingPlan, voice: Voice | None) -> None:
-        self.voice = voice
+        self.voice, self.hears = voice, voice is not None
         config = from_mapping(SpeechLLMConfig, plan.config)
         super().__init__(
             config, open_packed(plan.packed), plan.out, cache=plan.cache, device=plan.device, progress=False
@@ -90,7 +90,7 @@ class BenchTrainer(SpeechTrainer):
         network = self.model.network
         if network.speech.reads_language_model:
             return network.llm
-        return AudioLLM.load(network.speech.audio_llm, device=self.place.device)
+        return AudioLLM.load(network.speech.audio_llm, device=self.place.device, reads=False)
 
     def _loss_on(self, split: PackedSplit) -> SpeechLoss:
         loss = super()._loss_on(split)

@@ -26,12 +26,12 @@ from cortext.speechllm.lora import add_lora, dropouts
 from cortext.speechllm.parts import (
     KIND,
     AudioFacts,
-    auto_class,
     read_audio_config,
     read_facts,
+    read_network,
     read_processor,
+    read_tower,
     revision_of,
-    weight_names,
 )  # fmt: skip
 
 QUANTIZATIONS = ("4bit", "8bit")
@@ -55,7 +55,7 @@ class AudioLLM:
     def __init__(self, name: str, network: Any, processor: Any, facts: AudioFacts, revision: str) -> None:
         self.name, self.revision, self.facts = name, revision, facts
         self.network, self.processor = network.eval().requires_grad_(False), processor
-        self.device: torch.device = network.device
+        self.device = next(weight.device for weight in network.parameters() if weight.device.type != "meta")
         self.dtype: torch.dtype = self.projector_layer.weight.dtype
         self.chat = Chat(name, processor, network.config, network.generation_config)
         self.lora: dict[str, torch.nn.Parameter] = {}
@@ -64,13 +64,22 @@ class AudioLLM:
 
     @classmethod
     def load(
-        cls, name: Any, device: str = "auto", *, quantize: str | None = None, bf16: bool | None = None
+        cls,
+        name: Any,
+        device: str = "auto",
+        *,
+        quantize: str | None = None,
+        bf16: bool | None = None,
+        hears: bool = True,
+        reads: bool = True,
     ) -> AudioLLM:
         """The audio LLM of a directory or, by its name there, of the Hugging Face Hub; only safetensors are read.
 
         device:   `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one
         quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes
         bf16:     whether weights are bfloat16 or float32; by default as they are stored on a GPU, float32 on a CPU
+        hears:    without, the tower's memory is free again once the weights are read: there are no `audio_features`
+        reads:    without, only the tower is loaded, and `audio_features` are all that there is
 
         Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
         """
@@ -82,22 +91,12 @@ class AudioLLM:
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
         kinds = _kinds(transformers, where, quantize, bf16)
-        _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, name)
+        _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, reads, name)
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
-            network, told = auto_class(transformers, config).from_pretrained(
-                name,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # which is told below
-                key_mapping=weight_names(config),
-                **kinds,
-            )
-        if told["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:
-            network.lm_head.weight = network.get_input_embeddings().weight
-            told["missing_keys"] = set()
+            network, told = (read_network if reads else read_tower)(transformers, config, name, kinds)
         check_complete(told, name, KIND)
+        if not hears:
+            network.model.audio_tower = None
         return cls(name, network, processor, facts, revision_of(name, config))
 
     @staticmethod
@@ -201,6 +200,10 @@ class AudioLLM:
         window are masked at work, as in the model's own forward pass, and cut. Raises DataError for a wave that is
         longer than the window, or too short for one frame.
         """
+        if self.body.audio_tower is None:
+            raise LanguageModelError(
+                "was loaded without its audio tower", where=self.name, fix="load it with hears=True"
+            )
         if not waves:
             return []
         for number, wave in enumerate(waves):
@@ -365,14 +368,17 @@ def _check_quantizable(quantize: str | None, device: torch.device) -> None:
         raise LanguageModelError("4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda")
 
 
-def _check_room(facts: AudioFacts, device: torch.device, dtype: Any, quantize: str | None, name: str) -> None:
+def _check_room(
+    facts: AudioFacts, device: torch.device, dtype: Any, quantize: str | None, reads: bool, name: str
+) -> None:
     """Raise LanguageModelError where the free memory is less than the weights take."""
-    from cortext.speechllm.footprint import Load, frozen_bytes
+    from cortext.speechllm.footprint import Load, frozen_bytes, tower_bytes
 
-    needed = frozen_bytes(facts, Load(bf16=dtype != torch.float32), quantize)
+    load = Load(bf16=dtype != torch.float32)
+    needed = frozen_bytes(facts, load, quantize) if reads else tower_bytes(facts, load)
     free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
     if free is not None and needed > free:
-        fewer = "" if quantize else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
+        fewer = "" if quantize or not reads else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
         raise LanguageModelError(
             f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and {device} has "
             f"{free / 1e9:.1f} GB free",

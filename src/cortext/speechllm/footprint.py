@@ -115,6 +115,11 @@ def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> 
     return int(QUANTIZED_BYTES[quantize] * n_matrices + load.number_bytes * (facts.n_parameters - n_matrices))
 
 
+def tower_bytes(facts: AudioFacts, load: Load) -> int:
+    """Of the audio tower's weights, which training and writing do without."""
+    return load.number_bytes * facts.n_tower_parameters
+
+
 def layer_kept(
     facts: AudioFacts, lora: LoRAConfig | None, n_positions: int, load: Load, dropped_bytes: int = 1
 ) -> float:

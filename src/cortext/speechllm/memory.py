@@ -14,7 +14,7 @@ from cortext.decoding.llm.room import free_gpu_bytes
 from cortext.errors import ConfigError, LanguageModelError, nearest
 from cortext.models import build_model
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.footprint import LanguageWork, Load, facts_of, frozen_bytes, lora_parameters
+from cortext.speechllm.footprint import LanguageWork, Load, facts_of, frozen_bytes, lora_parameters, tower_bytes
 from cortext.speechllm.network import SpeechNetwork
 from cortext.speechllm.parts import AudioFacts
 from cortext.text.phonemes import RELEASE
@@ -96,7 +96,9 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
     network = _network(config, facts, load)
     n_trials, n_patches = math.ceil(batch / config.gradient_accumulation_steps), int(network.n_patches(load.n_bins))
     n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(speech.lora, facts)
-    weights = frozen_bytes(facts, load, speech.quantize) if speech.reads_language_model else 0
+    weights = 0
+    if speech.reads_language_model:
+        weights = frozen_bytes(facts, load, speech.quantize) - tower_bytes(facts, load)
     training = {
         "frozen weights": weights,
         "what learns, with AdamW": TRAINED_BYTES * n_learns,
@@ -110,7 +112,7 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
         whole = replace(piece, n_trials=min(batch, max(config.val_wer_trials, 1)))
         generation = {"frozen weights": weights, "what learns, with AdamW": TRAINED_BYTES * n_learns}
         generation, generation_flops = generation | whole.generation_parts(), whole.generation_flops()
-        step_bytes = weights - load.number_bytes * facts.n_tower_parameters + generation["keys and values"]
+        step_bytes = weights + generation["keys and values"]
     return Estimate(
         training=training,
         generation=generation,

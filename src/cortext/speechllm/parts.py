@@ -73,6 +73,46 @@ def read_audio_config(transformers: Any, name: str) -> Any:
         return config
 
 
+def read_network(transformers: Any, config: Any, name: str, kinds: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A model with its weights, and transformers' loading information.
+
+    kinds: arguments of `from_pretrained` for the type and the place of the weights
+    """
+    network, told = _read(auto_class(transformers, config), name, config, weight_names(config), kinds)
+    if told["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:
+        network.lm_head.weight = network.get_input_embeddings().weight
+        told["missing_keys"] = set()
+    return network, told
+
+
+def read_tower(transformers: Any, config: Any, name: str, kinds: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """`read_network` of nothing but the audio tower: the rest of the network has no content (torch's meta device)."""
+    with torch.device("meta"):
+        network = auto_class(transformers, config).from_config(config, trust_remote_code=False)
+    body = network.model
+    names = {r"^(model\.)?audio_tower\.": ""}
+    if kinds["dtype"] == "auto":  # as the whole model's configuration says, and not its tower's
+        kinds = kinds | {"dtype": config.dtype or "auto"}
+    body.audio_tower, told = _read(type(body.audio_tower), name, body.audio_tower.config, names, kinds)
+    n_tokens, tower = network.get_input_embeddings().num_embeddings, body.audio_tower
+    # What comes before the tower in a forward pass is the embeddings' device and type, never their values.
+    network.set_input_embeddings(torch.nn.Embedding(n_tokens, 1, device=tower.device, dtype=tower.dtype))
+    return network, told
+
+
+def _read(maker: Any, name: str, config: Any, names: dict[str, str] | None, kinds: dict[str, Any]) -> Any:
+    return maker.from_pretrained(
+        name,
+        config=config,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # which the loading information tells
+        key_mapping=names,
+        **kinds,
+    )
+
+
 def weight_names(config: Any) -> dict[str, str] | None:
     """Patterns of the names of weights, and what the class that reads them calls them."""
     if getattr(config, "written_as", None) != AERO:

@@ -73,7 +73,7 @@ def build_cache(
         unfinished.open(llm.revision if llm else revision_there(str(audio_llm)), speaker.revision)
         todo = sorted((text for text in named if text_key(text) not in unfinished), key=len, reverse=True)
         if todo:  # the longest first: what does not fit is told at once
-            tower = Tower(llm or AudioLLM.load(audio_llm, device))
+            tower = Tower(llm or AudioLLM.load(audio_llm, device, reads=False))
             _Work(named, speaker, tower, unfinished).run(todo, _workers(workers, len(todo)), progress)
         unfinished.finish()
     seconds = time.monotonic() - began

@@ -12,7 +12,7 @@ from cortext.errors import ConfigError, DataError
 from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import TargetCache
-from cortext.speechllm.config import SpeechLLMConfig
+from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
 from cortext.speechllm.footprint import Load
 from cortext.speechllm.loss import SpeechLoss, sentences_of
 from cortext.speechllm.memory import check_gpu_memory
@@ -24,7 +24,7 @@ from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import own_device
-from cortext.training.engine import TorchEngine
+from cortext.training.engine import Place, TorchEngine
 from cortext.training.loss import Loss, trial_name
 from cortext.training.setup import new_model
 from cortext.training.trainer import Trainer
@@ -42,6 +42,8 @@ class SpeechTrainer(Trainer):
 
     Config: ClassVar[type[TrainConfig]] = SpeechLLMConfig
     loss_name: ClassVar[str] = "loss"
+    hears: bool = False
+    """Whether the audio tower stays in memory: targets are read from the cache."""
     config: SpeechLLMConfig
     model: SpeechLLM
     engine: TorchEngine
@@ -61,30 +63,24 @@ class SpeechTrainer(Trainer):
         self.callbacks.append(Watch(self.config.speech.weights))
 
     def _check(self, lm: str | Path | None) -> None:
-        speech = self.config.speech
-        if self.place.engine != "torch":
-            what = f"a speech LLM is trained with torch on a CPU or on GPUs, and {self.place.engine} is asked for"
-            raise ConfigError(what, fix="give --device cpu or cuda")
-        if lm is not None:
-            raise ConfigError("a speech LLM writes its sentences without an n-gram", fix="leave out --lm")
-        if self.config.best_metric == "val_wer" and not (speech.writes and self.config.val_wer_trials):
-            what = "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence is written"
-            raise ConfigError(what, fix="give best_metric val_loss or val_per, or speech.beta above 0")
-        if speech.alpha and self._cache is None:
-            what = "speech.alpha is not 0, and there is no cached speech to align to"
-            raise ConfigError(what, fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0")
+        check_possible(self.config, self.place, self._cache, lm)
+
+    def check_later(self, config: SpeechLLMConfig) -> None:
+        """Raise what a later stage of that configuration, on the same data, would raise: DataError, RunError."""
+        self._check_memory(config, self.train_split, len(self.model.sessions))
+        if config.speech.alpha:
+            targets = self._open_targets(config.speech)
+            for split in (self.train_split, self.validator.batches.split):
+                _check_heard(targets, split)
 
     def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
         speech, device = self.config.speech, own_device(self.place.device)
         facts = AudioLLM.check(speech.audio_llm)
         encoder = new_model(self.config, data, sessions, init_from)
-        if device.type == "cuda":
-            n_bins = int(data.split("train").n_bins_N.max())
-            load = Load(n_features=data.n_features, n_days=len(sessions), n_bins=n_bins)
-            check_gpu_memory(self.config, facts, device, load)
+        self._check_memory(self.config, data.split("train"), len(sessions))
         llm = None
         if speech.reads_language_model:
-            llm = AudioLLM.load(speech.audio_llm, device=str(device), quantize=speech.quantize)
+            llm = AudioLLM.load(speech.audio_llm, str(device), quantize=speech.quantize, hears=self.hears)
         model = SpeechLLM.around(encoder, speech, facts.audio_width, llm)
         if llm is not None:
             llm.checkpointing(speech.gradient_checkpointing)
@@ -93,18 +89,24 @@ class SpeechTrainer(Trainer):
             model.take_over(read_speech_file(Path(init_from))[0], Path(init_from) / FILE)
         return model
 
+    def _check_memory(self, config: SpeechLLMConfig, split: PackedSplit, n_days: int) -> None:
+        """Raise where a GPU has too little memory for the longest trial of a split."""
+        device = own_device(self.place.device)
+        if device.type == "cuda":
+            load = Load(n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max()))
+            check_gpu_memory(config, AudioLLM.check(config.speech.audio_llm), device, load)
+
     @cached_property
     def _targets(self) -> TargetCache | None:
         """The cached speech that training aligns to; None where no loss reads it. Raises DataError."""
         speech = self.config.speech
-        if not speech.alpha:
-            return None
-        assert self._cache is not None  # see `_check`
-        return TargetCache.open(self._cache, self._revision, AudioLLM.check(speech.audio_llm).audio_width)
+        return self._open_targets(speech) if speech.alpha else None
 
-    @property
-    def _revision(self) -> str:
-        return revision_there(self.config.speech.audio_llm)
+    def _open_targets(self, speech: SpeechConfig) -> TargetCache:
+        assert self._cache is not None  # see `check_possible`
+        return TargetCache.open(
+            self._cache, revision_there(speech.audio_llm), AudioLLM.check(speech.audio_llm).audio_width
+        )
 
     def _loss(self) -> Loss:
         return self._loss_on(self.train_split)
@@ -112,11 +114,8 @@ class SpeechTrainer(Trainer):
     def _loss_on(self, split: PackedSplit) -> SpeechLoss:
         """The loss of the trials of a split. Raises DataError for a sentence without audio."""
         targets, network = self._targets, self.model.network
-        if targets is not None and (missing := targets.missing(sentences_of(split))):
-            first = next(i for i in range(len(split)) if (split.sentence(i) or "") not in targets)
-            what = f"has no audio of {len(missing)} sentences of the {split.name} split, such as {missing[0]!r}"
-            fix = "give the data to `cortext speech-llm cache` with the same --out, which adds them"
-            raise DataError(f"{what} ({trial_name(split, first)})", where=targets.path, fix=fix)
+        if targets is not None:
+            _check_heard(targets, split)
         return SpeechLoss(network.speech, split, network.llm if network.speech.reads_language_model else None, targets)
 
     @property
@@ -128,7 +127,37 @@ class SpeechTrainer(Trainer):
 
     def _identity(self) -> dict[str, Any]:
         targets = self._targets
-        return {"audio_llm": self._revision, "speech": None if targets is None else targets.origin.metadata()}
+        return {
+            "audio_llm": revision_there(self.config.speech.audio_llm),
+            "speech": None if targets is None else targets.origin.metadata(),
+        }
 
     def _save_model(self) -> str:
         return self.model.save(self.run_directory.path)
+
+
+def check_possible(
+    config: SpeechLLMConfig, place: Place, cache: str | Path | None, lm: str | Path | None = None
+) -> None:
+    """Raise ConfigError for what cannot be trained, before anything is read or written."""
+    speech = config.speech
+    if place.engine != "torch":
+        what = f"a speech LLM is trained with torch on a CPU or on GPUs, and {place.engine} is asked for"
+        raise ConfigError(what, fix="give --device cpu or cuda")
+    if lm is not None:
+        raise ConfigError("a speech LLM writes its sentences without an n-gram", fix="leave out --lm")
+    if config.best_metric == "val_wer" and not (speech.writes and config.val_wer_trials):
+        what = "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence is written"
+        raise ConfigError(what, fix="give best_metric val_loss or val_per, or speech.beta above 0")
+    if speech.alpha and cache is None:
+        what = "speech.alpha is not 0, and there is no cached speech to align to"
+        raise ConfigError(what, fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0")
+
+
+def _check_heard(targets: TargetCache, split: PackedSplit) -> None:
+    """Raise DataError where a sentence of a split has no audio."""
+    if missing := targets.missing(sentences_of(split)):
+        first = next(i for i in range(len(split)) if (split.sentence(i) or "") not in targets)
+        what = f"has no audio of {len(missing)} sentences of the {split.name} split, such as {missing[0]!r}"
+        fix = "give the data to `cortext speech-llm cache` with the same --out, which adds them"
+        raise DataError(f"{what} ({trial_name(split, first)})", where=targets.path, fix=fix)
