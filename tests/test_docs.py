@@ -160,6 +160,21 @@ def test_decoder_options_are_searched_as_written(tmp_path, demo):
 
 
 @pytest.mark.slow
+def test_a_speech_llm_goes_as_written(tmp_path, demo):
+    pytest.importorskip("transformers")
+    copied = (r"^cortext demo --llm .*$", f"{demo[1]} && cortext lm train-neural runs/demo/data/text/lm.txt --steps 2 "
+              "--width 24 --out runs/demo/llm")  # fmt: skip
+    smaller = [(r"^pip .*$", "true"), (r"(--audio-llm runs/audio-llm)", r"\1 --batches 2"), (r"=1000\b", "=2")]
+    smaller += [
+        (r"n_units=256", "n_units=32"),
+        (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
+    ]
+    run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller])
+    for name in ("reads-eval", "speech-eval"):
+        assert (tmp_path / "runs" / name / "report.html").is_file()
+
+
+@pytest.mark.slow
 def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "README.md", tmp_path, TINY)
     assert any("cortext demo --preset tiny" in block for block in ran)
