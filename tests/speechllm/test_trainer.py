@@ -263,3 +263,45 @@ def test_another_audio_llm_cannot_finish_a_run(config, recordings, cached, tmp_p
         train_speech_llm(
             config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", resume=True, progress=False
         )
+
+
+STAGES = [
+    "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1, speech.lora: null,"
+    " best_metric: val_per}}, {name: end, set: {}}]"
+]
+
+
+def test_what_a_later_stage_needs_is_looked_for_before_the_first(config, recordings, cached, tmp_path):
+    start = {"overrides": STAGES, "progress": False}
+    with pytest.raises(ConfigError, match="there is no cached speech to align to"):
+        train_speech_llm(config, recordings, tmp_path / "run", **start)
+    assert not (tmp_path / "run").exists()
+    cache = TargetCache.open(cached)
+    kept = dict(list(targets_of(cache).items())[1:])
+    write_targets(tmp_path / "less.safetensors", kept, cache.origin)
+    with pytest.raises(DataError, match="has no audio of"):
+        train_speech_llm(config, recordings, tmp_path / "run", cache=tmp_path / "less.safetensors", **start)
+    assert not (tmp_path / "run" / "stages" / "ctc" / "model.safetensors").exists()
+
+
+def test_a_staged_run_is_written_only_where_it_can_be(config, recordings, cached, trained, tmp_path):
+    start = {"overrides": STAGES, "cache": cached, "progress": False}
+    with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
+        train_speech_llm(config, recordings, tmp_path / "run", resume=True, **start)
+    with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
+        train_speech_llm(config, recordings, tmp_path / "run", resume=True, cache=cached, progress=False)
+    with pytest.raises(RunError, match="the run is finished"):
+        train_speech_llm(config, recordings, trained, **start)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(RunError, match="there is something else than a run"):
+        train_speech_llm(config, recordings, tmp_path / "mine", **start)
+    assert not (trained / "stages").exists()
+    assert not (tmp_path / "mine" / "stages").exists()
+
+    class Stop(Callback):
+        def on_train(self, trainer, step, values):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # what was left by the first attempt is in nobody's way
+        train_speech_llm(config, recordings, tmp_path / "run", callbacks=[Stop()], **start)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cortext.data.packed import PackedDataset
 from cortext.errors import RunError
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.trainer import SpeechTrainer
+from cortext.speechllm.trainer import SpeechTrainer, check_possible
 from cortext.training.checkpoint import RunDirectory
+from cortext.training.engine import Place, TorchEngine
 from cortext.training.progress import say
 from cortext.training.summary import RunSummary
 
 FOLDER = "stages"
+
+Stages = Sequence[tuple[str, SpeechLLMConfig]]
+"""Name and configuration of each."""
 
 
 def train_speech_llm(
@@ -24,7 +28,9 @@ def train_speech_llm(
     *,
     overrides: Iterable[str] = (),
     resume: bool = False,
+    cache: str | Path | None = None,
     init_from: str | Path | None = None,
+    device: str | Place = "cpu",
     progress: bool = True,
     **settings: Any,
 ) -> RunSummary:
@@ -32,31 +38,55 @@ def train_speech_llm(
 
     The stages before are runs in `out/stages/NAME`. Each begins with the best weights of the one before, the first with
     `init_from`. With `resume` those that are finished are passed over, and the first that is not goes on where it was.
-    Other arguments (`cache`, `device`, `callbacks`, `skip_bad`) and errors are those of `SpeechTrainer`.
+    Other arguments (`cache`, `device`, `callbacks`, `skip_bad`) and errors are those of `SpeechTrainer`. What any stage
+    needs, such as cached speech, is looked for before the first one.
     """
     out, stages = Path(out), read_speech_config(config, overrides).in_stages()
-    if not resume and (out / FOLDER).exists():
-        raise RunError("there is an unfinished run", where=out, fix="continue it with --resume, or give another --out")
+    place = device if isinstance(device, Place) else Place(device)
+    for _, stage in stages:  # what cannot be in a later one is known before days of the first
+        check_possible(stage, place, cache)
     summary = None
-    for number, (name, stage) in enumerate(stages):
-        last = number == len(stages) - 1
-        directory = RunDirectory(out if last else out / FOLDER / name)
-        if not last and directory.summary.is_file():
+    with TorchEngine.processes(place) as processes:
+        processes.led(lambda: _check_out(out, stages, resume))
+        finished = processes.gather(_n_finished(out, stages))[0]
+        for number, (name, stage) in enumerate(stages):
+            directory = _directory(out, stages, number)
+            if number >= finished:
+                shown = progress and processes.first and bool(name)
+                say(f"stage {number + 1} of {len(stages)}: {name}, {stage.num_training_batches:,} batches", shown)
+                with SpeechTrainer(
+                    stage,
+                    data,
+                    directory.path,
+                    cache=cache,
+                    device=place,
+                    resume=resume and (number == 0 or directory.config.is_file()),
+                    init_from=init_from,
+                    progress=progress,
+                    packed=out / "packed",
+                    **settings,
+                ) as trainer:
+                    for _, later in stages[number + 1 :]:
+                        trainer.check_later(later)
+                    summary = trainer.run()
             init_from = directory.path
-            continue
-        if name:
-            say(f"stage {number + 1} of {len(stages)}: {name}, {stage.num_training_batches:,} batches", progress)
-        with SpeechTrainer(
-            stage,
-            data,
-            directory.path,
-            resume=resume and directory.begun,
-            init_from=init_from,
-            progress=progress,
-            packed=out / "packed",
-            **settings,
-        ) as trainer:
-            summary = trainer.run()
-        init_from = directory.path
-    assert summary is not None
+    assert summary is not None  # the last stage is not finished, see `_check_out`
     return summary
+
+
+def _directory(out: Path, stages: Stages, number: int) -> RunDirectory:
+    """That of a stage; the last one is the run itself."""
+    return RunDirectory(out if number == len(stages) - 1 else out / FOLDER / stages[number][0])
+
+
+def _n_finished(out: Path, stages: Stages) -> int:
+    """How many stages, from the first on, have come to their end."""
+    finished = [_directory(out, stages, number).summary.is_file() for number in range(len(stages))]
+    return [*finished, False].index(False)
+
+
+def _check_out(out: Path, stages: Stages, resume: bool) -> None:
+    """Raise RunError where the run cannot be written, which its last stage would otherwise be the first to say."""
+    RunDirectory(out).check(resume)
+    if not resume and any(RunDirectory(path).config.is_file() for path in (out / FOLDER).glob("*")):
+        raise RunError("there is an unfinished run", where=out, fix="continue it with --resume, or give another --out")

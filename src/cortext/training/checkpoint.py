@@ -85,22 +85,26 @@ class RunDirectory:
 
     def begin(self, config: TrainConfig, resume: bool) -> None:
         """Check that the run may start (or go on), and write its configuration. Raises RunError."""
-        if self.summary.is_file():
-            fix = "give another --out, or delete the directory"
-            raise RunError("the run is finished", where=self.path, fix=fix)
+        self.check(resume)
         if resume:
             self._check_resumable(config)
             self._remove_unfinished()
             culprits_file(self.path).unlink(missing_ok=True)
             return
-        if self.begun:
-            fix = "continue it with --resume, or give another --out"
-            raise RunError("there is an unfinished run", where=self.path, fix=fix)
-        if not self._is_ours():
-            raise RunError("there is something else than a run", where=self.path, fix="give another --out")
         self._remove_unfinished()
         text = yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
         write_whole(self.config, text.encode())
+
+    def check(self, resume: bool) -> None:
+        """Raise RunError where the run is finished; without `resume` also where one has begun, or is something else."""
+        if self.summary.is_file():
+            fix = "give another --out, or delete the directory"
+            raise RunError("the run is finished", where=self.path, fix=fix)
+        if not resume and self.begun:
+            fix = "continue it with --resume, or give another --out"
+            raise RunError("there is an unfinished run", where=self.path, fix=fix)
+        if not resume and self.path.is_dir() and not self._is_ours():
+            raise RunError("there is something else than a run", where=self.path, fix="give another --out")
 
     def abandon(self) -> None:
         """Take back a run that came to nothing before its first state was written."""

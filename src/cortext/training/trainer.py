@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ class Trainer:
                 raise
             self._open_files = stack.pop_all()
 
-    def __enter__(self) -> Trainer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
