@@ -16,7 +16,7 @@ from cortext.speechllm.evaluate import evaluate
 from cortext.speechllm.parts import revision_there
 from cortext.speechllm.stages import train_speech_llm
 
-BATCHES = 240
+BATCHES = 270
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_32_simulated_sentences_are_written_without_an_error(recordings, cached,
 
 def _settings(llm: str) -> SpeechLLMConfig:
     start = read_speech_config("speech_llm")
-    still = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
+    still = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False)
     return SpeechLLMConfig(
         model=GRUConfig(
             n_units=128, n_layers=1, rnn_dropout=0.0, input_network=InputNetworkConfig(input_layer_dropout=0.0)
@@ -61,12 +61,14 @@ def _settings(llm: str) -> SpeechLLMConfig:
         ),
         dataset=replace(start.dataset, batch_size=16, days_per_batch=2, data_transforms=still),
         num_training_batches=BATCHES,
+        lr_max=0.008,
+        lr_max_day=0.008,
         lr_decay_steps=BATCHES,
         lr_decay_steps_day=BATCHES,
         lr_warmup_steps=20,
         lr_warmup_steps_day=20,
         epsilon=1e-8,
-        batches_per_val_step=BATCHES,
+        batches_per_val_step=BATCHES // 3,
         val_wer_trials=32,
         best_metric="val_wer",
     )
