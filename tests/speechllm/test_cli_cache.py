@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run
-from cortext.data import open_dataset, simulate
+from cortext.data import open_dataset
 from cortext.speechllm.cache import TargetCache
 
 needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)")
@@ -54,15 +54,18 @@ def test_a_text_becomes_a_cache(
     table = capsys.readouterr().out
     assert "sentences" in table
     assert "new ones" in table
+    assert "spoken in part" not in table
+    text.write_text("The cat sat down.\nIt has 9 lives.\n")
+    assert cache(*given) == 0
+    told = capsys.readouterr().out
+    assert "formant passes over digits or letters (write them as words): 1\n" in told
+    assert told.endswith(f"  {text} line 2: 'It has 9 lives.' without '9'\n")
 
 
-def test_the_sentences_of_data_become_a_cache(tiny_audio_llm: Path, tmp_path: Path) -> None:
-    simulate.simulate(tmp_path / "sim", "tiny", seed=3)
-    out = tmp_path / "speech.safetensors"
-    assert (
-        cache(tmp_path / "sim", "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out, "--workers", 0) == 0
-    )
-    said = {trial.sentence for trial in open_dataset(tmp_path / "sim") if trial.sentence is not None}
+def test_the_sentences_of_data_become_a_cache(recordings: Path, tiny_audio_llm: Path, tmp_path: Path) -> None:
+    data, out = recordings.parent / "data", tmp_path / "speech.safetensors"
+    assert cache(data, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out, "--workers", 0) == 0
+    said = {trial.sentence for trial in open_dataset(data) if trial.sentence is not None}
     opened = TargetCache(out)
     assert len(opened) == len(said)
     assert not opened.missing(said)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.data import simulate
+from cortext.data import open_dataset
 from cortext.errors import DataError, Interrupted, LanguageModelError, RunError, TextError
 from cortext.speechllm import cache_parts, targets
 from cortext.speechllm.audio_llm import AudioLLM
@@ -364,13 +364,13 @@ def test_numbers_beyond_half_precision_are_refused(out: Path) -> None:
 # where sentences come from
 
 
-def test_sentences_of_data_are_those_of_its_labelled_trials(tmp_path: Path) -> None:
-    dataset = simulate.simulate(tmp_path / "sim", "tiny", seed=3)
-    found = sentences_of_data(tmp_path / "sim")
-    labelled = [trial for trial in dataset if trial.sentence is not None]
+def test_sentences_of_data_are_those_of_its_labelled_trials(recordings: Path) -> None:
+    data = recordings.parent / "data"
+    found = sentences_of_data(data)
+    labelled = [trial for trial in open_dataset(data) if trial.sentence is not None]
     assert set(found) == {trial.sentence for trial in labelled}
     first = labelled[0]
-    assert found[first.sentence] == f"{tmp_path / 'sim'}: {first.name}"
+    assert found[first.sentence] == f"{data}: {first.name}"
 
 
 def test_lines_of_a_text_are_numbered_and_blank_ones_passed_over(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import shutil
 import subprocess
@@ -74,6 +75,23 @@ def test_a_voice_knows_what_it_cannot_say(voice: Voice) -> None:
     assert voice.can_speak("Yes.")
     for text in ("", "  ", "...", "?!", "- -"):
         assert not voice.can_speak(text)
+
+
+def test_a_voice_knows_what_it_passes_over(tiny_vits: Path) -> None:
+    formant, vits = open_voice("formant"), open_voice(str(tiny_vits))
+    for text, lost in (("Yes, it's a well-known cat.", ""), ("I have 3 cats, 3!", "3"), ("A naïve 42nd", "ï42")):
+        assert (formant.passed_over(text), vits.passed_over(text)) == (lost, lost)
+
+
+def test_a_vits_voice_that_needs_another_program_says_so(tiny_vits: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_vits, copy := tmp_path / "copy")
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings | {"phonemize": True}))
+    voice = open_voice(str(copy))
+    assert voice.passed_over("3") == ""
+    with pytest.raises(LanguageModelError, match="phonemizer") as caught:
+        voice.can_speak("hello")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

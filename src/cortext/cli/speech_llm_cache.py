@@ -68,7 +68,9 @@ def cache(
         ("seconds", f"{facts['seconds']:.0f}"),
     ]
     print_table("", [str(out), ""], rows)
-    if facts["left_out"]:
-        typer.echo(f"left out, as nothing in them can be spoken: {len(facts['left_out'])}")
-        for line in facts["left_out"]:
-            typer.echo(f"  {line}")
+    for told, lines in (
+        ("left out, as nothing in them can be spoken", facts["left_out"]),
+        (f"spoken in part, as {voice} passes over digits or letters (write them as words)", facts["in_part"]),
+    ):
+        if lines:
+            typer.echo("\n  ".join([f"{told}: {len(lines)}", *lines]))

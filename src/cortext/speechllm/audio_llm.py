@@ -32,6 +32,7 @@ from cortext.speechllm.parts import (
     read_processor,
     read_tower,
     revision_of,
+    weight_kinds,
 )  # fmt: skip
 
 QUANTIZATIONS = ("4bit", "8bit")
@@ -90,7 +91,7 @@ class AudioLLM:
         facts = read_facts(transformers, config, name)
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
-        kinds = _kinds(transformers, where, quantize, bf16)
+        kinds = weight_kinds(transformers, where, quantize, bf16)
         _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, reads, name)
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
             network, told = (read_network if reads else read_tower)(transformers, config, name, kinds)
@@ -385,18 +386,3 @@ def _check_room(
             where=name,
             fix=f"use {fewer}a smaller model or another device",
         )
-
-
-def _kinds(transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None) -> dict[str, Any]:
-    """Arguments for the type and the place of the weights."""
-    dtype: Any = {None: "auto" if device.type == "cuda" else torch.float32, True: torch.bfloat16, False: torch.float32}
-    kinds: dict[str, Any] = {"dtype": dtype[bf16]}
-    if device.type == "cuda":
-        kinds["device_map"] = {"": str(device)}
-    if quantize:
-        kept = ["model.audio_tower", "model.multi_modal_projector", "lm_head"]
-        low: dict[str, Any] = {"load_in_8bit": True}
-        if quantize == "4bit":
-            low = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
-        kinds["quantization_config"] = transformers.BitsAndBytesConfig(llm_int8_skip_modules=kept, **low)
-    return kinds

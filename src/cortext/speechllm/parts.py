@@ -73,10 +73,25 @@ def read_audio_config(transformers: Any, name: str) -> Any:
         return config
 
 
+def weight_kinds(transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for the type and the place of the weights; see `AudioLLM.load`."""
+    dtype: Any = {None: "auto" if device.type == "cuda" else torch.float32, True: torch.bfloat16, False: torch.float32}
+    kinds: dict[str, Any] = {"dtype": dtype[bf16]}
+    if device.type == "cuda":
+        kinds["device_map"] = {"": str(device)}
+    if quantize:
+        kept = ["model.audio_tower", "model.multi_modal_projector", "lm_head"]
+        low: dict[str, Any] = {"load_in_8bit": True}
+        if quantize == "4bit":
+            low = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+        kinds["quantization_config"] = transformers.BitsAndBytesConfig(llm_int8_skip_modules=kept, **low)
+    return kinds
+
+
 def read_network(transformers: Any, config: Any, name: str, kinds: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A model with its weights, and transformers' loading information.
 
-    kinds: arguments of `from_pretrained` for the type and the place of the weights
+    kinds: see `weight_kinds`
     """
     network, told = _read(auto_class(transformers, config), name, config, weight_names(config), kinds)
     if told["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:

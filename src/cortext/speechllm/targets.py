@@ -59,14 +59,16 @@ def build_cache(
     skip_bad:  leave out what cannot be spoken
     progress:  called with sentences done and in all
 
-    Killed at any moment, it loses half a minute of work. Returns the cache's facts, and how many
-    sentences are new. Raises TextError for a sentence that cannot be spoken, DataError for an `out` that was made with
-    another model or voice, RunError for a full disk or while another process makes it, Interrupted after a Ctrl-C.
+    Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many sentences are new, and
+    which are spoken only in part. Raises TextError for a sentence that cannot be spoken, DataError for an `out` that
+    was made with another model or voice, RunError for a full disk or while another process makes it, Interrupted after
+    a Ctrl-C.
     """
     began, out = time.monotonic(), Path(out)
     named = _named(sentences)
     speaker = open_voice(voice) if isinstance(voice, str) else voice
     left_out = _unspeakable(named, speaker, skip_bad)
+    in_part = [f"{named[text]}: {text!r} without {lost!r}" for text in named if (lost := speaker.passed_over(text))]
     unfinished = UnfinishedCache(out)
     with unfinished.held():
         llm = None if isinstance(audio_llm, str | Path) else audio_llm
@@ -82,6 +84,7 @@ def build_cache(
         "added": len(todo),
         "damaged_parts": unfinished.n_damaged,
         "left_out": left_out,
+        "in_part": in_part,
         "seconds": round(seconds, 2),
     }
 

@@ -56,6 +56,13 @@ class VitsVoice(Voice):
         """Whether a letter or a digit that it knows is left of the text."""
         return any(character.isalnum() for character in self._prepared(text))
 
+    def passed_over(self, text: str) -> str:
+        """See `Voice.passed_over`: what its tokenizer does not know, such as digits."""
+        if self._tokenizer.phonemize:  # by a program that reads all
+            return ""
+        prepared = self._prepared(text)
+        return "".join(dict.fromkeys(each for each in text.lower() if each.isalnum() and each not in prepared))
+
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. The silence at the ends is cut."""
         rate = self._network.config.sampling_rate

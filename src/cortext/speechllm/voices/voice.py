@@ -28,6 +28,10 @@ class Voice(ABC):
     def can_speak(self, text: str) -> bool:
         """Whether anything would be heard; takes no time to tell."""
 
+    def passed_over(self, text: str) -> str:
+        """Letters and digits of a text that it can speak which would not be heard."""
+        return ""
+
     @abstractmethod
     def speak(self, text: str) -> np.ndarray:
         """A text that it can speak as a wave, float32 [samples] of 16 kHz, within -1 and 1."""
