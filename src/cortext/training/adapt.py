@@ -20,7 +20,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from cortext.config import load_config
 from cortext.data.checks import Problem
 from cortext.data.joined import joined
 from cortext.data.packed import PackedDataset, PackedSplit, open_data
@@ -29,7 +28,7 @@ from cortext.files import write_whole
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.provenance import provenance
 from cortext.training.batches import Batches
-from cortext.training.config import TrainConfig
+from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.loss import ctc_loss
 from cortext.training.progress import reading_bar
 from cortext.training.summary import RunSummary
@@ -167,8 +166,8 @@ def _check_arguments(
 
 def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
     """The configuration that the run was trained with, as far as it is known; the model itself knows what it reads."""
-    path, architecture = run / "config.yaml", model.network.config
-    config = load_config(path, TrainConfig) if path.is_file() else TrainConfig()
+    architecture = model.network.config
+    config = read_run_config(run) if (run / "config.yaml").is_file() else TrainConfig()
     dataset = replace(
         config.dataset,
         data_transforms=replace(config.dataset.data_transforms, **asdict(model.smoothing)),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cortext.config import from_mapping, read_mapping, with_overrides
-from cortext.errors import ConfigError, nearest
+from cortext.config import from_mapping, load_config, read_mapping, with_overrides
+from cortext.errors import ConfigError, RunError, nearest
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.training.loss import loss_config
@@ -193,7 +193,21 @@ def read_train_config(
             raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
         path = recipes[path.name]
     mapping, notes = translate(read_mapping(path), path)
+    if cls is TrainConfig and "speech" in mapping:
+        what = "is the configuration of a speech LLM"
+        raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
     settings = with_overrides(from_mapping(cls, mapping, where=path), overrides)
     if notes:
         logging.getLogger(__name__).warning("%s: %s", path, "; ".join(notes))
     return settings
+
+
+def read_run_config(run: Path) -> TrainConfig:
+    """The configuration of a run of `cortext train`. Raises ConfigError, and RunError for a run of another kind."""
+    path = run / "config.yaml"
+    if "speech" in read_mapping(path):
+        what = "is the run of a speech LLM, which can neither be adapted nor written in the release's layout"
+        raise RunError(
+            what, where=run, fix="train it on with cortext speech-llm train --init-from, or export it to onnx"
+        )
+    return load_config(path, TrainConfig)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import yaml
 
-from cortext.config import load_config, read_mapping, to_mapping
+from cortext.config import read_mapping, to_mapping
 from cortext.data.disk import disk_errors, replace_directory, temporary_name
 from cortext.errors import RunError
 from cortext.files import written_whole
@@ -28,7 +28,7 @@ from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
 from cortext.training.checkpoint import Progress, RunDirectory
-from cortext.training.config import TrainConfig
+from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.release import layout
 from cortext.training.release.reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
 from cortext.training.release.settings import ELSEWHERE, SAME, assign, has, lookup
@@ -102,7 +102,7 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
         raise RunError(f"is a model of kind {kind!r}; the release has only the GRU", where=run, fix="export a GRU run")
     if model.inventory != RELEASE:
         raise RunError(f"has the tokens {model.inventory.name!r}; the release has its own", where=run)
-    config = load_config(run / "config.yaml", TrainConfig)
+    config = read_run_config(run)
     kept = _read_kept(run)
     arguments, notes = _arguments(config, model, kept, run)
     saved = RunDirectory(run).load_state(notes.append)
