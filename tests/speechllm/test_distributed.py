@@ -20,7 +20,9 @@ from cortext.speechllm.stages import train_speech_llm
 def test_two_processes_train_what_one_does(settings, recordings, cached, tmp_path):
     """Without dropout, whose masks each process draws, and without the contrast, whose negatives are its own trials."""
     torch.set_num_threads(1)
-    config = read_speech_config("speech_llm", [*settings, "num_training_batches=3", "dataset.batch_size=7"])
+    alone = "{name: alone, set: {speech.beta: 0, speech.lora: null, best_metric: val_loss, num_training_batches: 2}}"
+    stages = f"stages=[{alone}, {{name: together}}]"  # the processes meet a second time
+    config = read_speech_config("speech_llm", [*settings, "num_training_batches=3", "dataset.batch_size=7", stages])
     still = replace(config.model.input_network, input_layer_dropout=0.0)
     config = replace(
         config,

@@ -67,6 +67,13 @@ def test_hearing_draws_what_the_encoder_made_of_such_phonemes(recordings, encode
     assert torch.equal(again.hear([5, 6, 40], random.Random(1)), phonemes.hear([5, 6, 40], random.Random(1)))
 
 
+def test_an_encoder_that_hears_nothing_is_one_line(recordings, encoder_run):
+    model = load_model(encoder_run)
+    model.network.out.bias.data[0] = 1e4  # blanks alone
+    with pytest.raises(DataError, match="hears no phoneme in any training trial: it has not learnt; give a longer run"):
+        HeardPhonemes(model, open_packed(recordings), Augmentation(), readings=1)
+
+
 def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     recordings, encoder_run, tiny_audio_llm, text, tmp_path
 ):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cortext.cli import run
 from cortext.data import open_packed
 from cortext.errors import ConfigError, CortextError, DataError, RunError
 from cortext.models import load_model
@@ -305,3 +306,27 @@ def test_a_staged_run_is_written_only_where_it_can_be(config, recordings, cached
 
     with pytest.raises(KeyboardInterrupt):  # what was left by the first attempt is in nobody's way
         train_speech_llm(config, recordings, tmp_path / "run", callbacks=[Stop()], **start)
+
+
+def test_what_another_run_has_learnt_is_never_left_out_in_silence(config, recordings, cached, trained, tmp_path):
+    config = replace(config, speech=replace(config.speech, lora=None))
+    with pytest.raises(RunError) as caught:
+        SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False)
+    assert_one_line(caught.value, FILE, "has LoRA weights, such as lora.", "give speech.lora")
+
+
+def test_verbs_for_other_runs_say_what_this_one_is(trained, recordings, tmp_path, capsys):
+    """Each is one line."""
+    plain = ["--data", str(recordings), "--out", str(tmp_path / "out")]
+    for arguments, line in (
+        (
+            ["train", "--config", "speech_llm", *plain],
+            "is the configuration of a speech LLM; give it to cortext speech-",
+        ),
+        (["adapt", str(trained), *plain], "is the run of a speech LLM, which can neither be adapted"),
+        (["export", str(trained), "--format", "release", "--out", str(tmp_path / "out")], "is the run of a speech LLM"),
+    ):
+        assert run(arguments) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert line in said
+        assert not (tmp_path / "out").exists()

@@ -55,3 +55,8 @@ def test_noise_is_not_told(capsys):
         trained(watch, 1000 * step, tokens=train)
         watch.on_validation(TRAINER, 1000 * step, {"val_loss": val})
     assert said(capsys) == []
+
+
+def test_what_is_written_is_shown(capsys):
+    Watch({"tokens": 1.0}).on_validation(TRAINER, 1000, {"val_loss": 1.0, "val_samples": {"how are you": "who are"}})
+    assert said(capsys) == ["batch 1000: 'how are you' is read as 'who are'"]

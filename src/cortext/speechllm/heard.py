@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from cortext.data.packed import PackedDataset
+from cortext.errors import DataError
 from cortext.features import Augmentation
 from cortext.models import AcousticModel
 from cortext.speechllm.merging import merge_blanks
@@ -31,7 +32,7 @@ class HeardPhonemes:
     """What an encoder made of each phoneme of the training split.
 
     readings: how often each trial is heard, each time with other noise
-    Raises what reading the data raises.
+    Raises DataError where the encoder hears nothing but blanks, and what reading the data raises.
     """
 
     def __init__(
@@ -54,6 +55,9 @@ class HeardPhonemes:
                 heard = torch.unique_consecutive(tokens_BP[row, : int(batch.n_patches_B[row])])
                 if labels_U is not None and (heard := heard[heard != 0]).numel():
                     self._keep(labels_U.tolist(), heard.tolist(), merged_BQD[row, : int(n_merged_B[row])])
+        if not self._pieces:
+            what = "the encoder hears no phoneme in any training trial: it has not learnt"
+            raise DataError(what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss")
 
     def _keep(self, labels: list[int], heard: list[int], merged_QD: torch.Tensor) -> None:
         """Share the merged vectors of a trial out among its labels; what was inserted goes to the label before."""

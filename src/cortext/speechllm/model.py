@@ -78,6 +78,9 @@ class SpeechLLM(AcousticModel):
     def take_over(self, tensors: dict[str, torch.Tensor], where: Path) -> None:
         """Put saved weights into the projector, and into what LoRA adds where they have that. Raises RunError."""
         own = {name: tensor for name, tensor in self.network.state_dict().items() if not name.startswith("encoder.")}
+        if lost := sorted(set(tensors) - set(own)):
+            what = f"has LoRA weights, such as {lost[0]}, and here nothing is added to the language model there"
+            raise RunError(what, where=where, fix="give speech.lora and the loss weights as that run has them")
         for name, tensor in own.items():
             found = tensors.get(name)
             if found is None and name.startswith("lora."):

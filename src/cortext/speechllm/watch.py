@@ -16,7 +16,7 @@ RISES = 2
 
 
 class Watch(Callback):
-    """Says a line when one weighted loss exceeds another tenfold, and when validation leaves training.
+    """Says a line when one weighted loss exceeds another tenfold, when validation leaves training, and what is written.
 
     weights: of the losses by name; those of weight 0 are not looked at
     """
@@ -43,6 +43,8 @@ class Watch(Callback):
 
     def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
         """See `Callback`."""
+        for reference, written in metrics.get("val_samples", {}).items():
+            say(f"batch {step}: {reference!r} is read as {written!r}", trainer.shown and trainer.processes.first)
         if self._trained is None:
             return
         now = (self._trained, metrics["val_loss"])
