@@ -41,7 +41,6 @@ def soft_dtw(
     return per_step_B
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # which would unroll hundreds of diagonals
 def warping_cost(
     costs_BPN: torch.Tensor, n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, gamma: float
 ) -> torch.Tensor:
