@@ -9,6 +9,7 @@ from cortext.config import save_config, to_mapping
 from cortext.errors import ConfigError
 from cortext.features import Augmentation
 from cortext.models import gru
+from cortext.speechllm.config import SpeechLLMConfig
 from cortext.training import TrainConfig, read_train_config
 from cortext.training import config as config_module
 
