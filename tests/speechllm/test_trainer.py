@@ -187,6 +187,16 @@ def test_it_starts_from_another_speech_llm(config, recordings, cached, trained, 
             assert torch.equal(state[prefix + name], tensor)
 
 
+def test_a_projector_for_another_audio_llm_is_one_line(config, recordings, cached, trained, tmp_path):
+    from tiny import save_tiny_audio_llm
+
+    other = save_tiny_audio_llm(tmp_path / "other", seed=1)
+    speech = replace(config.speech, audio_llm=str(other), alpha=0.0)
+    with pytest.raises(RunError) as caught:
+        SpeechTrainer(replace(config, speech=speech), recordings, tmp_path / "run", init_from=trained, progress=False)
+    assert_one_line(caught.value, str(trained), "its projector is of another audio language model", "the same one")
+
+
 def test_an_encoder_of_another_width_is_one_line(config, recordings, cached, tmp_path):
     train(
         "tiny", recordings, tmp_path / "ctc", overrides=["model.n_units=20", "num_training_batches=1"], progress=False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cortext.data.packed import PackedDataset, PackedSplit
-from cortext.errors import ConfigError, DataError
+from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import AcousticModel
 from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import TargetCache
@@ -86,7 +86,11 @@ class SpeechTrainer(Trainer):
             llm.checkpointing(speech.gradient_checkpointing)
             llm.use(compile=speech.compile)
         if init_from is not None and (Path(init_from) / FILE).is_file():
-            model.take_over(read_speech_file(Path(init_from))[0], Path(init_from) / FILE)
+            tensors, made = read_speech_file(Path(init_from))
+            if made["revision"] not in (None, revision_there(speech.audio_llm)):
+                what = f"its projector is of another audio language model, {made['speech'].audio_llm}"
+                raise RunError(what, where=init_from, fix="start from a run of the same one, or of cortext train")
+            model.take_over(tensors, Path(init_from) / FILE)
         return model
 
     def _check_memory(self, config: SpeechLLMConfig, split: PackedSplit, n_days: int) -> None:
