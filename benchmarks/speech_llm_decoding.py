@@ -22,8 +22,12 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import matplotlib
+from matplotlib.figure import Figure
+
 from cortext.data import PackedSplit, open_packed
 from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_picture
 from cortext.provenance import provenance
 from cortext.speechllm import SpeechLLM, train_speech_llm
 from cortext.speechllm.assemble import TowerOptions, assemble
@@ -117,6 +121,26 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
     return out
 
 
+def picture(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Word errors with the right recordings (blue) and with exchanged ones (orange), with their 95 % intervals."""
+    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
+        figure, ((axis,),) = panels([0.3 * len(rows)], left=2.3, top=0.3, bottom=0.45, gap=0.4)
+        axis.set_yticks(range(len(rows)), [f"seed {row['seed']}, {row['learnt from']}" for row in rows])
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+        for place, row in enumerate(rows):
+            for name, colour in (("right", BLUE), ("exchanged", ORANGE)):
+                wer, (low, high) = row[name]["wer"], row[name]["ci95"]
+                axis.plot([100 * low, 100 * high], [place, place], color=colour)
+                axis.plot([100 * wer], [place], color=colour, marker="o", markersize=5, label=f"{name} recordings")
+                axis.annotate(f"{100 * wer:.1f}", (100 * high, place), (6, 0), textcoords="offset points", va="center")
+        axis.set_xlim(0, 116)
+        axis.set_xlabel("word errors, %")
+        axis.legend(
+            *(each[:2] for each in axis.get_legend_handles_labels()), loc="center", frameon=False
+        )
+    return figure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
@@ -127,7 +151,13 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=200, help="batches of recordings")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--picture", type=Path, help="of the result that --json names, if it is there, else of this one"
+    )
     given = parser.parse_args()
+    if given.picture and given.json and given.json.is_file():
+        save_picture(picture(json.loads(given.json.read_text())["rows"]), given.picture)
+        return
     rows = []
     for seed in range(given.seeds):
         out = given.out / f"seed{seed}"
@@ -143,6 +173,8 @@ def main() -> None:
     result = {"settings": settings | {"tower": asdict(TOWER)}, "rows": rows, "provenance": provenance()}
     if given.json:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
+    if given.picture:
+        save_picture(picture(rows), given.picture)
 
 
 if __name__ == "__main__":
