@@ -136,7 +136,10 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
         axis.set_xlim(0, 116)
         axis.set_xlabel("word errors, %")
         axis.legend(
-            *(each[:2] for each in axis.get_legend_handles_labels()), loc="center", frameon=False
+            *(each[:2] for each in axis.get_legend_handles_labels()),
+            loc="center",
+            bbox_to_anchor=(0.62, 0.5),
+            frameon=False,
         )
     return figure
 
