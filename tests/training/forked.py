@@ -12,7 +12,7 @@ import torch
 from cortext.training import Callback, Trainer
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["cortext.training", "torch._dynamo"])  # the second comes with the first step
+CONTEXT.set_forkserver_preload(["cortext.training"])
 
 
 class Started:

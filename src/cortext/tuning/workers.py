@@ -145,20 +145,27 @@ def _interrupts_obeyed() -> Iterator[None]:
 
 
 def _work(connection: Connection) -> None:
-    """What a process does. It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once."""
+    """What a process does. It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once.
+
+    Between trials it is noted, and the next trial is not begun. To block the signal would not do: a thread that a trial
+    has left behind may take it.
+    """
     os.setsid()
     end_with_parent()
+    noted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: noted.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     while True:
         try:
             job = connection.recv()
         except (EOFError, ConnectionError):  # there are no more
             return
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                outcome = run_trial(job)
+                outcome = Outcome("interrupted") if noted.is_set() else run_trial(job)
             finally:
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                signal.signal(signal.SIGINT, lambda *_: noted.set())
         except KeyboardInterrupt:  # before the work or after it
             outcome = Outcome("interrupted")
         connection.send(outcome)
