@@ -184,7 +184,7 @@ def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
     """Losses on the left, error rates in % on the right, along the training steps; at most two curves each."""
     with matplotlib.rc_context(STYLE):
         figure, axes = panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
-        for axis, curves, title in zip(axes[0], (losses, errors), ("CTC loss", "validation errors, %"), strict=True):
+        for axis, curves, title in zip(axes[0], (losses, errors), ("loss", "validation errors, %"), strict=True):
             for number, curve in enumerate(curves):
                 colour = (BLUE, ORANGE)[number % 2]
                 faint = {"linewidth": 1.0, "alpha": 0.8} if len(curve.steps) > 60 else {"marker": "o", "markersize": 3}
