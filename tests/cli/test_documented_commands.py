@@ -1,4 +1,4 @@
-"""Every command of ours in the guides for rigs and for those who come from the release exists, with every option."""
+"""Every command of ours in the README and the guides exists, with every option."""
 
 import re
 import shlex
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cortext.cli import app
 from cortext.cli import run as cortext
 from cortext.decoding.options import DecoderOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = {"lm", "bench", "tune", "report"}
+GROUPS = {group.name for group in app.registered_groups}
 HELP: dict[tuple[str, ...], str] = {}
 
 
@@ -19,8 +20,9 @@ def commands(document: str) -> list[str]:
     """`cortext ...` in code spans and code blocks, without comments."""
     text = (ROOT / document).read_text().replace("\\\n", " ")
     spans = re.findall(r"(?<!`)`(cortext [a-z][^`]*)`(?!`)", text)
-    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines() if line.startswith("cortext ")]
+    blocks = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    shell = "\n".join(block for language, block in blocks if language in ("", "bash"))
+    lines = [line.split("  #")[0] for line in shell.splitlines() if line.startswith("cortext ")]
     return [command for command in dict.fromkeys(spans + lines) if "|" not in command]
 
 
@@ -32,31 +34,10 @@ def help_of(verb: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
 
 
 @pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "docs/migrating.md",
-        "docs/use.md",
-        "docs/brand.md",
-        "docs/page.md",
-        "docs/latency.md",
-        "docs/redis.md",
-        "docs/adapt.md",
-        "docs/ensemble.md",
-        "docs/tpu-compile.md",
-        "docs/cloud.md",
-        "docs/tpu.md",
-        "docs/troubleshooting.md",
-        "docs/torch-xla.md",
-        "docs/neural-lm.md",
-        "docs/finetune-llm.md",
-        "docs/llm.md",
-    ],
+    "document", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 )
 def test_commands_and_their_options_exist(document, capsys):
-    found = commands(document)
-    assert len(found) >= 2
-    for command in found:
+    for command in commands(document):
         words = shlex.split(command)[1:]
         verb = tuple(words[: 1 + (words[0] in GROUPS and len(words) > 1)])
         known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(verb, capsys)))
@@ -68,3 +49,9 @@ def test_the_published_settings_in_the_guide_are_options_of_the_search():
     (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/migrating.md").read_text(), re.MULTILINE | re.DOTALL)
     options = DecoderOptions().changed(yaml.safe_load(text))
     assert options.lattice_beam * options.acoustic_scale == pytest.approx(8, abs=0.01)
+
+
+def test_the_guides_are_read_for_commands():
+    found = {path.stem: len(commands(f"docs/{path.name}")) for path in (ROOT / "docs").glob("*.md")}
+    assert len(commands("README.md")) >= 40
+    assert {name for name, count in found.items() if count == 0} == {"api", "fusion", "index"}
