@@ -388,6 +388,11 @@ def test_lora_on_unknown_matrices_is_an_error():
         estimate(settings({"lora": LoRAConfig(modules=["c_attn"])}), PUBLISHED[QWEN])
 
 
+def test_a_trial_shorter_than_a_patch_is_an_error():
+    with pytest.raises(ConfigError, match="13 bins are not one patch of 14; give --n-bins 14 or more"):
+        plan("speech_llm", GPUS["h100"], load=Load(n_bins=13))
+
+
 def test_every_stage_of_the_recipes_is_planned():
     stages = plan("speech_llm_best", GPUS["h100"])
     assert [each.estimate.training["frozen weights"] > 0 for each in stages][-1]

@@ -317,6 +317,11 @@ def test_a_sentence_without_words_is_named_before_any_work(out: Path) -> None:
         build(out, ears, ["..."], skip_bad=True)
 
 
+def test_a_sentence_in_another_script_asks_for_another_voice(out: Path) -> None:
+    with pytest.raises(TextError, match=r"^sentence 2: 'да' cannot be spoken by formant: it reads none of .*--voice"):
+        build(out, Ears(), ["yes", "да"], voice=open_voice("formant"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("fail now", r"beeps cannot speak 'fail now' \(a cable is loose\)"), ("hush now", "nothing is heard when beeps")],

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from cortext.cli import run
 from cortext.data import open_packed
-from cortext.errors import ConfigError, CortextError, DataError, RunError
+from cortext.errors import ConfigError, CortextError, DataError, DecodingError, RunError
 from cortext.models import load_model
 from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import Origin, TargetCache, text_key, write_targets
@@ -253,6 +253,20 @@ def test_what_cannot_be_trained_is_one_line(config, recordings, cached, tmp_path
             replace(config, **changes), recordings, tmp_path / "run", **{"cache": cached, "progress": False} | arguments
         )
     assert_one_line(caught.value, line)
+    assert not (tmp_path / "run").exists()
+
+
+def test_sentences_longer_than_the_models_positions_are_told_before_training(config, recordings, cached, tmp_path):
+    with pytest.raises(DecodingError) as caught:
+        SpeechTrainer(
+            config,
+            recordings,
+            tmp_path / "run",
+            cache=cached,
+            overrides=["speech.generation.max_length=1024"],
+            progress=False,
+        )
+    assert_one_line(caught.value, "1024 tokens behind", "the model knows 1024", "speech.generation.max_length")
     assert not (tmp_path / "run").exists()
 
 

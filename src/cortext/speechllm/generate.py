@@ -54,8 +54,8 @@ def generate(
     max_length:             most tokens, the end included; what has not ended then is cut off
     min_length:             fewest tokens before the end
 
-    A trial gets the same alone and among others. Raises DecodingError for what cannot be searched for, and where memory
-    runs out.
+    A trial gets the same alone and among others. Raises DecodingError for what cannot be searched for, for sentences
+    longer than the model's positions, and where memory runs out.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
         what = f"{nbest} sentences of {beams} beams and {min_length} to {max_length} tokens cannot be searched for"
@@ -63,6 +63,8 @@ def generate(
             what, fix="give at least as many beams as sentences, and max_length at least 1 and min_length"
         )
     searches = [_Search(beams, length_penalty) for _ in range(len(brain_BPA))]
+    if searches:
+        check_room(llm, prompt, int(n_patches_B.max()), max_length)
     try:
         if searches:
             _run(llm, searches, lay_out(llm, brain_BPA, n_patches_B, prompt, [[]] * len(searches), left=True)[:2],
@@ -73,6 +75,16 @@ def generate(
         what = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
         raise DecodingError(what, where=llm.name, fix="use fewer beams or a smaller batch") from error
     return [_candidates(llm, search, nbest) for search in searches]
+
+
+def check_room(llm: AudioLLM, prompt: Prompt, n_patches: int, max_length: int) -> None:
+    """Raise DecodingError where the longest sentence behind the longest trial is more than the model has positions."""
+    n_given = len(prompt[0]) + n_patches + len(prompt[1])
+    room = math.inf if llm.window is None else llm.window - n_given + 1  # the last token is never read
+    if max_length > room:
+        what = f"{max_length} tokens behind {n_given} positions of prompt and recording; the model knows {llm.window}"
+        shorter = f"set speech.generation.max_length (--max-length) to {room} or less, " if room > 0 else ""
+        raise DecodingError(what, where=llm.name, fix=f"{shorter}leave long trials out, or use another model")
 
 
 @dataclass

@@ -90,11 +90,15 @@ class Estimate:
 def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = None) -> Estimate:
     """What a training (one stage of it) and its validations take.
 
-    Raises ConfigError for a model that cannot be the encoder, and for matrices that LoRA cannot be added to.
+    Raises ConfigError for a model that cannot be the encoder, for matrices that LoRA cannot be added to, and for trials
+    shorter than a patch.
     """
     load, speech, batch = load or Load(), config.speech, config.dataset.batch_size
     network = _network(config, facts, load)
     n_trials, n_patches = math.ceil(batch / config.gradient_accumulation_steps), int(network.n_patches(load.n_bins))
+    if n_patches < 1:
+        what = f"{load.n_bins} bins are not one patch of {network.config.patch_size}"
+        raise ConfigError(what, fix=f"give --n-bins {network.config.patch_size} or more")
     n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(speech.lora, facts)
     weights = 0
     if speech.reads_language_model:

@@ -248,8 +248,11 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
     bad = [text for text in named if not voice.can_speak(text)]
     if bad and not skip_bad:
         more = f" (and {len(bad) - 1} more sentences)" if len(bad) > 1 else ""
-        what = f"{bad[0]!r} cannot be spoken by {voice.name}: there is no word in it{more}"
-        raise TextError(what, where=named[bad[0]], fix="correct it, or leave such sentences out with --skip-bad")
+        foreign = any(character.isalnum() for character in bad[0])
+        why = "it reads none of its letters and digits" if foreign else "there is no word in it"
+        what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
+        other = "give a voice of that language (--voice)" if foreign else "correct it"
+        raise TextError(what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad")
     left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
     if not named:
         raise TextError("there is no sentence to speak", fix="give data with sentences, or a text")

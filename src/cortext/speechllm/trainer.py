@@ -14,6 +14,7 @@ from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.cache import TargetCache
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
 from cortext.speechllm.footprint import Load
+from cortext.speechllm.generate import check_room
 from cortext.speechllm.loss import SpeechLoss, sentences_of
 from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
@@ -37,7 +38,7 @@ class SpeechTrainer(Trainer):
     cache:     file of `cortext speech-llm cache`; needed where speech.alpha is not 0
     init_from: a run of `cortext train`, whose encoder to start from, or one of a speech LLM, whose projector and LoRA
                weights count, too
-    Other arguments are those of `Trainer`; there is no `lm`. Raises LanguageModelError, too.
+    Other arguments are those of `Trainer`; there is no `lm`. Raises DecodingError and LanguageModelError, too.
     """
 
     Config: ClassVar[type[TrainConfig]] = SpeechLLMConfig
@@ -127,6 +128,10 @@ class SpeechTrainer(Trainer):
         return False  # the encoder's read-out, for one, has no gradient without the CTC loss
 
     def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
+        network, speech = self.model.network, self.config.speech
+        if speech.writes and not speech.merge_blanks:  # how many patches merging leaves is only known then
+            n_patches = int(network.n_patches(batches.split.n_bins_N.max()))
+            check_room(network.llm, network.llm.prompt(speech.prompt), n_patches, speech.generation.max_length)
         return SpeechValidator(batches, self.model, self._loss_on(batches.split), self.config, self.engine)
 
     def _identity(self) -> dict[str, Any]:
