@@ -84,15 +84,19 @@ class Watched:
         self.page.wait_for_function(script, arg=[selector, text])
 
     def decode(self, trial):
-        """Choose a trial of the first day, start, and wait for its end.
+        """Choose a trial of the first day, start, and wait for its end."""
+        self.page.select_option("#session", FIRST_DAY)
+        self.page.select_option("#trial", label=f"block 1, trial {trial}")
+        self.decoded_by(lambda: self.page.click("#run"))
+
+    def decoded_by(self, start):
+        """Start a trial, and wait for its end.
 
         A page that has just connected is still to get the last sentence of those before it: what it announces counts
         from the start of this one.
         """
         self.page.evaluate(FORGET_AT_START)
-        self.page.select_option("#session", FIRST_DAY)
-        self.page.select_option("#trial", label=f"block 1, trial {trial}")
-        self.page.click("#run")
+        start()
         self.page.wait_for_function(
             "() => window.started && document.body.dataset.state !== 'running'"
             " && document.querySelector('#announce').textContent.startsWith('Decoded')"
@@ -249,8 +253,8 @@ def test_everything_can_be_done_with_the_keyboard_alone(watched):
     page.evaluate("document.activeElement.blur()")
     press("n")
     assert watched.page.locator("#trial option:checked").inner_text() == "block 1, trial 0"
-    press("s")
-    page.wait_for_function("() => document.querySelector('#announce').textContent === 'Decoded: i see you'")
+    watched.decoded_by(lambda: press("s"))
+    assert watched.text("#announce") == "Decoded: i see you"
     press("1")
     page.wait_for_selector("[data-rating=right][aria-pressed=true]")
     press("e")
