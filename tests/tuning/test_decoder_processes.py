@@ -138,15 +138,13 @@ def test_a_library_that_is_missing_is_said_before_anything_is_written(
 @pytest.fixture(scope="module")
 def undisturbed(evaluation, lm, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    process = start(evaluation, lm, out, "--trials", "14")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    assert run(arguments(evaluation, lm, out, "--trials", "14")) == 0
     return out
 
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_not(
-    evaluation, lm, tmp_path, undisturbed
+    evaluation, lm, tmp_path, undisturbed, capsys
 ):
     out = tmp_path / "out"
     for at in (2, 7):  # killed twice, with a trial under way
@@ -155,9 +153,7 @@ def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_n
         process.kill()
         process.communicate()
     assert states(out)[-1] in ("RUNNING", "COMPLETE")
-    process = start(evaluation, lm, out, "--trials", "14")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    assert run(arguments(evaluation, lm, out, "--trials", "14")) == 0, capsys.readouterr().err
     assert states(out) == ["COMPLETE"] * 14
     assert found(out) == found(undisturbed)
     assert load_config(out / "options.yaml", DecoderOptions) == load_config(

@@ -2,11 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,33 +24,29 @@ from cortext.tuning.decoder_trial import DecodeJob
 from cortext.tuning.trial import Outcome
 from cortext.tuning.workers import Processes, RayTasks
 
-LONG = ("num_training_batches=40", "batches_per_val_step=10", "batches_per_train_log=10", "model.n_units=8")
+LONG = (
+    "num_training_batches=32",  # of which most are left after the first validation
+    "batches_per_val_step=4",
+    "batches_per_train_log=4",
+    "model.n_units=8",
+    "model.n_layers=1",
+)
 STARTED: list[subprocess.Popen] = []
 
 
-def command(data: Path, out: Path, *more: str) -> list[str]:
-    base = [
-        Path(sys.executable).parent / "cortext",
-        "tune",
-        "training",
-        "--config",
-        "tiny",
-        "--data",
-        data,
-        "--out",
-        out,
-    ]
+def words(data: Path, out: Path, *more: str) -> list[str]:
+    """Of the command, after its name."""
+    base = ["tune", "training", "--config", "tiny", "--data", data, "--out", out]
     settings = [part for override in LONG for part in ("--set", override)]
     return [str(part) for part in [*base, *settings, "--grid", "lr_max=0.001,0.02,0.1", "--jobs", "2", *more]]
 
 
 def start(*arguments) -> subprocess.Popen:
+    command = [str(Path(sys.executable).parent / "cortext"), *words(*arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     STARTED.append(
-        subprocess.Popen(
-            command(*arguments), env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-        )
+        subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     )
     return STARTED[-1]
 
@@ -97,28 +94,56 @@ def processes_about(out: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(packed, tmp_path_factory) -> Path:
+def preloaded(tmp_path_factory):
+    """Runs a command that nothing disturbs; returns its exit status and what it said on stdout and stderr."""
+    folder, pipe = tmp_path_factory.mktemp("said"), subprocess.PIPE
+    script, environment = Path(__file__).with_name("preloaded.py"), os.environ | {"OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(
+        [sys.executable, script], env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
+    )
+
+    def run(arguments: list[str], patience_s: float = 120) -> tuple[int, str, str]:
+        said = [folder / "stdout", folder / "stderr"]
+        for file in said:
+            file.unlink(missing_ok=True)
+        server.stdin.write(json.dumps([arguments, *map(str, said)]) + "\n")
+        server.stdin.flush()
+        assert select.select([server.stdout], [], [], patience_s)[0], "it takes too long"
+        return int(server.stdout.readline()), *(file.read_text() for file in said)
+
+    yield run
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)  # with a command that has taken too long
+    server.communicate()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(packed, preloaded, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "search"
-    process = start(packed, out, "--jobs", "1", "--json")
-    printed, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    status, printed, errors = preloaded(words(packed, out, "--jobs", "1", "--json"))
+    assert status == 0, errors
     assert [trial["state"] for trial in json.loads(printed)["trials"]] == ["finished"] * 3
     return out
 
 
-def goes_on(packed: Path, out: Path, undisturbed: Path) -> None:
+@pytest.fixture
+def goes_on(packed, preloaded, undisturbed):
     """The same command ends as one that was left alone."""
-    process = start(packed, out)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert states(out) == ["finished"] * 3
-    for run in (undisturbed / "trials").iterdir():
-        expected, found = (load_file(folder / "model.safetensors") for folder in (run, out / "trials" / run.name))
-        assert all(torch.equal(expected[name], found[name]) for name in expected), run.name
+
+    def check(out: Path) -> None:
+        status, _, errors = preloaded(words(packed, out))
+        assert status == 0, errors
+        assert states(out) == ["finished"] * 3
+        for run in (undisturbed / "trials").iterdir():
+            expected, found = (load_file(folder / "model.safetensors") for folder in (run, out / "trials" / run.name))
+            assert expected.keys() == found.keys()
+            assert all(torch.equal(expected[name], found[name]) for name in expected), run.name
+
+    return check
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(packed, undisturbed, tmp_path):
+def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(packed, goes_on, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
     until(lambda: trained(out, "0001-lr_max=0.001") and trained(out, "0002-lr_max=0.02"), process)
@@ -129,11 +154,11 @@ def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exact
         time.sleep(0.05)
     assert not processes_about(out)
     assert "unfinished" in states(out)
-    goes_on(packed, out, undisturbed)
+    goes_on(out)
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, undisturbed, tmp_path):
+def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
     until(lambda: trained(out, "0001-lr_max=0.001"), process)
@@ -145,15 +170,16 @@ def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, undistur
     assert last.endswith("everything is saved; the same command goes on with it")
     assert "Traceback" not in errors
     assert not processes_about(out)
-    goes_on(packed, out, undisturbed)
+    goes_on(out)
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
-    until(lambda: trained(out, "0001-lr_max=0.001"), process)
-    (victim,) = processes_about(out / "trials" / "0001-lr_max=0.001")
+    folder = out / "trials" / "0001-lr_max=0.001"
+    until((folder / "config.yaml").is_file, process)  # the run is begun, and held
+    (victim,) = processes_about(folder)
     os.kill(victim, signal.SIGKILL)
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -162,16 +188,15 @@ def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
 
 
 @pytest.mark.slow
-def test_trials_run_as_ray_tasks(tune):
+def test_trials_run_as_ray_tasks(tune, undisturbed):
     pytest.importorskip("ray")
-    search = Search("grid", parse_space(["lr_max=0.001,0.02"]))
-    expected = tune(search)
-    study = tune(search, "ray", jobs=2, ray="local")
-    assert [one.metrics["val_loss"] for one in study.trials] == [one.metrics["val_loss"] for one in expected.trials]
+    study = tune(Search("grid", parse_space(["lr_max=0.001,0.02"])), "ray", LONG, jobs=2, ray="local")
+    expected = json.loads((undisturbed / "study.json").read_text())["trials"][:2]
+    assert [one.metrics["val_loss"] for one in study.trials] == [one["metrics"]["val_loss"] for one in expected]
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_trials_on_ray(packed, undisturbed, tmp_path):
+def test_ctrl_c_saves_the_trials_on_ray(packed, goes_on, tmp_path):
     pytest.importorskip("ray")
     out = tmp_path / "search"
     process = start(packed, out, "--ray", "local")
@@ -180,7 +205,7 @@ def test_ctrl_c_saves_the_trials_on_ray(packed, undisturbed, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "everything is saved" in errors.splitlines()[-1]
-    goes_on(packed, out, undisturbed)
+    goes_on(out)
 
 
 def outcome(running) -> Outcome:
