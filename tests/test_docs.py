@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
 """A block whose first line names the file that it is."""
-# The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
+# The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test. A third of the tiny
+# recipe's batches is a training, too.
 TINY = [
     (r"^make demo.*$", "cortext demo --preset tiny --out runs/demo"),
     (r"^make .*$", "true"),
     (r"^git clone .*$|^cd cortext$", "true"),
     (r"--preset demo\b", "--preset tiny"),
-    (r"--config demo\b", "--config tiny"),
+    (r"--config demo\b", "--config tiny --set num_training_batches=20"),
 ]
 
 
@@ -69,7 +70,7 @@ def test_training_goes_as_written(tmp_path, demo):
     )
     several = (
         r"-node 4 (.*) --config gru --data packed --out run --device cuda",
-        r"-node 2 \1 --config tiny --data runs/demo/packed --out two",
+        r"-node 2 \1 --config tiny --set num_training_batches=20 --data runs/demo/packed --out two",
     )
     run_blocks(tmp_path / "training.md", tmp_path, [*TINY, demo, several])
     for name in ("runs/mine", "two", "run"):
@@ -153,7 +154,7 @@ def test_settings_are_searched_as_written(tmp_path):
 
 @pytest.mark.slow
 def test_decoder_options_are_searched_as_written(tmp_path, demo):
-    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [demo])
+    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [demo, (r"--trials (12|6)\b", "--trials 3")])
     for out in ("runs/options", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
     assert (tmp_path / "test.csv").is_file()

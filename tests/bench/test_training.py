@@ -29,10 +29,14 @@ def recorded(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def small_matrix(monkeypatch):
+    monkeypatch.setattr(training, "MATRIX", {"cpu": 64})
+
+
 @pytest.fixture
 def tiny_shapes(monkeypatch):
     monkeypatch.setattr(training, "shapes", lambda model, batch_size: {"tiny": Shape("tiny", TINY, OVERRIDES)})
-    monkeypatch.setattr("cortext.bench.training_worker.MATRIX", {"cpu": 64})
 
 
 def side(ms, precision, cpu_ms=None):

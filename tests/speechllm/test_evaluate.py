@@ -9,7 +9,7 @@ from cortext.cli import run
 from cortext.data import open_packed
 from cortext.decoding.ensemble import EnsembleOptions, combine_runs
 from cortext.errors import ConfigError, DataError
-from cortext.speechllm.evaluate import decode, evaluate
+from cortext.speechllm.writing import decode, evaluate
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from torch import nn
 
 from cortext.models import GRUConfig, build_model
 from cortext.training import TrainConfig
-from cortext.training.optim import DayAdamW, Optimizer, day_learning_rate, learning_rate, lr_factor
+from cortext.training.optim import DayAdamW, FusedAdamW, Optimizer, day_learning_rate, learning_rate, lr_factor
 
 
 def test_cosine_schedule_by_hand():
@@ -132,6 +132,30 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         else:
             expected = named[name]
         torch.testing.assert_close(parameter, expected, atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_the_fused_steps_are_torchs_to_the_last_bit():
+    """With a parameter that has no gradient at first, and a step that is to move nothing."""
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in ((5, 3), (5,), (2, 2))]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    groups = [{"params": theirs[1:2], "weight_decay": 0.0}, {"params": [theirs[0], theirs[2]]}]
+    reference = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99), eps=0.1, weight_decay=0.1, fused=True)
+    found = FusedAdamW([(ours[1:2], 0.0), ([ours[0], ours[2]], 0.1)], (0.9, 0.99), 0.1)
+    for step in range(5):
+        for mine, other in zip(ours[: 2 + (step > 1)], theirs, strict=False):
+            mine.grad = torch.randn_like(mine)
+            other.grad = mine.grad.clone()
+        skipped = torch.tensor(float(step == 3))
+        for group in reference.param_groups:
+            group["lr"] = 0.1 / (1 + step)
+        reference.found_inf = skipped
+        reference.step()
+        found.step(0.1 / (1 + step), skipped)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert torch.equal(mine, other)
+            for key, tensor in reference.state[other].items():
+                assert torch.equal(found.state[mine][key], tensor)
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing():

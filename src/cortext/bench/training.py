@@ -41,6 +41,8 @@ Stage = Callable[[str], None]
 PUBLISHED_BATCHES = 120_000
 BYTES_PER_PARAMETER = 16
 """Weight, gradient and AdamW's two moments in float32."""
+MATRIX = {"cpu": 2048, "cuda": 8192}
+"""Rows and columns of the matrices on which a device's rate is measured."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "release": {"kind": "release", "precision": "published"},
@@ -167,7 +169,8 @@ def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) ->
             stage(f"{name}: the parts of {side}")
             parts[side] = child.ask("parts", n=plan.parts + 1)
         stage(f"{name}: the machine's matrix rate")
-        rate = next(reversed(sides.values())).ask("matrix_rate") if sides else {}
+        size = MATRIX[torch.device(plan.device).type]
+        rate = next(reversed(sides.values())).ask("matrix_rate", size=size) if sides else {}
         facts = {side: child.loaded for side, child in sides.items()}
     total = plan.warmup + 2 + plan.turns * (plan.steps + 2)
     batches = batch_facts(folder, shape, total)

@@ -16,9 +16,6 @@ from cortext.bench.memory import children_pss_mb, memory
 from cortext.bench.training_sides import SIDES, SidePlan
 from cortext.bench.worker import own_stdout, serve
 
-MATRIX = {"cpu": 2048, "cuda": 8192}
-"""Rows and columns of the matrices on which the rate is measured."""
-
 
 class TrainingWorker:
     """A side, and what is asked of both."""
@@ -39,20 +36,18 @@ class TrainingWorker:
             found["peak_device_mb"] = torch.cuda.max_memory_allocated(self.side.device) / 1e6
         return found
 
-    def matrix_rate(self) -> dict[str, float]:
+    def matrix_rate(self, size: int) -> dict[str, float]:
         """Operations per second of a large product, by precision: the most that training could reach here."""
-        return {name: matrix_rate(dtype, self.side.device) for name, dtype in DTYPES.items()}
+        return {name: matrix_rate(dtype, self.side.device, size) for name, dtype in DTYPES.items()}
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def matrix_rate(dtype: torch.dtype, device: torch.device, repeats: int = 10) -> float:
-    """Operations per second of a product of two large square matrices (a multiplication and an addition are two).
-
-    The best of the repeats: what else runs on the machine can only lower it.
+def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
+    """Operations per second of a product of two square matrices of `size` rows (a multiplication and an addition are
+    two). The best of the repeats: what else runs on the machine can only lower it.
     """
-    size = MATRIX[device.type]
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(repeats):

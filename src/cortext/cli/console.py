@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cortext.data.checks import SKIP_HINT, Problem
-
 if TYPE_CHECKING:
+    from cortext.data.checks import Problem
     from cortext.evaluation import Metrics
 
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of tables.")
@@ -83,12 +82,16 @@ def print_metrics(metrics: Metrics) -> None:
     trials = f"{metrics.n_trials} {metrics.split} trials, {metrics.n_words} words"
     print_table("", [trials, "rate", "95 % interval"], rows)
     if metrics.n_skipped:
+        from cortext.data.checks import Problem
+
         print_left_out([Problem(**{k: v for k, v in trial.items() if k != "id"}) for trial in metrics.skipped])
 
 
 def print_left_out(problems: Sequence[Problem]) -> None:
     """Print how many trials and files were left out, and why each was."""
     if problems:
+        from cortext.data.checks import SKIP_HINT
+
         typer.echo(f"left out as unusable: {len(problems)}")
         for problem in problems:
             typer.echo(f"  {str(problem).removesuffix(f', {SKIP_HINT}')}")

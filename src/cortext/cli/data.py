@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +22,9 @@ def simulate(
     preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes; the result is the same with any number.")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(min=1, help="Processes, as many as are worth it without this; the result is always the same."),
+    ] = None,
     text: Annotated[Path | None, typer.Option(help="Your own sentences, one per line.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")] = False,
     overrides: list[str] = OVERRIDES,

@@ -22,7 +22,6 @@ from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import Options, Progress, Recognised, frame_ms, recognise, stage
-from cortext.evaluation.report import write_report
 from cortext.evaluation.scores import (
     Confusion,
     Rates,
@@ -169,6 +168,8 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
             confused = confusion(found.trials)
         with disk_errors(out):
             with stage(found.seconds, "report"):
+                from cortext.evaluation.report import write_report  # it draws, and matplotlib takes long to import
+
                 _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))
                 write_report(folder / "report.html", metrics, found, confused, run)

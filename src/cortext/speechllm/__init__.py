@@ -1,16 +1,21 @@
 """A brain encoder aligned to an audio language model, which writes the sentence (docs/speech_llm.md).
 
 `config`, `trainer` and `stages` train what is in `network`; `targets` and `voices` make the `cache` that it is aligned
-to; `audio_llm`, `sequence` and `generate` are the language model's side; `model` and `evaluate` use what was trained.
+to; `audio_llm`, `sequence` and `generate` are the language model's side; `model` and `writing` use what was trained.
 """
 
-from cortext.speechllm.cache import TargetCache
-from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.evaluate import decode, evaluate
-from cortext.speechllm.model import SpeechLLM
-from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets import build_cache
-from cortext.speechllm.trainer import SpeechTrainer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cortext.speechllm.cache import TargetCache
+    from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
+    from cortext.speechllm.model import SpeechLLM
+    from cortext.speechllm.stages import train_speech_llm
+    from cortext.speechllm.targets import build_cache
+    from cortext.speechllm.trainer import SpeechTrainer
+    from cortext.speechllm.writing import decode, evaluate
 
 __all__ = [
     "SpeechLLM",
@@ -23,3 +28,23 @@ __all__ = [
     "read_speech_config",
     "train_speech_llm",
 ]
+_MODULE_OF = {
+    "SpeechLLM": "model",
+    "SpeechLLMConfig": "config",
+    "SpeechTrainer": "trainer",
+    "TargetCache": "cache",
+    "build_cache": "targets",
+    "decode": "writing",
+    "evaluate": "writing",
+    "read_speech_config": "config",
+    "train_speech_llm": "stages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name on first use: the processes that speak import this package too, and need no torch."""
+    from importlib import import_module
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

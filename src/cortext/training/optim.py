@@ -9,10 +9,10 @@ go on moving them; `DayAdamW` therefore updates only the days of the batch.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.adamw import adamw
 
 from cortext.training.config import TrainConfig
 
@@ -46,6 +46,53 @@ def day_learning_rate(config: TrainConfig, step: int) -> float:
         return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
     floor = c.lr_min_day / c.lr_max_day
     return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
+
+
+class FusedAdamW:
+    """`torch.optim.AdamW(fused=True)`, bit by bit, without its class: that loads torch's compiler, 2 s of every start.
+
+    groups: parameters and their weight decay
+    state:  of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`
+    """
+
+    def __init__(self, groups: list[tuple[list[nn.Parameter], float]], betas: tuple[float, float], eps: float) -> None:
+        self.groups, self.betas, self.eps = groups, betas, eps
+        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self, lr: float, skipped: torch.Tensor) -> None:
+        """Move the parameters along their gradients; none where the scalar `skipped` is 1."""
+        for parameters, weight_decay in self.groups:
+            moved: list[torch.Tensor] = [parameter for parameter in parameters if parameter.grad is not None]
+            if not moved:
+                continue
+            states = [self._state(parameter) for parameter in moved]
+            adamw(
+                moved,
+                [parameter.grad for parameter in moved if parameter.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                found_inf=skipped,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=lr,
+                weight_decay=weight_decay,
+                eps=self.eps,
+                maximize=False,
+            )
+
+    def _state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        if parameter not in self.state:
+            zeros = {key: torch.zeros_like(parameter, memory_format=torch.preserve_format) for key in _MOMENTS}
+            self.state[parameter] = zeros | {"step": torch.zeros((), dtype=torch.float32, device=parameter.device)}
+        return self.state[parameter]
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class DayAdamW:
@@ -99,18 +146,9 @@ class Optimizer:
         self.shared = {name: parameter for name, parameter in trainable.items() if name not in days}
         is_bias = {name: "bias" in name.rpartition(".")[2] for name in self.shared}
         betas = (config.beta0, config.beta1)
-        groups: list[dict[str, Any]] = [
-            {"params": [p for name, p in self.shared.items() if is_bias[name]], "weight_decay": 0.0},
-            {"params": [p for name, p in self.shared.items() if not is_bias[name]]},
-        ]
-        self.adam = torch.optim.AdamW(
-            groups,
-            lr=config.lr_max,
-            betas=betas,
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        biases = [parameter for name, parameter in self.shared.items() if is_bias[name]]
+        others = [parameter for name, parameter in self.shared.items() if not is_bias[name]]
+        self.adam = FusedAdamW([(biases, 0.0), (others, config.weight_decay)], betas, config.epsilon)
         self.day_adam = DayAdamW(days, betas, config.epsilon, config.weight_decay_day)
         self.trainable = list(trainable.values())
 
@@ -123,13 +161,9 @@ class Optimizer:
         limit = self.config.grad_norm_clip_value or math.inf
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
         skipped = (~norm.isfinite()).float()
-        for group in self.adam.param_groups:
-            group["lr"] = learning_rate(self.config, step)
-        self.adam.found_inf = skipped  # type: ignore[attr-defined] # what gradient scalers set: 1 moves nothing
-        self.adam.step()
+        self.adam.step(learning_rate(self.config, step), skipped)
         self.day_adam.step(days, day_learning_rate(self.config, step), skipped)
-        self.adam.zero_grad(set_to_none=True)
-        for parameter in self.day_adam.parameters.values():
+        for parameter in self.trainable:
             parameter.grad = None
         return norm
 

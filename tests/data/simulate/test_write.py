@@ -42,6 +42,17 @@ def test_the_files_are_the_same_with_any_number_of_workers(tiny, tmp_path):
     assert files(tmp_path / "parallel") == files(tiny)
 
 
+def test_days_that_are_soon_made_start_no_process(tiny, tmp_path, monkeypatch):
+    def pool(*_, **__):
+        raise AssertionError("a process for 66 small trials")
+
+    monkeypatch.setattr("cortext.data.simulate.write.ProcessPoolExecutor", pool)
+    simulate(tmp_path / "soon", "tiny", truth=True, workers=None)
+    assert files(tmp_path / "soon") == files(tiny)
+    with pytest.raises(AssertionError, match="a process"):
+        simulate(tmp_path / "more", "tiny", workers=2)
+
+
 def test_another_seed_says_and_records_something_else(tiny, tmp_path):
     simulate(tmp_path / "other", "tiny", seed=1)
     mine, other = files(tiny), files(tmp_path / "other")

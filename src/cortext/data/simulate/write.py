@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ def simulate(
     preset: str = "demo",
     *,
     seed: int | None = None,
-    workers: int = 1,
+    workers: int | None = 1,
     text: str | Path | None = None,
     truth: bool = False,
     overrides: Iterable[str] = (),
@@ -62,7 +63,8 @@ def simulate(
     out:       directory to make; it must not exist, or be empty. It appears when all is written, or not at all
     preset:    `tiny`, `demo` or `t15` (see PRESETS)
     seed:      of everything random; the preset's own when None
-    workers:   processes; the files are the same, bit by bit, with any number of them
+    workers:   processes; the files are the same, bit by bit, with any number of them. With None as many as there are
+               processors, or fewer where the days are too small to be worth starting one
     text:      a file of sentences, one a line, to be attempted instead of the project's own
     truth:     also write `<session>/truth.hdf5`: articulators and alignments of every trial, tuning and drift
     overrides: `key=value` changes to the preset's SimulatorConfig
@@ -180,12 +182,23 @@ def _write_record(
     path.write_text(json.dumps(record, indent=2) + "\n")
 
 
+_WORTH_A_PROCESS = 5000
+"""Trials times electrodes that take about as long to simulate as a process takes to start."""
+
+
 def _write_days(
-    root: Path, config: SimulatorConfig, days: list[PlannedDay], truth: bool, workers: int, progress: Progress | None
+    root: Path,
+    config: SimulatorConfig,
+    days: list[PlannedDay],
+    truth: bool,
+    workers: int | None,
+    progress: Progress | None,
 ) -> None:
     """One session after another, or several at a time in processes of their own; every session stands for itself."""
     jobs = [(root, config, day, truth) for day in days]
     total, done = sum(day.n_trials for day in days), 0
+    if workers is None:
+        workers = min(os.cpu_count() or 1, total * config.n_electrodes // _WORTH_A_PROCESS)
 
     def finished(n_trials: int) -> None:
         nonlocal done
