@@ -1,13 +1,13 @@
 """Searches by the command line, in processes of their own, stopped and killed in every way; and on Ray."""
 
+import io
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cortext.cli import run
 from cortext.decoding import DecoderOptions
 from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.cluster import DecoderFiles
@@ -94,50 +95,26 @@ def processes_about(out: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def preloaded(tmp_path_factory):
-    """Runs a command that nothing disturbs; returns its exit status and what it said on stdout and stderr."""
-    folder, pipe = tmp_path_factory.mktemp("said"), subprocess.PIPE
-    script, environment = Path(__file__).with_name("preloaded.py"), os.environ | {"OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(
-        [sys.executable, script], env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
-    )
-
-    def run(arguments: list[str], patience_s: float = 120) -> tuple[int, str, str]:
-        said = [folder / "stdout", folder / "stderr"]
-        for file in said:
-            file.unlink(missing_ok=True)
-        server.stdin.write(json.dumps([arguments, *map(str, said)]) + "\n")
-        server.stdin.flush()
-        assert select.select([server.stdout], [], [], patience_s)[0], "it takes too long"
-        return int(server.stdout.readline()), *(file.read_text() for file in said)
-
-    yield run
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)  # with a command that has taken too long
-    server.communicate()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(packed, preloaded, tmp_path_factory) -> Path:
+def undisturbed(packed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "search"
-    status, printed, errors = preloaded(words(packed, out, "--jobs", "1", "--json"))
-    assert status == 0, errors
-    assert [trial["state"] for trial in json.loads(printed)["trials"]] == ["finished"] * 3
+    with redirect_stdout(io.StringIO()) as printed:
+        assert run(words(packed, out, "--jobs", "1", "--json")) == 0
+    assert [trial["state"] for trial in json.loads(printed.getvalue())["trials"]] == ["finished"] * 3
     return out
 
 
 @pytest.fixture
-def goes_on(packed, preloaded, undisturbed):
+def goes_on(packed, undisturbed, capsys):
     """The same command ends as one that was left alone."""
 
     def check(out: Path) -> None:
-        status, _, errors = preloaded(words(packed, out))
-        assert status == 0, errors
+        assert run(words(packed, out)) == 0, capsys.readouterr().err
         assert states(out) == ["finished"] * 3
-        for run in (undisturbed / "trials").iterdir():
-            expected, found = (load_file(folder / "model.safetensors") for folder in (run, out / "trials" / run.name))
+        for trial in (undisturbed / "trials").iterdir():
+            folders = (trial, out / "trials" / trial.name)
+            expected, found = (load_file(folder / "model.safetensors") for folder in folders)
             assert expected.keys() == found.keys()
-            assert all(torch.equal(expected[name], found[name]) for name in expected), run.name
+            assert all(torch.equal(expected[name], found[name]) for name in expected), trial.name
 
     return check
 
