@@ -79,7 +79,7 @@ def test_a_speech_llm_writes_sentences_that_it_has_not_seen(demo, tmp_path):
     import speech_llm_decoding
 
     out, _ = demo
-    reads = speech_llm_decoding.teach(out, tmp_path, layers=2, steps=100, batches=600)
+    reads = speech_llm_decoding.teach(out, tmp_path, layers=2, steps=20, batches=600)
     found = speech_llm_decoding.measure(reads, out / "packed")
     assert found["right"]["wer"] <= found["exchanged"]["wer"] - speech_llm_decoding.MARGIN
 
