@@ -113,14 +113,15 @@ def test_the_verb_goes_on_where_a_signal_ended_it(
     tiny_audio_llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     out, text = tmp_path / "speech.safetensors", tmp_path / "text.txt"
-    text.write_text("".join(f"{'very ' * (i // 15)}good {'new ' * (i % 15)}day\n" for i in range(60)))
+    sentences = (f"{'very ' * (i // 40)}good {'new ' * (i // 8 % 5)}{'day ' * (i % 8)}" for i in range(160))
+    text.write_text("\n".join(sentences))
     given = ["speech-llm", "cache", "--text", text, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out]
     program = [sys.executable, "-c", "from cortext.cli import main; main()", *map(str, given), "--workers", "2"]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         parts = tmp_path / "speech.safetensors.parts"
         while process.poll() is None and not (parts.is_dir() and children(process.pid)):
             time.sleep(0.05)
-        time.sleep(0.3)  # the sentences take no longer than two seconds
+        time.sleep(1)  # the sentences take several seconds
         os.killpg(process.pid, number)  # as a terminal does, or a scheduler
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 2
@@ -128,7 +129,7 @@ def test_the_verb_goes_on_where_a_signal_ended_it(
     assert "interrupted" in said
     assert run([*map(str, given), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["sentences"] == 60
+    assert facts["sentences"] == 160
     assert not parts.exists()
 
 
