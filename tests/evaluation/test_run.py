@@ -287,7 +287,7 @@ def test_a_failure_while_writing_leaves_what_was_there(tiny, tmp_path, monkeypat
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cortext.evaluation.run.write_report", full)
+    monkeypatch.setattr("cortext.evaluation.report.write_report", full)
     with pytest.raises(DataError, match="No space left"):
         evaluate(tiny.run, tiny.data, "val", None, out)
     assert (out / "metrics.json").read_text() == before
