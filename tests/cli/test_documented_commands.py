@@ -21,7 +21,7 @@ def commands(document: str) -> list[str]:
     text = (ROOT / document).read_text().replace("\\\n", " ")
     spans = re.findall(r"(?<!`)`(cortext [a-z][^`]*)`(?!`)", text)
     blocks = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    shell = "\n".join(block for language, block in blocks if language in ("", "bash"))
+    shell = "\n".join(block for language, block in blocks if language in ("", "bash", "sh"))
     lines = [line.split("  #")[0] for line in shell.splitlines() if line.startswith("cortext ")]
     return [command for command in dict.fromkeys(spans + lines) if "|" not in command]
 

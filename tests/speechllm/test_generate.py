@@ -171,11 +171,10 @@ def test_memory_that_runs_out_is_one_line(llm: AudioLLM, monkeypatch: pytest.Mon
 
 def test_sentences_end_where_the_models_positions_do(llm: AudioLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     n_given = sum(map(len, llm.prompt(INSTRUCTION))) + int(LENGTHS.max())
-    config = llm.network.config.get_text_config(decoder=True)
-    monkeypatch.setattr(config, "max_position_embeddings", n_given + 4)
+    monkeypatch.setattr(llm.chat, "window", n_given + 4)
     assert {len(each[0].tokens) for each in write(llm, brains(llm), beams=1, max_length=5, min_length=5)} == {5}
     with pytest.raises(DecodingError, match=rf"6 tokens behind {n_given} positions.* knows {n_given + 4}; .* to 5 or"):
         write(llm, brains(llm), beams=1, max_length=6)
-    monkeypatch.setattr(config, "max_position_embeddings", n_given - 1)
+    monkeypatch.setattr(llm.chat, "window", n_given - 1)
     with pytest.raises(DecodingError, match=rf"knows {n_given - 1}; leave long trials out"):
         write(llm, brains(llm), beams=1, max_length=1)

@@ -257,17 +257,15 @@ def test_what_cannot_be_trained_is_one_line(config, recordings, cached, tmp_path
 
 
 def test_sentences_longer_than_the_models_positions_are_told_before_training(config, recordings, cached, tmp_path):
-    with pytest.raises(DecodingError) as caught:
-        SpeechTrainer(
-            config,
-            recordings,
-            tmp_path / "run",
-            cache=cached,
-            overrides=["speech.generation.max_length=1024"],
-            progress=False,
-        )
-    assert_one_line(caught.value, "1024 tokens behind", "the model knows 1024", "speech.generation.max_length")
-    assert not (tmp_path / "run").exists()
+    start = {"cache": cached, "progress": False}
+    long = ["speech.generation.max_length=1024"]
+    for stages in ([], STAGES):
+        with pytest.raises(DecodingError) as caught:
+            train_speech_llm(config, recordings, tmp_path / "run", overrides=[*long, *stages], **start)
+        assert_one_line(caught.value, "1024 tokens behind", "the model knows 1024", "speech.generation.max_length")
+        assert not list(tmp_path.rglob("model.safetensors"))
+    none_written = [*long, "val_wer_trials=0", "best_metric=val_per"]
+    SpeechTrainer(config, recordings, tmp_path / "run", overrides=none_written, **start).close()
 
 
 def test_another_audio_llm_cannot_finish_a_run(config, recordings, cached, tmp_path, tiny_audio_llm):

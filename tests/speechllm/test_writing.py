@@ -8,7 +8,7 @@ import pytest
 from cortext.cli import run
 from cortext.data import open_packed
 from cortext.decoding.ensemble import EnsembleOptions, combine_runs
-from cortext.errors import ConfigError, DataError
+from cortext.errors import ConfigError, DataError, DecodingError
 from cortext.speechllm.writing import decode, evaluate
 
 
@@ -60,6 +60,17 @@ def test_sentences_are_written_for_the_competition(trained, recordings, tmp_path
 def test_what_cannot_be_written_is_one_line(trained, recordings, tmp_path):
     with pytest.raises(ConfigError, match=r"speech.generation.beams is 0"):
         decode(trained, recordings, "test", tmp_path / "out.csv", generation={"beams": 0})
+    written: list[int] = []
+    with pytest.raises(DecodingError, match=r"1024 tokens behind .* the model knows 1024"):
+        decode(
+            trained,
+            recordings,
+            "test",
+            tmp_path / "out.csv",
+            generation={"max_length": 1024},
+            progress=lambda done, _: written.append(done),
+        )
+    assert not written
     (tmp_path / "file").mkdir()
     (tmp_path / "file" / "other").touch()
     with pytest.raises(DataError, match="exists and is not an evaluation directory"):

@@ -39,7 +39,10 @@ def words(data: Path, out: Path, *more: str) -> list[str]:
     """Of the command, after its name."""
     base = ["tune", "training", "--config", "tiny", "--data", data, "--out", out]
     settings = [part for override in LONG for part in ("--set", override)]
-    return [str(part) for part in [*base, *settings, "--grid", "lr_max=0.001,0.02,0.1", "--jobs", "2", *more]]
+    return [
+        str(part)
+        for part in [*base, *settings, "--grid", "lr_max=0.001,0.02,0.1", "--jobs", "2", "--threads", "1", *more]
+    ]
 
 
 def start(*arguments) -> subprocess.Popen:
@@ -154,9 +157,8 @@ def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on,
 def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
-    folder = out / "trials" / "0001-lr_max=0.001"
-    until((folder / "config.yaml").is_file, process)  # the run is begun, and held
-    (victim,) = processes_about(folder)
+    until(lambda: trained(out, "0001-lr_max=0.001"), process)
+    (victim,) = processes_about(out / "trials" / "0001-lr_max=0.001")
     os.kill(victim, signal.SIGKILL)
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors

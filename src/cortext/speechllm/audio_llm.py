@@ -104,10 +104,16 @@ class AudioLLM:
     def check(name: Any) -> AudioFacts:
         """Raise what `load` raises where there is no such model; its widths and sizes. No weights are read."""
         transformers, name = need("transformers", "speechllm"), str(name)
-        config = read_audio_config(transformers, name)
-        facts = read_facts(transformers, config, name)
-        Chat(name, read_processor(transformers, config, name), config)
+        facts = read_facts(transformers, read_audio_config(transformers, name), name)
+        AudioLLM.read_chat(name)
         return facts
+
+    @staticmethod
+    def read_chat(name: str) -> Chat:
+        """How to talk with it. No weights are read. Raises LanguageModelError where there is no such model."""
+        transformers = need("transformers", "speechllm")
+        config = read_audio_config(transformers, name)
+        return Chat(name, read_processor(transformers, config, name), config)
 
     @property
     def tokenizer(self) -> Any:
@@ -156,12 +162,6 @@ class AudioLLM:
         with quiet(need("transformers", "speechllm")):
             n_frames = int(self._heard([np.zeros(samples, np.float32)])[1])
         return float(1000 * samples / self.sample_rate / n_frames)
-
-    @property
-    def window(self) -> int | None:
-        """The most positions that the language model knows, where it says so."""
-        found = getattr(self.network.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        return int(found) if found else None
 
     @property
     def body(self) -> Any:
@@ -284,8 +284,9 @@ class AudioLLM:
 
         Raises DataError for more positions than the model knows.
         """
-        if self.window is not None and mask_BS.shape[1] > self.window:
-            what = f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model knows {self.window}"
+        window = self.chat.window
+        if window is not None and mask_BS.shape[1] > window:
+            what = f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model knows {window}"
             raise DataError(what, where=self.name, fix="leave long trials out, or use another model")
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
         # what is compiled is training: with a cache each layer and each length would be compiled by itself

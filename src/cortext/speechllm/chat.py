@@ -13,12 +13,14 @@ from cortext.extras import need
 class Chat:
     """How to talk with an audio LLM. Raises LanguageModelError where it has no template, no audio marker or no end.
 
+    window:              the most positions that the language model knows, where it says so
     marker, audio_token: where the audio stands in a prompt, as text and as token
     ends:                tokens that end an answer; the first is the one that the template ends answers with
     """
 
     def __init__(self, name: str, processor: Any, config: Any, generation: Any = None) -> None:
         self.name, self.processor, self.tokenizer = name, processor, processor.tokenizer
+        self.window: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
         self.marker: str = getattr(processor, "audio_token", None) or ""
         self.audio_token = int(getattr(config, "audio_token_id", None) or -1)
         if not self.marker or self.tokenizer.convert_tokens_to_ids(self.marker) != self.audio_token:

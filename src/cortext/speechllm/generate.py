@@ -18,6 +18,7 @@ import torch
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import DecodingError
 from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.chat import Chat
 from cortext.speechllm.sequence import Prompt, lay_out
 
 
@@ -64,7 +65,7 @@ def generate(
         )
     searches = [_Search(beams, length_penalty) for _ in range(len(brain_BPA))]
     if searches:
-        check_room(llm, prompt, int(n_patches_B.max()), max_length)
+        check_room(llm.chat, prompt, int(n_patches_B.max()), max_length)
     try:
         if searches:
             _run(llm, searches, lay_out(llm, brain_BPA, n_patches_B, prompt, [[]] * len(searches), left=True)[:2],
@@ -77,14 +78,14 @@ def generate(
     return [_candidates(llm, search, nbest) for search in searches]
 
 
-def check_room(llm: AudioLLM, prompt: Prompt, n_patches: int, max_length: int) -> None:
+def check_room(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
     """Raise DecodingError where the longest sentence behind the longest trial is more than the model has positions."""
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
-    room = math.inf if llm.window is None else llm.window - n_given + 1  # the last token is never read
+    room = math.inf if chat.window is None else chat.window - n_given + 1  # the last token is never read
     if max_length > room:
-        what = f"{max_length} tokens behind {n_given} positions of prompt and recording; the model knows {llm.window}"
+        what = f"{max_length} tokens behind {n_given} positions of prompt and recording; the model knows {chat.window}"
         shorter = f"set speech.generation.max_length (--max-length) to {room} or less, " if room > 0 else ""
-        raise DecodingError(what, where=llm.name, fix=f"{shorter}leave long trials out, or use another model")
+        raise DecodingError(what, where=chat.name, fix=f"{shorter}leave long trials out, or use another model")
 
 
 @dataclass

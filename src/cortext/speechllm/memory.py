@@ -90,15 +90,11 @@ class Estimate:
 def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = None) -> Estimate:
     """What a training (one stage of it) and its validations take.
 
-    Raises ConfigError for a model that cannot be the encoder, for matrices that LoRA cannot be added to, and for trials
-    shorter than a patch.
+    Raises ConfigError for a model that cannot be the encoder, and for matrices that LoRA cannot be added to.
     """
     load, speech, batch = load or Load(), config.speech, config.dataset.batch_size
     network = _network(config, facts, load)
     n_trials, n_patches = math.ceil(batch / config.gradient_accumulation_steps), int(network.n_patches(load.n_bins))
-    if n_patches < 1:
-        what = f"{load.n_bins} bins are not one patch of {network.config.patch_size}"
-        raise ConfigError(what, fix=f"give --n-bins {network.config.patch_size} or more")
     n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(speech.lora, facts)
     weights = 0
     if speech.reads_language_model:
@@ -205,10 +201,14 @@ def plan(
     """Each stage of a training on a GPU that nothing else is on.
 
     audio_llm: instead of the configuration's; a published model's name needs no download
-    Raises ConfigError, LanguageModelError.
+    Raises ConfigError, also for trials shorter than a patch, and LanguageModelError.
     """
     settings = read_speech_config(config, overrides).with_audio_llm(audio_llm)
-    facts, planned = facts_of(settings.speech.audio_llm), []
+    facts, planned, load = facts_of(settings.speech.audio_llm), list[Planned](), load or Load()
+    network = _network(settings, facts, load)
+    if network.n_patches(load.n_bins) < 1:
+        size = network.config.patch_size
+        raise ConfigError(f"{load.n_bins} bins are not one patch of {size}", fix=f"give --n-bins {size} or more")
     for name, stage in settings.in_stages():
         found, problem = estimate(stage, facts, load), None
         try:

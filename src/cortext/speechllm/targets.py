@@ -251,7 +251,7 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
         foreign = any(character.isalnum() for character in bad[0])
         why = "it reads none of its letters and digits" if foreign else "there is no word in it"
         what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
-        other = "give a voice of that language (--voice)" if foreign else "correct it"
+        other = "write it in words that the voice reads, or give another (--voice)" if foreign else "correct it"
         raise TextError(what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad")
     left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
     if not named:

@@ -29,7 +29,7 @@ from cortext.training.engine import Place, TorchEngine
 from cortext.training.loss import Loss, trial_name
 from cortext.training.setup import new_model
 from cortext.training.trainer import Trainer
-from cortext.training.validate import Validator
+from cortext.training.validate import Validator, wer_trials
 
 
 class SpeechTrainer(Trainer):
@@ -67,8 +67,11 @@ class SpeechTrainer(Trainer):
         check_possible(self.config, self.place, self._cache, lm)
 
     def check_later(self, config: SpeechLLMConfig) -> None:
-        """Raise what a later stage of that configuration, on the same data, would raise: DataError, RunError."""
+        """Raise what a later stage of that configuration, on the same data, would raise: DataError, DecodingError,
+        RunError.
+        """
         self._check_memory(config, self.train_split, len(self.model.sessions))
+        self._check_written(config, self.validator.batches.split)
         if config.speech.alpha:
             targets = self._open_targets(config.speech)
             for split in (self.train_split, self.validator.batches.split):
@@ -128,11 +131,16 @@ class SpeechTrainer(Trainer):
         return False  # the encoder's read-out, for one, has no gradient without the CTC loss
 
     def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
-        network, speech = self.model.network, self.config.speech
-        if speech.writes and not speech.merge_blanks:  # how many patches merging leaves is only known then
-            n_patches = int(network.n_patches(batches.split.n_bins_N.max()))
-            check_room(network.llm, network.llm.prompt(speech.prompt), n_patches, speech.generation.max_length)
+        self._check_written(self.config, batches.split)
         return SpeechValidator(batches, self.model, self._loss_on(batches.split), self.config, self.engine)
+
+    def _check_written(self, config: SpeechLLMConfig, split: PackedSplit) -> None:
+        """Raise DecodingError where a sentence of a validation may be longer than the model's positions."""
+        speech, written = config.speech, wer_trials(config, len(split))
+        if speech.writes and written and not speech.merge_blanks:  # how many patches merging leaves is not known yet
+            chat = AudioLLM.read_chat(speech.audio_llm)
+            n_patches = int(self.model.network.n_patches(split.n_bins_N[written].max()))
+            check_room(chat, chat.prompt(speech.prompt), n_patches, speech.generation.max_length)
 
     def _identity(self) -> dict[str, Any]:
         targets = self._targets

@@ -19,6 +19,7 @@ from cortext.evaluation.recognise import TRIALS_AT_ONCE, Progress, Recognised, r
 from cortext.evaluation.run import evaluation_directory, origin_of
 from cortext.evaluation.submission import file_beside, write_predictions
 from cortext.speechllm.config import GenerationConfig
+from cortext.speechllm.generate import check_room
 from cortext.speechllm.model import SpeechLLM
 
 ENGINE = "speech-llm"
@@ -118,6 +119,10 @@ def _write(
     progress: Progress | None,
 ) -> list[NBest]:
     """The sentences of each chosen trial. Trials of similar length are written for together."""
+    network, speech = model.network, model.network.speech
+    if chosen and not speech.merge_blanks:  # known before hours of writing
+        n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
+        check_room(network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length)
     by_length = sorted(range(len(chosen)), key=lambda n: int(trials.n_bins_N[chosen[n]]))
     lists: dict[int, NBest] = {}
     for start in range(0, len(by_length), TRIALS_AT_ONCE):

@@ -35,6 +35,12 @@ class TrialResult:
     logits_PV: np.ndarray | None
 
 
+def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
+    """Those of so many trials whose words are counted, spread evenly."""
+    found: list[int] = np.linspace(0, n_trials - 1, min(config.val_wer_trials, n_trials)).astype(int).tolist()
+    return found
+
+
 class Validator:
     """Measures a model on the validation split, smoothed with padding 'same' as the release validates in training."""
 
@@ -46,9 +52,8 @@ class Validator:
         order = np.argsort(n_bins_N, kind="stable")  # little padding; the result is the same in any order
         size = config.dataset.batch_size
         self.chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        n_wer = min(config.val_wer_trials, len(n_bins_N))
-        self.wer_trials = set(np.linspace(0, len(n_bins_N) - 1, n_wer).astype(int).tolist())
-        self.decoder = _narrow_decoder(lm, config) if lm is not None and n_wer else None
+        self.wer_trials = set(wer_trials(config, len(n_bins_N)))
+        self.decoder = _narrow_decoder(lm, config) if lm is not None and self.wer_trials else None
 
     @torch.no_grad()
     def measure(self, forward: Forward, processes: Processes = ALONE) -> tuple[dict[str, Any], list[TrialResult]]:
