@@ -20,12 +20,28 @@ settings.load_profile("cortext")
 ROOT = Path(__file__).resolve().parents[1]
 
 
-LENGTHY = ("test_demo.py", "test_demo_frames.py", "test_docs.py", "test_against_flashlight.py")
-"""Files whose slow tests take minutes."""
+LENGTHY = (
+    "test_demo.py",
+    "test_docs.py",
+    "test_against_flashlight.py",
+    "test_processes.py",
+    "test_browser.py",
+    "test_engine_robust.py",
+    "test_speech_llm.py",
+    "test_decoder_processes.py",
+    "test_cluster.py",
+    "test_overfit.py",
+    "test_demo_frames.py",
+    "test_cli_cache.py",
+    "test_audio_llm.py",
+    "test_notebook.py",
+    "test_keep.py",
+)
+"""Files whose slow tests take half a minute and more, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes begins first, so that processes which share the tests end together."""
+    """What takes longest begins first, so that processes which share the tests end together."""
     items.sort(key=lambda item: LENGTHY.index(item.path.name) if item.path.name in LENGTHY else len(LENGTHY))
 
 
