@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cortext.lazy import lazily
 
 if TYPE_CHECKING:
     from cortext.cloud import launch
@@ -32,6 +33,7 @@ __all__ = [
     "train",
 ]
 
+# `import cortext` does not wait for torch.
 _HOMES = {
     "CortextError": "cortext.errors",
     "Decoder": "cortext.decoding",
@@ -44,13 +46,7 @@ _HOMES = {
     "simulate": "cortext.data.simulate",
     "train": "cortext.training",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that `import cortext` does not wait for torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cortext' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

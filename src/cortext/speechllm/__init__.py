@@ -6,7 +6,9 @@ to; `audio_llm`, `sequence` and `generate` are the language model's side; `model
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cortext.lazy import lazily
 
 if TYPE_CHECKING:
     from cortext.speechllm.cache import TargetCache
@@ -28,23 +30,18 @@ __all__ = [
     "read_speech_config",
     "train_speech_llm",
 ]
-_MODULE_OF = {
-    "SpeechLLM": "model",
-    "SpeechLLMConfig": "config",
-    "SpeechTrainer": "trainer",
-    "TargetCache": "cache",
-    "build_cache": "targets",
-    "decode": "writing",
-    "evaluate": "writing",
-    "read_speech_config": "config",
-    "train_speech_llm": "stages",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a name on first use: the processes that speak import this package too, and need no torch."""
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+# The processes that speak import this package, too, and need no torch.
+__getattr__ = lazily(
+    __name__,
+    {
+        "SpeechLLM": ".model",
+        "SpeechLLMConfig": ".config",
+        "SpeechTrainer": ".trainer",
+        "TargetCache": ".cache",
+        "build_cache": ".targets",
+        "decode": ".writing",
+        "evaluate": ".writing",
+        "read_speech_config": ".config",
+        "train_speech_llm": ".stages",
+    },
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cortext.lazy import lazily
 
 if TYPE_CHECKING:
     from cortext.tuning.decoder import tune_decoder
@@ -25,24 +27,19 @@ __all__ = [
     "tune_decoder",
     "tune_training",
 ]
-_MODULE_OF = {
-    "Choice": "space",
-    "DecoderSearch": "decoder_search",
-    "Range": "space",
-    "Search": "search",
-    "Study": "study",
-    "Trial": "study",
-    "Tuned": "decoder_result",
-    "parse_space": "space",
-    "tune_decoder": "decoder",
-    "tune_training": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Training needs torch; the processes that try decoder options do without it."""
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+# Training needs torch; the processes that try decoder options do without it.
+__getattr__ = lazily(
+    __name__,
+    {
+        "Choice": ".space",
+        "DecoderSearch": ".decoder_search",
+        "Range": ".space",
+        "Search": ".search",
+        "Study": ".study",
+        "Trial": ".study",
+        "Tuned": ".decoder_result",
+        "parse_space": ".space",
+        "tune_decoder": ".decoder",
+        "tune_training": ".run",
+    },
+)
