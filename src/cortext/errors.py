@@ -8,8 +8,31 @@ from pathlib import Path
 from typing import Any
 
 
+MOST_CHARACTERS = 1000
+"""Longest line that is shown of an error or of a text from outside."""
+
+
+def shown(text: object, most: int = MOST_CHARACTERS) -> str:
+    """Return a text from outside as one line that is safe to print.
+
+    Whitespace is folded, and what a terminal would obey or hide (escapes, marks of writing direction, lone surrogates)
+    is written as a backslash escape. A text of more than `most` characters loses its middle: what a line of ours
+    begins and ends with says where the fault is and what to do.
+    """
+    line = str(text)
+    if len(line) > 4 * most:  # escaping a text of 100 MB to show a line of it takes a minute
+        line = f"{line[: 2 * most]} ... {line[-2 * most :]}"
+    line = " ".join(line.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    if len(line) <= most:
+        return line
+    n_end = most // 3
+    return f"{line[: most - n_end - 5]} ... {line[-n_end:]}"
+
+
 class CortextError(Exception):
-    """Base of every error that a user can cause; `str(error)` is one line.
+    """Base of every error that a user can cause; `str(error)` is one line that is safe to print.
 
     what:  what is wrong, with the value found and the value expected
     where: the file, trial or field it concerns
@@ -19,7 +42,7 @@ class CortextError(Exception):
     def __init__(self, what: str, *, where: str | Path | None = None, fix: str | None = None) -> None:
         self.what, self.where, self.fix = what, where, fix
         line = f"{where}: {what}" if where is not None else what
-        super().__init__(" ".join(f"{line}; {fix}".split()) if fix else " ".join(line.split()))
+        super().__init__(shown(f"{line}; {fix}" if fix else line))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes, which are told of it."""

@@ -1,6 +1,5 @@
 """Trainings in processes of their own that begin at once: they are forked from one that has loaded everything."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -8,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from commands import CONTEXT
 
 from cortext.training import Callback, Trainer
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["cortext.training"])
 
 
 class Started:
