@@ -113,6 +113,15 @@ def test_a_key_of_another_kind_and_a_missing_permission_are_errors(link, redis_s
     limited.close()
 
 
+def test_a_key_that_is_set_aside_keeps_what_it_holds(link, redis_server):
+    redis = redis_server.client()
+    redis.rpush("position", "x")
+    assert link.set_aside("position") == "position:unreadable"
+    assert redis.keys() == [b"position:unreadable"]
+    link.set_aside("position")  # it is gone, as after an attempt whose answer was lost
+    assert redis.lrange("position:unreadable", 0, -1) == [b"x"]
+
+
 def test_a_read_only_server_is_waited_for(link, redis_server):
     redis = redis_server.client()
     redis.replicaof("127.0.0.1", 1)

@@ -209,6 +209,24 @@ class RedisLink:
         """Whether a stream holds that entry."""
         return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
 
+    def set_aside(self, key: str) -> str:
+        """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost; returns its name.
+
+        One that was set aside before is replaced. The log says it.
+        """
+        aside = f"{key}:unreadable"
+
+        def rename(redis: Any) -> None:
+            try:
+                redis.rename(key, aside)
+            except self._errors.ResponseError as error:
+                if "no such key" not in str(error):  # renamed by an attempt whose answer was lost
+                    raise
+
+        self.call(rename)
+        event("key_set_aside", "error", redis=self.where, key=key, aside=aside)
+        return aside
+
     def rivals(self) -> list[str]:
         """Addresses of connections to this database that were made before this one by others who do the same work.
 
