@@ -2,11 +2,12 @@
 
 import json
 import os
+import time
 
 import pytest
 
 from cortext.errors import LiveError
-from cortext.live.log import event, open_log
+from cortext.live.log import event, open_log, repeated_event
 
 
 def lines(path):
@@ -32,6 +33,17 @@ def test_what_was_said_is_written_only_when_asked_for(tmp_path):
         with open_log(path, with_text):
             event("said", private={"text": "hello"}, n_words=1)
         assert ("text" in lines(path)[0], lines(path)[0]["n_words"]) == (with_text, 1)
+
+
+def test_a_repeated_event_is_one_line_a_second_that_counts_the_others(tmp_path):
+    with open_log(tmp_path / "log"):
+        for number in range(500):
+            repeated_event("refused", number=number)
+        repeated_event("another")
+        time.sleep(1.05)
+        repeated_event("refused", number=500)
+    found = [(line["event"], line.get("number"), line.get("left_out")) for line in lines(tmp_path / "log")]
+    assert found == [("refused", 0, None), ("another", None, None), ("refused", 500, 499)]
 
 
 def test_the_log_belongs_to_its_owner(tmp_path):

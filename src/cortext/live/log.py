@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,22 @@ def event(name: str, level: str = "info", private: Mapping[str, Any] | None = No
     number = logging.getLevelNamesMapping()[level.upper()]
     if LOGGER.isEnabledFor(number):
         LOGGER.log(number, name, extra={"facts": facts, "private": dict(private or {})})
+
+
+_REPEATED: dict[str, tuple[float, int]] = {}
+"""By name of a repeated event: when it was last logged, and how often it has been left out since."""
+
+
+def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
+    """Log that something happened which somebody outside can make happen at will: at most one line a second of each
+    name. A line says in `left_out` how many there were between it and the line before."""
+    now_s = time.monotonic()
+    logged_s, left_out = _REPEATED.get(name, (-math.inf, 0))
+    if now_s - logged_s < 1:
+        _REPEATED[name] = logged_s, left_out + 1
+        return
+    _REPEATED[name] = now_s, 0
+    event(name, level, **facts, **({"left_out": left_out} if left_out else {}))
 
 
 @contextmanager
