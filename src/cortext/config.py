@@ -10,28 +10,89 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import yaml
 
 from cortext.errors import ConfigError, CortextError, nearest
+from cortext.files import MOST_LEVELS
 
 C = TypeVar("C")
-_MOST_VALUES = 1_000_000
+MOST_BYTES = 1 << 20
+"""Longest YAML file that is read; PyYAML takes seconds for each megabyte."""
+_MOST_VALUES = 100_000
+"""Most values of a YAML file, those counted again that aliases repeat."""
+_MOST_DIGITS = 100
+_PREFIX = "tag:yaml.org,2002:"
+_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge")}
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that stands twice in a section; YAML would silently take the last."""
+class _Loader(yaml.SafeLoader):
+    """Reads plain values from YAML that is not trusted; a date is read as a text.
+
+    What is built from nodes grows with what aliases and merge keys repeat, and a few lines can repeat a section without
+    end. So the values of each node are counted with all repetitions as soon as it is read, before anything is built.
+    A key that stands twice in a section is refused; YAML would silently take the last.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = self._n_nodes = 0
+        self._counted: dict[int, tuple[int, int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        self._level += 1
+        self._n_nodes += 1
+        _check_count(self._n_nodes, self._level, event)
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        if node is None or (isinstance(event, yaml.AliasEvent) and id(node) in self._counted):
+            return node
+        if isinstance(event, yaml.AliasEvent):
+            _refuse("a section holds itself", event)
+        if node.tag not in _TAGS:
+            _refuse(f"the tag {node.tag!r} is no plain value's", node)
+        if node.tag in (f"{_PREFIX}int", f"{_PREFIX}float") and len(node.value) > _MOST_DIGITS:
+            _refuse(f"a number has {len(node.value):,} characters; at most {_MOST_DIGITS} are read", node)
+        below: Iterable[yaml.Node] = ()
+        if isinstance(node, yaml.MappingNode):
+            below = (part for pair in node.value for part in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            below = node.value
+        n_values, n_levels = 1, 0
+        for child in below:
+            values, levels = self._counted[id(child)]
+            n_values, n_levels = n_values + values, max(n_levels, levels)
+        _check_count(n_values, n_levels + 1, node)
+        self._counted[id(node)] = n_values, n_levels + 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = set()
         for key_node, _ in node.value:
             key = key_node.value
-            if isinstance(key, str) and key_node.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, str) and key_node.tag != f"{_PREFIX}merge":
                 if key in keys:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+                    _refuse(f"{key} is given twice", key_node)
                 keys.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _check_count(n_values: int, n_levels: int, place: yaml.Node | yaml.Event) -> None:
+    if n_values > _MOST_VALUES:
+        _refuse(f"more than {_MOST_VALUES:,} values, with those that aliases repeat", place)
+    if n_levels > MOST_LEVELS:
+        _refuse(f"more than {MOST_LEVELS} levels", place)
+
+
+def _refuse(what: str, place: yaml.Node | yaml.Event) -> NoReturn:
+    raise yaml.constructor.ConstructorError(None, None, what, place.start_mark)
 
 
 def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -> C:
@@ -46,36 +107,32 @@ def read_mapping(path: str | Path) -> Any:
     """What a YAML file holds, an empty mapping where it is empty. Raises ConfigError naming the file and line."""
     path = Path(path)
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError("is not a regular file; a YAML file is needed", where=path)
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ConfigError(f"has {size:,} bytes; at most {MOST_BYTES:,} of YAML are read", where=path)
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"cannot read the configuration: {error.strerror}", where=path) from None
-    except UnicodeDecodeError:
+    except ValueError:  # also a NUL in the name
         raise ConfigError("not a text file; a YAML file is needed", where=path) from None
+    return parse_yaml(text, path) or {}
+
+
+def parse_yaml(text: str, where: str | Path | None = None) -> Any:
+    """Parse YAML that is not trusted: mappings, lists, texts, numbers, true, false and null.
+
+    The time it takes grows with the text alone, whatever aliases and merge keys repeat. Raises ConfigError with the
+    line.
+    """
     try:
-        mapping = yaml.load(text, Loader=_UniqueKeys)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=path) from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a date or number that cannot be, sections within sections without end
-        raise ConfigError(f"cannot be read as YAML: {error}", where=path) from None
-    _check_size(mapping, path)
-    return mapping or {}
-
-
-def _check_size(mapping: Any, path: Path) -> None:
-    """Raise ConfigError where aliases make a section repeat without end: everything after this copies sections."""
-    left, n_values = [mapping], 0
-    while left:
-        item = left.pop()
-        n_values += 1
-        if isinstance(item, Mapping | list):
-            left += item.values() if isinstance(item, Mapping) else item
-        if n_values + len(left) > _MOST_VALUES:
-            raise ConfigError(f"has more than {_MOST_VALUES:,} values", where=path, fix="repeat less with aliases")
+        raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=where) from None
+    except ValueError as error:  # a number that cannot be
+        raise ConfigError(f"cannot be read as YAML: {error}", where=where) from None
 
 
 def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, prefix: str = "") -> C:
@@ -119,9 +176,9 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
                 raise ConfigError(f"unknown key {key}; {nearest(parent, section)}")
             section = section[parent]
         try:
-            section[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {override!r}: the value is not valid YAML") from None
+            section[last] = parse_yaml(text)
+        except ConfigError as error:
+            raise ConfigError(f"--set {override!r}: the value is {error.what}") from None
     return from_mapping(type(config), mapping)
 
 
@@ -179,8 +236,10 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
     if hint is float and not isinstance(value, bool):
         try:  # YAML 1.1 reads 1e-3 as a text
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
+    elif hint is int and isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ConfigError(f"{key} is an integer beyond 64 bits", where=where)
     elif hint is Path and isinstance(value, str | Path):
         return Path(value)
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):

@@ -1,13 +1,16 @@
-"""Files that appear whole or not at all, whenever the process is killed or the disk is full."""
+"""Files that appear whole or not at all, however the process ends, and the reading of JSON that is not trusted."""
 
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from cortext.errors import CortextError, RunError
 
@@ -83,3 +86,94 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file as `written_whole` does."""
     with written_whole(path) as file:
         file.write(content)
+
+
+MOST_LEVELS = 64
+"""Most sections within sections of a file from outside: all that walks through them afterwards is recursive."""
+MOST_JSON_BYTES = 256 << 20
+"""Longest JSON file that is read."""
+_MOST_LINE_BYTES = 4 << 20
+
+
+def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
+    """Parse a JSON text that is not trusted.
+
+    Raises ValueError, with one line, for a text that is no JSON, a key that stands twice, an integer beyond 64 bits,
+    more than `MOST_LEVELS` levels and, with `finite`, for a number that is not finite.
+    """
+    try:
+        found = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_finite if finite else None,
+            parse_constant=_finite if finite else None,
+        )
+    except RecursionError:
+        raise ValueError(f"it has more than {MOST_LEVELS} levels") from None
+    level = [found]
+    for _ in range(MOST_LEVELS):
+        inner = (item.values() if type(item) is dict else item for item in level if type(item) in (dict, list))
+        level = [child for items in inner for child in items if type(child) in (dict, list)]
+        if not level:
+            return found
+    raise ValueError(f"it has more than {MOST_LEVELS} levels")
+
+
+def parse_json_object(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
+    """Parse a JSON object as `parse_json` does. Raises ValueError for everything else, too."""
+    found = parse_json(text, finite=finite)
+    if not isinstance(found, dict):
+        raise ValueError(f"it is a {type(found).__name__}; a JSON object is needed")
+    return found
+
+
+def read_json(path: Path, *, finite: bool = False) -> dict[str, Any]:
+    """Read a file that holds one JSON object which is not trusted.
+
+    Raises OSError where it cannot be read, and ValueError as `parse_json_object` does, for a file of more than
+    `MOST_JSON_BYTES` and for what is no file, such as a pipe that nobody writes to.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # opening a directory says what is wrong
+        raise ValueError("it is not a regular file")
+    if status.st_size > MOST_JSON_BYTES:
+        raise ValueError(f"it has {status.st_size:,} bytes; at most {MOST_JSON_BYTES:,} are read")
+    return parse_json_object(path.read_bytes(), finite=finite)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines, without the lines that are damaged; nothing where there is no file.
+
+    A log ends within a line where its writer was killed.
+    """
+    try:
+        if not path.is_file():
+            return
+        with path.open("rb") as file:
+            while line := file.readline(_MOST_LINE_BYTES):
+                with suppress(ValueError):
+                    yield parse_json_object(line)
+    except OSError:
+        return
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def _integer(digits: str) -> int:
+    number = int(digits) if len(digits) <= 20 else 1 << 64
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"it has an integer of {len(digits)} characters; at most 64 bits are read")
+    return number
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"it has the number {digits[:20]}, which is not finite")
+    return number
