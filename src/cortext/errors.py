@@ -7,24 +7,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 MOST_CHARACTERS = 1000
 """Longest line that is shown of an error or of a text from outside."""
 
 
-def shown(text: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a text from outside as one line that is safe to print.
+def plain(text: object, most: int = MOST_CHARACTERS) -> str:
+    """Return a text from outside as one line that a terminal, a page or a table shows and does not obey.
 
-    Whitespace is folded, and what a terminal would obey or hide (escapes, marks of writing direction, lone surrogates)
-    is written as a backslash escape. A text of more than `most` characters loses its middle: what a line of ours
-    begins and ends with says where the fault is and what to do.
+    Blanks of every kind, ends of lines too, become spaces. What a terminal would obey or hide (escapes, marks of
+    writing direction, lone surrogates) is written as a backslash escape. A text of more than `most` characters loses
+    its middle: what a line of ours begins and ends with says where the fault is and what to do.
     """
     line = str(text)
     if len(line) > 4 * most:  # escaping a text of 100 MB to show a line of it takes a minute
         line = f"{line[: 2 * most]} ... {line[-2 * most :]}"
-    line = " ".join(line.split())
     if not line.isprintable():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        line = "".join(c if c.isprintable() else " " if c.isspace() else _escape(c) for c in line)
+    return _cut(line, most)
+
+
+def shown(text: object, most: int = MOST_CHARACTERS) -> str:
+    """Return a text from outside as `plain` does, with one space in place of several."""
+    return _cut(" ".join(plain(text, 4 * most).split()), most)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _cut(line: str, most: int) -> str:
     if len(line) <= most:
         return line
     n_end = most // 3

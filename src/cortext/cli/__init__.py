@@ -35,7 +35,8 @@ from cortext.cli import (
     speech_llm,
     tune,
 )
-from cortext.errors import CortextError
+from cortext.cli.console import print_lines
+from cortext.errors import CortextError, shown
 
 app = typer.Typer(
     name="cortext",
@@ -51,7 +52,7 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[ass
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cortext {__version__}")
+        print_lines(f"cortext {__version__}")
         raise typer.Exit
 
 
@@ -118,5 +119,5 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(line: str, status: int) -> int:
-    typer.echo(f"cortext: {' '.join(line.split())}", err=True)
+    print_lines(shown(f"cortext: {line}"), err=True)
     return status

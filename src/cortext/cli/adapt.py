@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, print_left_out, print_table
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    SKIP_BAD,
+    print_json,
+    print_left_out,
+    print_lines,
+    print_table,
+)
 from cortext.plugins import load_plugins
 
 
@@ -66,5 +76,5 @@ def adapt(
     ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
     rows = [(name, f"{loss:.2f}", "nearest" if name == summary.nearest else "") for name, loss in ranked[:5]]
     print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
-    typer.echo(summary)
+    print_lines(summary)
     print_left_out(summary.skipped)

@@ -12,7 +12,7 @@ from cortext.cli.bench_out import Out, hand_over, make_room, stage
 from cortext.cli.bench_speech import speech_llm
 from cortext.cli.bench_tables import print_curves, print_latency, print_training
 from cortext.cli.bench_tpu import tpu_compile
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_table
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_lines, print_table
 
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
@@ -223,10 +223,10 @@ def _print(result: dict[str, Any]) -> None:
     ]
     print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
     for name, why in result["missing"].items():
-        typer.echo(f"{name} left out: {why}")
+        print_lines(f"{name} left out: {why}")
     for name, decoder in result["decoders"].items():
         if decoder["note"]:
-            typer.echo(f"{name}: {decoder['note']}")
+            print_lines(f"{name}: {decoder['note']}")
     _print_ours(result)
 
 
@@ -235,15 +235,15 @@ def _print_ours(result: dict[str, Any]) -> None:
     if not ours:
         return
     memory = result["decoders"]["cortext"]["memory"]
-    typer.echo(
+    print_lines(
         f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99 {ours['frame_ms_p99']:.3f} ms, "
         f"worst {ours['frame_ms_worst']:.2f} ms, end of an utterance {ours['end_ms_worst']:.2f} ms; "
-        f"worst at acoustic scale 1 and twice the beam {ours['strained_frame_ms_worst']:.2f} ms\n"
+        f"worst at acoustic scale 1 and twice the beam {ours['strained_frame_ms_worst']:.2f} ms",
         f"two threads: {ours['two_threads_speedup']:.2f}x one; "
-        f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB"
+        f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB",
     )
     if result["ratio"] is not None:
-        typer.echo(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
+        print_lines(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
 
 
 def _interval(bounds: list[float | None]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.bench_out import Out, hand_over, make_room, stage
-from cortext.cli.console import JSON, percent, print_table
+from cortext.cli.console import JSON, percent, print_lines, print_table
 from cortext.cli.llm_options import DEVICE, Llm, LlmDevice, LlmLora, llm_files
 from cortext.errors import ConfigError
 
@@ -102,11 +102,11 @@ def _print(results: list[dict[str, Any]]) -> None:
     print_table("", columns, [row for result in results for row in _rows(result)], right_from=2)
     for result in results:
         model = result["model"]
-        typer.echo(f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,} parameters")
-    typer.echo(
+        print_lines(f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,} parameters")
+    print_lines(
         "settings were chosen on as many other utterances; points more: than the n-gram, or the other systems, alone"
     )
-    typer.echo("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
+    print_lines("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
 
 
 def _rows(result: dict[str, Any]) -> list[list[str]]:

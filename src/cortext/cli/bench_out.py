@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cortext.cli.console import print_json
+from cortext.cli.console import print_json, print_lines
 
 Out = Annotated[Path | None, typer.Option("--out", help="Write the JSON object to this file, too.")]
 
 
 def stage(name: str) -> None:
     """Say what begins now."""
-    typer.echo(f"{name} ...", err=True)
+    print_lines(f"{name} ...", err=True)
 
 
 def make_room(out: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cortext.cli.bench_out import Out, hand_over, make_room, stage
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_table
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_lines, print_table
 
 
 def speech_llm(
@@ -66,18 +66,20 @@ def _print(result: dict[str, Any]) -> None:
         _print_settings(found, result)
     _print_comparisons(result["ratios"])
     for name, why in result["missing"].items():
-        typer.echo(f"{name} left out: {why}")
+        print_lines(f"{name} left out: {why}")
     claim = result["claim"]
     low, high = claim["times_faster"]
-    typer.echo(
+    print_lines(
         f"claimed of cached targets: {low:g} to {high:g} times faster, {percent(claim['less_memory'])} less memory"
     )
     for name, held in claim["holds"].items():
         times, memory = ("not measured" if one is None else "yes" if one else "NO" for one in held.values())
-        typer.echo(f"{name}: {low:g} times faster: {times}; {percent(claim['less_memory'])} less memory: {memory}")
+        print_lines(f"{name}: {low:g} times faster: {times}; {percent(claim['less_memory'])} less memory: {memory}")
     if (steps := result["cache_pays_after_steps"]) is not None:
         cache = result["input"]["cache"]
-        typer.echo(f"the cache of {cache['sentences']} sentences took {cache['seconds']:.0f} s: {steps:.0f} live steps")
+        print_lines(
+            f"the cache of {cache['sentences']} sentences took {cache['seconds']:.0f} s: {steps:.0f} live steps"
+        )
 
 
 def _print_settings(found: dict[str, Any], result: dict[str, Any]) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
-from cortext.cli.console import percent, print_table
+from cortext.cli.console import percent, print_lines, print_table
 
 
 def print_training(result: dict[str, Any]) -> None:
@@ -14,8 +12,8 @@ def print_training(result: dict[str, Any]) -> None:
     for name, shape in result["shapes"].items():
         _print_shape(name, shape, result["machine"]["device"])
     for name, why in result["missing"].items():
-        typer.echo(f"{name} left out: {why}")
-    typer.echo(f"120,000 batches of 64 elsewhere: {'; '.join(result['claims'])}")
+        print_lines(f"{name} left out: {why}")
+    print_lines(f"120,000 batches of 64 elsewhere: {'; '.join(result['claims'])}")
 
 
 def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
@@ -31,7 +29,7 @@ def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
         rows = [(side, *(f"{values['parts_ms'][part]:.1f}" for part in parts)) for side, values in sides.items()]
         print_table("", ["ms, each part alone", *parts], rows)
     for side, why in shape["missing"].items():
-        typer.echo(f"{side} left out: {why}")
+        print_lines(f"{side} left out: {why}")
     said = {
         "ratio": "than the published loop",
         "ratio_cpu": "by processor time",
@@ -40,12 +38,12 @@ def _print_shape(name: str, shape: dict[str, Any], device: str) -> None:
     }
     known = [f"{shape[field]:.2f} times faster {words}" for field, words in said.items() if shape[field] is not None]
     if known:
-        typer.echo(f"ours is {', '.join(known)}")
+        print_lines(f"ours is {', '.join(known)}")
     elif sides:
-        typer.echo("ours alone: there is nothing to compare with")
+        print_lines("ours alone: there is nothing to compare with")
     if rate := shape["matrix_rate"]:
         rates = ", ".join(f"{value / 1e9:,.0f} billion operations/s in {name}" for name, value in rate.items())
-        typer.echo(f"large matrix products: {rates}")
+        print_lines(f"large matrix products: {rates}")
 
 
 def _print_steps(title: str, sides: dict[str, Any]) -> None:
@@ -91,7 +89,7 @@ def print_latency(result: dict[str, Any]) -> None:
         for name, values in modes.items()
     ]
     print_table(title, ["model", "steps", *stages], rows)
-    typer.echo("total: from the bin that completes a frame to its words; ahead: what was done with the bins before it")
+    print_lines("total: from the bin that completes a frame to its words; ahead: what was done with the bins before it")
     rows = [
         (
             name,
@@ -106,9 +104,9 @@ def print_latency(result: dict[str, Any]) -> None:
     columns = ["model", "processor time of both", "end of an utterance", "WER", "PER on the demo", "to torch eager"]
     print_table("", columns, rows)
     for name, why in result["missing"].items():
-        typer.echo(f"{name} left out: {why}")
+        print_lines(f"{name} left out: {why}")
     if result["input"]["kind"] == "pseudo":
-        typer.echo("the search got pseudo-posteriors of real phoneme errors; the model's own logits were thrown away")
+        print_lines("the search got pseudo-posteriors of real phoneme errors; the model's own logits were thrown away")
     met, targets = result["met"], result["targets"]
     said = {
         f"float32, the wait: p99 <= {targets['fp32_p99_ms']:g} ms": met["fp32"],
@@ -120,7 +118,7 @@ def print_latency(result: dict[str, Any]) -> None:
         f"end of an utterance p99 <= {targets['final_p99_ms']:g} ms": met["final"],
     }
     for target, is_met in said.items():
-        typer.echo(f"{target}: {'not measured' if is_met is None else 'yes' if is_met else 'no'}")
+        print_lines(f"{target}: {'not measured' if is_met is None else 'yes' if is_met else 'no'}")
 
 
 def _four(values: dict[str, float]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cortext.cli.bench_out import Out, hand_over, make_room, stage
-from cortext.cli.console import JSON, OVERRIDES, print_table
+from cortext.cli.console import JSON, OVERRIDES, print_lines, print_table
 
 
 def tpu_compile(
@@ -53,12 +53,12 @@ def _print(result: dict[str, Any]) -> None:
     _print_memory(shapes)
     _print_estimate(shapes)
     for name, why in result["missing"].items():
-        typer.echo(f"{name} left out: {why}")
+        print_lines(f"{name} left out: {why}")
     for name, found in shapes.items():
         for check, holds in found["checks"].items():
-            typer.echo(f"{name}: {check}: {'yes' if holds else 'NO'}")
-    typer.echo("times are estimates of what the program needs at least; nothing was measured on a TPU")
-    typer.echo(f"{result['batches']:,} batches elsewhere: {'; '.join(result['claims'])}")
+            print_lines(f"{name}: {check}: {'yes' if holds else 'NO'}")
+    print_lines("times are estimates of what the program needs at least; nothing was measured on a TPU")
+    print_lines(f"{result['batches']:,} batches elsewhere: {'; '.join(result['claims'])}")
 
 
 def _print_program(title: str, shapes: dict[str, Any]) -> None:

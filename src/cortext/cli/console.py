@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cortext.errors import plain
+
 if TYPE_CHECKING:
     from cortext.data.checks import Problem
     from cortext.evaluation import Metrics
@@ -30,6 +32,8 @@ REDIS_URL = typer.Option(
     show_default=False,
     help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
 )
+MOST_PRINTED = 10_000
+"""Longest line, or cell of a table, that is printed."""
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
 
 
@@ -39,13 +43,22 @@ def is_given(call: typer.Context, name: str) -> bool:
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 
 
+def print_lines(*lines: object, err: bool = False) -> None:
+    """Print each value as one line; the verbs print nothing by other means.
+
+    Names, texts and messages come from files, servers and other programs, so that each line is escaped and cut.
+    """
+    for line in lines:
+        typer.echo(plain(line, MOST_PRINTED), err=err)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1) -> None:
     """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
-    table = Table(title=title or None, title_justify="left", title_style="bold")
+    table = Table(title=plain(title, MOST_PRINTED) or None, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number >= right_from else "left")
+        table.add_column(plain(column, MOST_PRINTED), justify="right" if number >= right_from else "left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(plain(cell, MOST_PRINTED) for cell in row))
     console = Console(markup=False, emoji=False)  # cells are what users and other programs wrote: they mean nothing
     # A pipe has no width of its own: give the table what it needs instead of folding it to 80 columns.
     wide = console.options.update(max_width=10_000)
@@ -92,15 +105,13 @@ def print_left_out(problems: Sequence[Problem]) -> None:
     if problems:
         from cortext.data.checks import SKIP_HINT
 
-        typer.echo(f"left out as unusable: {len(problems)}")
-        for problem in problems:
-            typer.echo(f"  {str(problem).removesuffix(f', {SKIP_HINT}')}")
+        print_lines(f"left out as unusable: {len(problems)}")
+        print_lines(*(f"  {str(problem).removesuffix(f', {SKIP_HINT}')}" for problem in problems))
 
 
 def print_notes(notes: Sequence[str]) -> None:
     """Print what was not as asked for, on stderr."""
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
+    print_lines(*(f"note: {note}" for note in notes), err=True)
 
 
 @contextmanager

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, SKIP_BAD, print_json, print_left_out, print_table, progress_bar
+from cortext.cli.console import (
+    JSON,
+    OVERRIDES,
+    SKIP_BAD,
+    print_json,
+    print_left_out,
+    print_lines,
+    print_table,
+    progress_bar,
+)
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -43,7 +52,7 @@ def simulate(
     if as_json:
         print_json({"out": str(out), "preset": preset, "sessions": [session.name for session in dataset.sessions]})
     else:
-        typer.echo(f"{out}: {len(dataset.sessions)} sessions; look at them with `cortext inspect {out}`")
+        print_lines(f"{out}: {len(dataset.sessions)} sessions; look at them with `cortext inspect {out}`")
 
 
 def fetch(
@@ -78,7 +87,7 @@ def fetch(
         print_json({"out": str(out), "files": [str(file) for file in files]})
     else:
         for file in files:
-            typer.echo(file)
+            print_lines(file)
 
 
 def inspect(
@@ -96,7 +105,7 @@ def inspect(
     if as_json:
         print_json(dataclasses.asdict(report))
         return
-    typer.echo(report)
+    print_lines(*str(report).split("\n"))
 
 
 def pack(

@@ -19,6 +19,7 @@ from cortext.cli.console import (
     is_given,
     print_json,
     print_left_out,
+    print_lines,
     print_notes,
     print_table,
     progress_bar,
@@ -160,7 +161,7 @@ def _decode_split(decode_all: Callable[..., list[str]], out: Path, skip_bad: boo
         facts = {"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out}
         print_json(facts | {"notes": notes})
     else:
-        typer.echo(f"{out}: {len(texts)} rows")
+        print_lines(f"{out}: {len(texts)} rows")
         print_left_out(skipped)
 
 
@@ -178,7 +179,7 @@ def _decode_logits(decode_all: Callable[..., dict[str, NBest]], decoder: Decoder
         return
     shown = list(found.items())[:10]
     print_table("", ["trial", "text", "score"], [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown], 2)
-    typer.echo(f"{out}: {len(found)} rows")
+    print_lines(f"{out}: {len(found)} rows")
 
 
 def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, context: str, as_json: bool) -> None:
@@ -200,9 +201,9 @@ def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, conte
         print_json(facts | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in nbest]})
         return
     _print_nbest(nbest)
-    typer.echo(f"{len(log_probs_PV)} frames of 80 ms, decoded in {1000 * seconds:.1f} ms")
+    print_lines(f"{len(log_probs_PV)} frames of 80 ms, decoded in {1000 * seconds:.1f} ms")
     if unknown:
-        typer.echo(f"not in the lexicon, so never found: {' '.join(dict.fromkeys(unknown))}")
+        print_lines(f"not in the lexicon, so never found: {' '.join(dict.fromkeys(unknown))}")
 
 
 def _print_nbest(nbest: NBest) -> None:

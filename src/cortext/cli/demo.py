@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_metrics, print_table, progress_bar
+from cortext.cli.console import JSON, percent, print_json, print_lines, print_metrics, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -43,7 +43,7 @@ def demo(
 
         def stage(name: str) -> Callable[[int, int], None] | None:
             bars.close()
-            typer.echo(f"{name} ...", err=True)
+            print_lines(f"{name} ...", err=True)
             # Training draws a bar of its own; two bars on one terminal overwrite each other.
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
@@ -64,7 +64,7 @@ def demo(
         "", [*result.seconds, "in all"], [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]], 0
     )
     for reference, hypothesis in result.examples:
-        typer.echo(f"said     {reference}\ndecoded  {hypothesis}\n")
-    typer.echo(f"peak memory {result.peak_memory_gb:.1f} GB")
-    typer.echo(f"report: {result.report}")
-    typer.echo(f"watch it decode: cortext serve {out}/run --lm {out}/lm --data {out}/packed")
+        print_lines(f"said     {reference}", f"decoded  {hypothesis}", "")
+    print_lines(f"peak memory {result.peak_memory_gb:.1f} GB")
+    print_lines(f"report: {result.report}")
+    print_lines(f"watch it decode: cortext serve {out}/run --lm {out}/lm --data {out}/packed")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_table
+from cortext.cli.console import JSON, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from cortext.tpu.doctor import Report
@@ -37,7 +37,7 @@ def doctor(
     from cortext.tpu.doctor import examine, take_steps
 
     def stage(name: str) -> None:
-        typer.echo(f"{name} ...", err=True)
+        print_lines(f"{name} ...", err=True)
 
     report = examine(tpu, limit_s=limit, stage=stage)
     if run:
@@ -55,7 +55,7 @@ def doctor(
 
 def _print(report: Report) -> None:
     print_table("TPU", ["looked at", "there"], report.looked, right_from=9)
-    typer.echo(f"found: {report.found}\n")
+    print_lines(f"found: {report.found}", "")
     rows = []
     for engine in report.engines:
         names = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
@@ -76,12 +76,12 @@ def _print(report: Report) -> None:
             ],
             right_from=3,
         )
-    typer.echo(f"transparent hugepages: {report.hugepages.state or 'none'}")
+    print_lines(f"transparent hugepages: {report.hugepages.state or 'none'}")
     for title, lines in (("advice", report.advice), ("broken", report.broken)):
         for line in lines:
-            typer.echo(f"{title}: {line}")
+            print_lines(f"{title}: {line}")
     if not report.broken:
-        typer.echo("everything that is installed works")
+        print_lines("everything that is installed works")
 
 
 def _devices(devices: list[dict[str, Any]]) -> list[str]:

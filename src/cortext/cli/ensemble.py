@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table, progress_bar
 from cortext.cli.llm_options import Llm, LlmDevice, LlmLora, check_llm
 from cortext.errors import CortextError, DataError, DecodingError
 
@@ -246,7 +246,7 @@ def _report(
         print_json(facts | ({} if fitted is None else {"fitted": dataclasses.asdict(fitted)}))
         return
     if fitted is not None:
-        typer.echo(f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted")
+        print_lines(f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted")
     if found is None:
         return
     wer = found.error_rate()
@@ -258,11 +258,11 @@ def _report(
         rows.append((found.options.method, _percent(wer.rate), f"{_percent(wer.low)} to {_percent(wer.high)}"))
         print_table("", [f"{len(found.trials)} trials", "WER", "95 % interval"], rows)
     else:
-        typer.echo(f"{len(found.trials)} trials combined")
+        print_lines(f"{len(found.trials)} trials combined")
     failed = [combined.degraded for combined in found.combined if combined.degraded]
     if failed:
-        typer.echo(f"{len(failed)} without what was asked for; the first: {failed[0]}")
+        print_lines(f"{len(failed)} without what was asked for; the first: {failed[0]}")
     for note in notes:
-        typer.echo(note)
+        print_lines(note)
     if out is not None:
-        typer.echo(f"{out}: predictions.csv, nbest.jsonl, metrics.json")
+        print_lines(f"{out}: predictions.csv, nbest.jsonl, metrics.json")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, PLUGINS, percent, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, PLUGINS, percent, print_json, print_lines, print_table, progress_bar
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str
     ]
     print_table("", [str(out), "precision", "logits differ by", "PER"], rows, right_from=2)
     for name, shape in (exported.inputs | exported.outputs).items():
-        typer.echo(f"{name}: {shape}")
+        print_lines(f"{name}: {shape}")
     if int8 and data is None:
-        typer.echo("note: what int8 costs in phoneme errors has not been measured; give --data")
+        print_lines("note: what int8 costs in phoneme errors has not been measured; give --data")
 
 
 def _print(exchanged: Exchanged, as_json: bool) -> None:
@@ -119,4 +119,4 @@ def _print(exchanged: Exchanged, as_json: bool) -> None:
     ]
     print_table("", [exchanged.path, ""], rows, right_from=2)
     for note in exchanged.notes:
-        typer.echo(f"note: {note}")
+        print_lines(f"note: {note}")

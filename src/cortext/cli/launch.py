@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, PLUGINS, print_json
+from cortext.cli.console import JSON, OVERRIDES, PLUGINS, print_json, print_lines
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -71,14 +71,14 @@ def launch(
         plugins=plugins,
     )
     if not as_json:
-        typer.echo(job.text)
-        typer.echo(f"written: {job.file}")
+        print_lines(*job.text.split("\n"))
+        print_lines(f"written: {job.file}")
     if not dry_run:
         job.submit()
     if as_json:
         print_json({"file": job.file, "name": job.name, "started": not dry_run, "stop": job.stop, "task": job.text})
     elif dry_run:
-        typer.echo("nothing was started and nothing costs money yet")
-        typer.echo(f"prices:  {job.prices}\nstart:   the same command with --yes, or {job.start}")
+        print_lines("nothing was started and nothing costs money yet")
+        print_lines(f"prices:  {job.prices}", f"start:   the same command with --yes, or {job.start}")
     else:
-        typer.echo(f"watch:  {job.watch}\nstop:   {job.stop}")
+        print_lines(f"watch:  {job.watch}", f"stop:   {job.stop}")

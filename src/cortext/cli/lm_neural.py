@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar
 from cortext.cli.lm import lm
 
 
@@ -95,7 +95,7 @@ def compare(
     rows = [(name, f"{bits[name]:.4f}", f"{perplexity[name]:.1f}") for name in bits]
     size = f"{facts['sentences']:,} sentences, {facts['characters']:,} characters"
     print_table("", [size, "bits per character", "perplexity"], rows)
-    typer.echo(
+    print_lines(
         f"mixed is {gain['bits_per_character']:.4f} bits per character below the n-gram "
         f"(95 % interval {gain['low']:.4f} to {gain['high']:.4f}), with a neural weight of "
         f"{facts['weights']['neural']:.3f} fitted on {facts['weights']['fitted_on_words']:,} other words"

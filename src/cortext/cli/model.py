@@ -17,6 +17,7 @@ from cortext.cli.console import (
     is_given,
     print_json,
     print_left_out,
+    print_lines,
     print_metrics,
     print_notes,
     progress_bar,
@@ -103,7 +104,7 @@ def train(
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
-    typer.echo(summary)
+    print_lines(summary)
     print_left_out(summary.skipped)
 
 
@@ -181,4 +182,4 @@ def evaluate(
         print_json(dataclasses.asdict(metrics))
         return
     print_metrics(metrics)
-    typer.echo(f"report: {out / 'report.html'}")
+    print_lines(f"report: {out / 'report.html'}")

@@ -17,6 +17,7 @@ from cortext.cli.console import (
     SKIP_BAD,
     percent,
     print_json,
+    print_lines,
     print_table,
     progress_bar,
 )
@@ -139,11 +140,11 @@ def _client(profile: str, link: RedisLink, patience_s: float, node: str | None, 
 
 def _print(summary: ReplaySummary) -> None:
     for result in summary.results:
-        typer.echo(f"{result['name']}: {result['text']}")
+        print_lines(f"{result['name']}: {result['text']}")
         if result["reference"] is not None:
-            typer.echo(f"  meant: {result['reference']}")
+            print_lines(f"  meant: {result['reference']}")
         if result["error"]:
-            typer.echo(f"  error: {result['error']}")
+            print_lines(f"  error: {result['error']}")
     rows: list[tuple[str, Any]] = [("frames", summary.n_frames), ("seconds", f"{summary.seconds:.1f}")]
     if summary.lag_p99_ms is not None:
         lags = (summary.lag_p50_ms, summary.lag_p99_ms, summary.lag_max_ms)

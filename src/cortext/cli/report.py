@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_table
+from cortext.cli.console import JSON, percent, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from cortext.evaluation.use import Tally
@@ -43,8 +43,8 @@ def use(
     columns = ["day", "use, h", "sentences", "words/min", "rated", "right", "mostly right", "wrong", "WER"]
     print_table("", columns, [*rows, ("all", *_cells(found.overall))])
     for note in found.notes:
-        typer.echo(note)
-    typer.echo(f"page: {page}")
+        print_lines(note)
+    print_lines(f"page: {page}")
 
 
 def _cells(tally: Tally) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, progress_bar
+from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, print_lines, progress_bar
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
 from cortext.cli.model import Options
 from cortext.errors import ConfigError
@@ -134,13 +134,13 @@ def serve(
         with progress_bar("reading") as progress:
             session = settings.open(progress)
         if not is_loopback(host):
-            typer.echo(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
+            print_lines(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
         url = address(host, listener.getsockname()[1], access.token)
         if as_json:
             print_json({"day": session.day, "look_ahead_ms": session.look_ahead_ms, "url": url})
         else:
-            typer.echo(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
-            typer.echo(f"look-ahead: {session.look_ahead_ms:g} ms\n{url}")
+            print_lines(f"day: {session.day}{'' if day or feed else ', or that of each trial'}")
+            print_lines(f"look-ahead: {session.look_ahead_ms:g} ms", url)
         with no_long_pauses():
             run_server(session, access, listener)
 

@@ -17,6 +17,7 @@ from cortext.cli.console import (
     SKIP_BAD,
     print_json,
     print_left_out,
+    print_lines,
     print_metrics,
     progress_bar,
 )
@@ -88,7 +89,7 @@ def train(
     if as_json:
         print_json(dataclasses.asdict(summary))
         return
-    typer.echo(summary)
+    print_lines(summary)
     print_left_out(summary.skipped)
 
 
@@ -133,7 +134,7 @@ def evaluate(
         print_json(dataclasses.asdict(metrics))
         return
     print_metrics(metrics)
-    typer.echo(f"report: {out / 'report.html'}")
+    print_lines(f"report: {out / 'report.html'}")
 
 
 def decode(
@@ -174,7 +175,7 @@ def decode(
     if as_json:
         print_json({"sentences": texts, "out": str(out), "skipped": [problem.to_json() for problem in left_out]})
         return
-    typer.echo(f"{out}: {len(texts)} sentences")
+    print_lines(f"{out}: {len(texts)} sentences")
     print_left_out(left_out)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, SKIP_BAD, print_json, print_table, progress_bar
+from cortext.cli.console import JSON, SKIP_BAD, print_json, print_lines, print_table, progress_bar
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -73,4 +73,4 @@ def cache(
         (f"spoken in part, as {voice} passes over digits or letters (write them as words)", facts["in_part"]),
     ):
         if lines:
-            typer.echo("\n  ".join([f"{told}: {len(lines)}", *lines]))
+            print_lines(f"{told}: {len(lines)}", *(f"  {line}" for line in lines))

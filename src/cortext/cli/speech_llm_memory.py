@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, print_json, print_table
+from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from cortext.speechllm.memory import GPU, Planned
@@ -72,9 +72,9 @@ def _print(planned: Planned, gpu: GPU, share: float) -> None:
             print_table(title, ("estimated from shapes", "GB"), [*rows, ("all", f"{sum(parts.values()) / 1e9:.2f}")])
     if found.training_flops:
         hours = found.training_hours(planned.n_batches, gpu, share)
-        typer.echo(
+        print_lines(
             f"{planned.n_batches:,} batches of the language model at {share:.0%} of the peak of an {gpu.name}: about "
             f"{hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch), and the encoder's time; estimated, not "
             "measured"
         )
-    typer.echo(planned.problem or f"fits into {gpu.memory_bytes / 1e9:.0f} GB")
+    print_lines(planned.problem or f"fits into {gpu.memory_bytes / 1e9:.0f} GB")

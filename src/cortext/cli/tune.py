@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_table
+from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_lines, print_table
 from cortext.cli.ray_options import Ray
 from cortext.cli.tune_decoder import decoder
 
@@ -86,7 +86,7 @@ def training(
         plugins=plugins,
         retry_failed=retry_failed,
         skip_bad=skip_bad,
-        report=lambda line: typer.echo(line, err=True),
+        report=lambda line: print_lines(line, err=True),
     )
     if as_json:
         print_json(study.to_json())
@@ -125,7 +125,7 @@ def _print(study: Study) -> None:
     print_table(f"{count} by {study.metric}", ["trial", *keys, "PER", "WER", "loss", "best batch", "seconds"], rows, 0)
     for trial in ranked:
         if trial.state == "failed":
-            typer.echo(f"trial {trial.number} failed: {trial.reason}")
+            print_lines(f"trial {trial.number} failed: {trial.reason}")
     if study.best:
-        typer.echo(f"best run: {study.folder(study.best)}")
-    typer.echo(f"table: {study.out / 'trials.csv'}, picture: {study.out / 'trials.png'}")
+        print_lines(f"best run: {study.folder(study.best)}")
+    print_lines(f"table: {study.out / 'trials.csv'}, picture: {study.out / 'trials.png'}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_table
+from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines, print_table
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
 from cortext.cli.model import Engine, Options
 from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
@@ -92,7 +92,7 @@ def decoder(
     from cortext.tuning.decoder_material import evaluated, tuning_parts
 
     def report(line: str) -> None:
-        typer.echo(line, err=True)
+        print_lines(line, err=True)
 
     _check_given(call)
     check_ray(ray, gpus_per_worker, llm_device=llm_device)
@@ -163,17 +163,17 @@ def _print(tuned: Tuned) -> None:
     print_table(f"{count} by {minimised}", ["trial", *keys, "WER", "ms a frame"], rows, 0)
     for trial in tuned.trials:
         if trial.state == "failed":
-            typer.echo(f"trial {trial.number} failed: {trial.reason}")
+            print_lines(f"trial {trial.number} failed: {trial.reason}")
     if tuned.sweep is not None:
-        typer.echo(f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without decoding")
+        print_lines(f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without decoding")
     first = tuned.judged[0]
     names = ["options", f"tuned on: {_size(first.tuned)}", "95 %", f"held out: {_size(first.held_out)}", "95 %"]
     lines = [[row.name, *_rate(row.tuned), *_rate(row.held_out), f"{row.ms_per_frame:.3f}"] for row in tuned.judged]
     print_table("what they are worth (WER, decoded with each)", [*names, "ms a frame"], lines)
     for row in tuned.judged:
         if row.degraded:
-            typer.echo(f"{row.name}: {row.degraded}")
-    typer.echo(f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and trials.png")
+            print_lines(f"{row.name}: {row.degraded}")
+    print_lines(f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and trials.png")
 
 
 def _measured(tuned: Tuned, trial: Any) -> list[str]:
