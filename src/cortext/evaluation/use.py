@@ -76,7 +76,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Use:
-    """Daily use as read from one or several logs; `notes` say what was passed over."""
+    """Daily use as read from one or several logs; `notes` say what was passed over, `damaged` how many lines."""
 
     folders: tuple[str, ...]
     sources: dict[str, int]
@@ -84,6 +84,7 @@ class Use:
     overall: Tally
     days: tuple[Day, ...]
     notes: tuple[str, ...]
+    damaged: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """All numbers as plain values."""
@@ -110,7 +111,8 @@ def read_use(folders: Iterable[str | Path]) -> Use:
         days.append(Day(date, tally, use_h, spoken_h, sentences))
     notes = tuple(note for log in logs for note in log.notes)
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
-    return Use(tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes)
+    damaged = sum(log.damaged for log in logs)
+    return Use(tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes, damaged)
 
 
 def _timed(entries: Sequence[Entry]) -> list[tuple[Entry, float]]:

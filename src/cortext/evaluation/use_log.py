@@ -9,17 +9,27 @@ or ratings the last one counts.
 from __future__ import annotations
 
 import json
-import math
+import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from cortext.errors import DataError
+from cortext.errors import DataError, shown
 from cortext.text.prose import sentences
 
 LOG = "utterances.jsonl"
 RATINGS = ("right", "mostly right", "wrong")
+MOST_LINE_BYTES = 16 << 20
+"""Longest line that is parsed: JSON takes up to 25 times its length in memory."""
+MOST_CHARACTERS = 100_000
+"""Longest text of a line: eight hours of speech, and still compared with its correction in a second."""
+MOST_SECONDS = 86_400.0
+"""Longest utterance."""
+MOST_NOTES = 20
+"""Damaged lines of a log that are named one by one; the others are counted."""
 
 
 def spoken(text: str) -> str:
@@ -60,13 +70,24 @@ class Entry:
         return self.text if self.rating == "right" and self.text.split() else None
 
 
+@dataclass(frozen=True)
+class Remark:
+    """A correction or a rating (the other is None) of the last utterance that has the id."""
+
+    id: str
+    correction: str | None
+    rating: str | None
+
+
 @dataclass
 class Log:
-    """What a log holds: utterances in the order of writing, and a note on each damaged line that was passed over."""
+    """What a log holds: utterances in the order of writing, and a note on damaged lines that were passed over."""
 
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    damaged: int = 0
+    """Number of lines that were passed over."""
     last: int | None = None
     """Number of the utterance that the last line is about."""
     _number: dict[str, int] = field(default_factory=dict, repr=False)
@@ -75,55 +96,78 @@ class Log:
         """Number of the last utterance with that id."""
         return self._number.get(id_)
 
-    def add(self, line: dict[str, Any]) -> None:
-        """Take in one line. Raises ValueError saying what is wrong with it."""
-        id_, when = _text(line, "id"), _time(line)
-        if "correction" in line or "rating" in line:
-            number = self.find(id_)
-            if number is None:
-                raise ValueError(f"nothing above it has the id {id_!r}")
-            if "correction" in line:
-                self.entries[number].correction = _words(line)
-            else:
-                self.entries[number].rating = _rating(line)
-            self.last = number
+    def check(self, line: dict[str, Any]) -> Entry | Remark:
+        """Return what a line says, every field checked. Raises ValueError saying what is wrong with it."""
+        parsed = _remark(line) if "correction" in line or "rating" in line else _entry(line)
+        if isinstance(parsed, Remark) and self.find(parsed.id) is None:
+            raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
+        return parsed
+
+    def add(self, parsed: Entry | Remark) -> None:
+        """Take in what a checked line says."""
+        if isinstance(parsed, Entry):
+            self.last = self._number[parsed.id] = len(self.entries)
+            self.entries.append(parsed)
             return
-        duration_s = line.get("duration_s")
-        if isinstance(duration_s, bool) or not isinstance(duration_s, int | float) or not 0 <= duration_s < math.inf:
-            raise ValueError(f"duration_s is {duration_s!r}")
-        source = line.get("source")
-        entry = Entry(id_, when, _text(line, "session"), float(duration_s), _text(line, "text"),
-                      source if isinstance(source, str) else "", degraded=bool(line.get("degraded")))  # fmt: skip
-        self.last = self._number[id_] = len(self.entries)
-        self.entries.append(entry)
+        self.last = self._number[parsed.id]
+        entry = self.entries[self.last]
+        if parsed.correction is not None:
+            entry.correction = parsed.correction
+        else:
+            entry.rating = parsed.rating
 
 
 def read_log(folder: str | Path) -> Log:
     """The log in a directory, which a decoder may be writing at this moment.
 
-    Damaged lines, such as one that a killed process left unfinished, are passed over with a note. Raises DataError
-    where there is no log or it cannot be read.
+    Damaged lines, such as one that a killed process left unfinished, are passed over, counted, and the first of them
+    named in notes. Raises DataError where there is no log or it cannot be read.
     """
     path = Path(folder) / LOG
+    log = Log()
     try:
-        content = path.read_bytes()
+        with _open(path) as file:
+            for number, raw, ends in _lines(file):
+                try:
+                    log.add(log.check(_object(raw)))
+                except ValueError as error:
+                    log.damaged += 1
+                    if log.damaged <= MOST_NOTES:
+                        what = str(error) if ends else "unfinished"
+                        log.notes.append(f"{path}: line {number} passed over: {what}")
     except OSError as error:
         fix = "give a directory that a decoder wrote with --session-log"
         raise DataError(f"no log of use: {error.strerror}", where=path, fix=fix) from None
-    log = Log()
-    lines = content.split(b"\n")
-    for number, raw in enumerate(lines, 1):
-        if not raw.strip():
-            continue
-        try:
-            log.add(_object(raw))
-        except ValueError as error:
-            what = "unfinished" if number == len(lines) else str(error)
-            log.notes.append(f"{path}: line {number} passed over: {what}")
+    if log.damaged > MOST_NOTES:
+        log.notes.append(f"{path}: {log.damaged - MOST_NOTES} more lines passed over")
     return log
 
 
+def _open(path: Path) -> BinaryIO:
+    """Open a file that is a file: a pipe would be waited for, and a device has no end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(0, "not a file")
+    return file
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
+    """Number and content of the lines that are not blank, and whether they end; of a line that is too long, no more
+    than shows that it is."""
+    number = 0
+    while raw := file.readline(MOST_LINE_BYTES + 1):
+        number += 1
+        rest = raw
+        while rest and not rest.endswith(b"\n") and len(raw) > MOST_LINE_BYTES:
+            rest = file.readline(MOST_LINE_BYTES)
+        if not raw.isspace():
+            yield number, raw, rest.endswith(b"\n")
+
+
 def _object(raw: bytes) -> dict[str, Any]:
+    if len(raw) > MOST_LINE_BYTES:
+        raise ValueError(f"it has more than {MOST_LINE_BYTES >> 20} MiB")
     try:
         line = json.loads(raw)
     except (ValueError, RecursionError):
@@ -133,11 +177,41 @@ def _object(raw: bytes) -> dict[str, Any]:
     return line
 
 
+def _entry(line: dict[str, Any]) -> Entry:
+    id_, when, session = _text(line, "id"), _time(line), _text(line, "session")
+    if problem := wrong_with_session(session):
+        raise ValueError(problem)
+    duration_s = line.get("duration_s")
+    if isinstance(duration_s, bool) or not isinstance(duration_s, int | float) or not 0 <= duration_s <= MOST_SECONDS:
+        raise ValueError(f"duration_s is {_found(duration_s)}")
+    text = _text(line, "text")
+    source, degraded = (None if line.get(key) is None else _text(line, key) for key in ("source", "degraded"))
+    return Entry(id_, when, session, float(duration_s), text, source or "", degraded=bool(degraded))
+
+
+def _remark(line: dict[str, Any]) -> Remark:
+    id_, _ = _text(line, "id"), _time(line)
+    if "correction" in line:
+        return Remark(id_, _words(line), None)
+    return Remark(id_, None, _rating(line))
+
+
 def _text(line: dict[str, Any], key: str) -> str:
     value = line.get(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key} is {str(value)[:40]!r} and not a text")
+        raise ValueError(f"{key} is {_found(value)!r} and not a text")
+    if len(value) > MOST_CHARACTERS:
+        raise ValueError(f"{key} has {len(value)} characters; at most {MOST_CHARACTERS} are read")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{key} holds half a character (a lone surrogate)") from None
     return value
+
+
+def _found(value: Any) -> str:
+    """A value in a few characters, however long or deep it is."""
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else shown(value, 40)
 
 
 def _time(line: dict[str, Any]) -> datetime:
@@ -147,7 +221,7 @@ def _time(line: dict[str, Any]) -> datetime:
     except ValueError:
         raise ValueError(f"when is {text[:40]!r} and not a time") from None
     if problem := wrong_with(when):
-        raise ValueError(f"when is {text!r}, {problem}")
+        raise ValueError(f"when is {text[:40]!r}, {problem}")
     return when
 
 
@@ -156,6 +230,13 @@ def wrong_with(when: datetime) -> str | None:
     if not 1969 <= when.year < 3000:  # a clock that was never set shows 1970, in America still 1969
         return "which no clock shows"
     return "a time without its offset from UTC" if when.utcoffset() is None else None
+
+
+def wrong_with_session(name: str) -> str | None:
+    """Why no folder of recordings can have this name, if that is so."""
+    if name and name[0] != "." and name == Path(name).name and name.isprintable() and len(name.encode()) <= 200:
+        return None
+    return f"session {shown(repr(name), 60)} cannot name a folder"
 
 
 def _words(line: dict[str, Any]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from cortext.errors import LiveError
-from cortext.live.log import event
+from cortext.live.log import event, internal_error
 from cortext.live.messages import Event, Message
-from cortext.live.session_log import SessionLog, Utterance
+from cortext.live.session_log import SessionLog, Utterance, now
 
 MAX_WAITING = 32
 """Utterances that wait for the disk before the next is given up."""
@@ -30,10 +30,7 @@ class Scribe:
         self, told: dict[str, Any], source: str, features_TC: np.ndarray | None, tell: Callable[[Message], None]
     ) -> None:
         """Log an utterance, as its message tells it; a failure is told as an `error` message, with its number."""
-        entry = Utterance(
-            told["id"], told["session"], told["duration_s"], told["text"], source=source, nbest=told["nbest"],
-            degraded=told["degraded"],
-        )  # fmt: skip
+        when = now()
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -42,9 +39,9 @@ class Scribe:
 
         def write() -> None:
             try:
-                self._log.append(entry, features_TC)
-            except LiveError as error:
-                _tell_failure(told["id"], str(error), tell)
+                self._log.append(_utterance(told, source, when), features_TC)
+            except Exception as error:  # nobody waits for this thread: without a word the utterance would be missing
+                _tell_failure(told["id"], internal_error(error), tell)
             finally:
                 self._waiting.get_nowait()
 
@@ -62,6 +59,13 @@ class Scribe:
         """Write what waits, and let go of the log."""
         self._pool.shutdown()
         self._log.close()
+
+
+def _utterance(told: dict[str, Any], source: str, when: datetime) -> Utterance:
+    return Utterance(
+        told["id"], told["session"], told["duration_s"], told["text"], source=source, nbest=told["nbest"], when=when,
+        degraded=told["degraded"],
+    )  # fmt: skip
 
 
 def _tell_failure(utterance: int, why: str, tell: Callable[[Message], None]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import threading
 from collections import OrderedDict
@@ -30,7 +29,18 @@ import numpy as np
 from cortext.data.hdf5 import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
-from cortext.evaluation.use_log import LOG, RATINGS, Entry, Log, read_log, spoken, wrong_with
+from cortext.evaluation.use_log import (
+    LOG,
+    MOST_LINE_BYTES,
+    MOST_SECONDS,
+    RATINGS,
+    Entry,
+    Log,
+    read_log,
+    spoken,
+    wrong_with,
+    wrong_with_session,
+)
 from cortext.files import sync
 
 RECORDINGS = "recordings"
@@ -78,11 +88,11 @@ class Utterance:
 
     def __post_init__(self) -> None:
         """Raises LiveError for what no log can hold."""
-        name = self.session
-        if not name or name.startswith(".") or name != Path(name).name or not name.isprintable():
-            raise LiveError(f"session {name!r} cannot name a folder", fix="give a name such as t15.2026.11.21")
-        if not 0 <= self.duration_s < math.inf:
-            raise LiveError(f"duration_s is {self.duration_s}; a number of seconds is needed")
+        if problem := wrong_with_session(self.session):
+            raise LiveError(problem, fix="give a name such as t15.2026.11.21")
+        if not 0 <= self.duration_s <= MOST_SECONDS:
+            most = f"at most {MOST_SECONDS:.0f}"
+            raise LiveError(f"duration_s is {self.duration_s}; a number of seconds is needed, {most}")
         if problem := wrong_with(self.when):
             raise LiveError(f"when is {self.when}, {problem}")
 
@@ -212,11 +222,17 @@ class SessionLog:
             return self._keep(number)
 
     def _write(self, line: dict[str, Any]) -> None:
-        """Append a line and flush it, or leave the file as it was."""
+        """Append a line and flush it, or leave the file as it was. What readers would pass over is not written."""
         try:
             content = json.dumps(line, allow_nan=False).encode() + b"\n"
         except (TypeError, ValueError) as error:
             raise LiveError(f"the utterance cannot be written as JSON: {error}", where=self._path) from None
+        if len(content) > MOST_LINE_BYTES:  # hours of speech: its candidates are no loss beside its text
+            content = json.dumps(line | {"nbest": None}).encode() + b"\n"
+        try:
+            parsed = self._log.check(line)
+        except ValueError as error:
+            raise LiveError(f"it cannot be logged: {error}", where=self._path) from None
         with _failures(self._path):
             if self._descriptor < 0 or not os.fstat(self._descriptor).st_nlink:
                 raise FileNotFoundError(2, "the log was closed or removed")
@@ -230,7 +246,7 @@ class SessionLog:
                 with suppress(OSError):
                     os.ftruncate(self._descriptor, size)
                 raise
-        self._log.add(line)
+        self._log.add(parsed)
 
     def _keep(self, number: int) -> bool:
         """Make the day's session file agree with what is known of the utterance; returns whether it is in there."""
