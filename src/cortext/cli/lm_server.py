@@ -36,7 +36,7 @@ def lm_server(
     input_stream: Annotated[str | None, typer.Option(help="Stream of logits.")] = None,
     partial_output_stream: Annotated[str | None, typer.Option(help="Stream of partial sentences.")] = None,
     final_output_stream: Annotated[str | None, typer.Option(help="Stream of final sentences.")] = None,
-    keep: Annotated[int, typer.Option(min=100, help="Most entries that stay in a stream.")] = 10_000,
+    keep: Annotated[int, typer.Option(min=1, help="Most answered entries that stay in a stream.")] = 10_000,
     take_over: Annotated[bool, typer.Option("--take-over", help="End a server that has these streams.")] = False,
     log: Annotated[Path | None, typer.Option(help="File for the log (JSON lines); stderr without it.")] = None,
     log_text: Annotated[bool, typer.Option("--log-text", help="Write sentences into the log, too.")] = False,

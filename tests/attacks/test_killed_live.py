@@ -1,0 +1,30 @@
+"""Live servers that are killed at random moments lose no speech in silence: a tenth of `benchmarks/killed_live.py`."""
+
+from pathlib import Path
+
+import pytest
+from engine_cases import SENTENCES, sentence_entries, write_lm
+from killed_live import Counts, kill_brand_node, kill_lm_server
+
+N_UTTERANCES = 34
+"""For each of three values of --keep: a tenth of a thousand together; the node gets the tenth alone."""
+
+
+def _check(counts: Counts, n_utterances: int) -> None:
+    assert (counts.utterances, counts.same + counts.named) == (n_utterances, n_utterances), counts
+    assert (counts.silent, counts.none, counts.twice) == (0, 0, 0), counts
+    assert counts.kills >= 5, counts
+
+
+@pytest.mark.slow
+@pytest.mark.redis
+@pytest.mark.parametrize("keep", [1, 100, 1000])
+def test_each_text_of_a_killed_lm_server_is_the_undisturbed_one_or_names_the_gap(tmp_path: Path, keep: int) -> None:
+    lm = write_lm(tmp_path / "lm", sentence_entries(), SENTENCES)
+    _check(kill_lm_server(lm, keep, N_UTTERANCES, seed=keep), N_UTTERANCES)
+
+
+@pytest.mark.slow
+@pytest.mark.redis
+def test_each_trial_of_a_killed_brand_node_has_one_result_whole_or_with_an_error(tmp_path: Path) -> None:
+    _check(kill_brand_node(tmp_path, 3 * N_UTTERANCES, seed=1), 3 * N_UTTERANCES)
