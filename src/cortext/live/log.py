@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cortext.errors import CortextError, LiveError
+from cortext.errors import CortextError, LiveError, plain
 
 LOGGER = logging.getLogger("cortext.live")
 
@@ -29,7 +29,8 @@ def event(name: str, level: str = "info", private: Mapping[str, Any] | None = No
     name:    what, in snake_case ("utterance_finished")
     level:   debug, info, warning or error
     private: texts and the like, left out unless the log was opened with `with_text`
-    facts:   whatever JSON can hold; anything else is written as its `str`
+    facts:   whatever JSON can hold; anything else is written as its `str`. Texts are escaped and cut: names and
+             messages of other programs are among them
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     if LOGGER.isEnabledFor(number):
@@ -49,7 +50,7 @@ def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
         _REPEATED[name] = logged_s, left_out + 1
         return
     _REPEATED[name] = now_s, 0
-    event(name, level, **facts, **({"left_out": left_out} if left_out else {}))
+    event(name, level, **(facts | {"left_out": left_out} if left_out else facts))
 
 
 @contextmanager
@@ -92,7 +93,8 @@ class JsonLines(logging.Handler):
         """Write one event."""
         if self.lost and self._write(self._line("warning", "log_lines_lost", {"lines": self.lost})):
             self.lost = 0
-        facts = dict(getattr(record, "facts", {}))
+        facts = getattr(record, "facts", {})
+        facts = {name: plain(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
         if self._with_text:
             facts |= getattr(record, "private", {})
         if not self._write(self._line(record.levelname.lower(), record.getMessage(), facts)):
@@ -108,7 +110,11 @@ class JsonLines(logging.Handler):
     @staticmethod
     def _line(level: str, name: str, facts: dict[str, Any]) -> bytes:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, "level": level, "event": name} | facts, default=str)
+        start = {"time": now, "level": level, "event": name}
+        try:
+            line = json.dumps(start | facts, default=plain)
+        except (TypeError, ValueError, RecursionError) as error:  # an integer of 5,000 digits, keys of another kind
+            line = json.dumps(start | {"not_written": type(error).__name__})
         return line.encode() + b"\n"
 
     def _write(self, line: bytes) -> bool:
