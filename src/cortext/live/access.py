@@ -1,4 +1,7 @@
-"""Who may talk to the server: a token for what changes state, host names, origins, sizes and rates."""
+"""Who may talk to the server: a token for what changes state, host names, origins, sizes and rates.
+
+How many connections there may be, and for how long, is in `cortext.live.connections`.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ MAX_MESSAGE = 1024 * 1024
 """Bytes of a web-socket message."""
 MAX_READERS = 32
 """Pages that may watch at a time."""
+MAX_STRANGE_READERS = 24
+"""Pages without the token among them (`open_view`): the others must always get in."""
 REQUESTS_PER_S, REQUESTS_AT_ONCE = 20.0, 60.0
 """Changes that are let through in the long run, and in a burst."""
 
@@ -134,7 +139,10 @@ def _hostname(host: str | None) -> str | None:
 
 
 class Guard:
-    """Lets through what the rules allow, and adds the headers that keep a browser strict."""
+    """Lets through what the rules allow, and adds the headers that keep a browser strict.
+
+    `scope["state"]["connection"]` is the `cortext.live.connections.Connection` of the request.
+    """
 
     def __init__(self, app: App, access: Access) -> None:
         self._app, self._access = app, access
@@ -143,7 +151,13 @@ class Guard:
         """Handle one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif (reason := self._refusal(scope)) is None:
+        else:
+            with scope["state"]["connection"].request():
+                await self._handle(scope, receive, send)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._refusal(scope)
+        if reason is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
             await receive()

@@ -77,6 +77,18 @@ class Fanout:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._readers: set[Reader] = set()
+        self._admitted: set[Reader] = set()
+
+    def admit(self, reader: Reader, most: int) -> bool:
+        """Keep a place for a reader before it is added; False where `most` have one.
+
+        One call decides and takes the place: connections that come at the same time cannot all find it free.
+        """
+        with self._mutex:
+            if len(self._admitted) >= most:
+                return False
+            self._admitted.add(reader)
+            return True
 
     def add(self, reader: Reader) -> None:
         """Send it everything from now on."""
@@ -84,9 +96,10 @@ class Fanout:
             self._readers.add(reader)
 
     def remove(self, reader: Reader) -> None:
-        """Send it nothing more."""
+        """Send it nothing more, and give up its place."""
         with self._mutex:
             self._readers.discard(reader)
+            self._admitted.discard(reader)
 
     def send(self, message: Message) -> None:
         """Send it to all, at once."""

@@ -60,6 +60,7 @@ def open_log(path: str | Path | None = None, with_text: bool = False, level: str
     Raises LiveError where the file cannot be opened.
     """
     handler = JsonLines(path, with_text)
+    _REPEATED.clear()
     before = LOGGER.level, LOGGER.propagate
     LOGGER.addHandler(handler)
     LOGGER.setLevel(level.upper())

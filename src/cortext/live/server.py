@@ -12,20 +12,21 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
-from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.requests import ClientDisconnect
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.evaluation.use_log import RATINGS
-from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, Access, Guard
+from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, MAX_STRANGE_READERS, Access, Guard
+from cortext.live.connections import Listener
 from cortext.live.fanout import Reader
 from cortext.live.live_session import LiveSession
-from cortext.live.log import event, internal_error
+from cortext.live.log import event, internal_error, repeated_event
 from cortext.live.scribe import Scribe
 
 WEB = Path(__file__).parent / "web"
@@ -39,7 +40,9 @@ TYPES = {
 """What is served of the page's folder: nothing else, and nothing from elsewhere."""
 POLICY_VIOLATION, TRY_AGAIN = 1008, 1013
 PATIENCE_S = 30.0
-"""How long one message may wait for a page that does not read."""
+"""How long one message may wait for a client that does not read."""
+BODY_S = 10.0
+"""How long the body of a request may take."""
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -54,26 +57,17 @@ class Refused(Exception):
 def build_app(session: LiveSession, access: Access) -> Guard:
     """The application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    verbs = _verbs(session)
+    # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
+    pages = {file.name: (file.read_bytes(), TYPES[file.suffix]) for file in WEB.iterdir() if file.suffix in TYPES}
 
     @app.get("/api/state")
     async def state(request: Request) -> Response:
-        if not access.knows(_bearer(request)):
-            return _error(401, "the token is missing or wrong")
-        return JSONResponse(await asyncio.wrap_future(session.state()))
+        return await _answer(_state(request, session, access))
 
     @app.post("/api/{verb}")
     async def change(verb: str, request: Request) -> Response:
-        try:
-            return JSONResponse({"ok": True, **await _obey(verb, request, access, _verbs(session))})
-        except Refused as refused:
-            return _error(refused.status, str(refused))
-        except LiveError as error:
-            return _error(409, str(error))
-        except CortextError as error:
-            return _error(400, str(error))
-        except Exception as error:
-            event("request_failed", "error", error=internal_error(error))
-            return _error(500, internal_error(error))
+        return await _answer(_obey(verb, request, access, verbs))
 
     @app.websocket("/ws")
     async def watch(ws: WebSocket) -> None:
@@ -85,48 +79,81 @@ def build_app(session: LiveSession, access: Access) -> Guard:
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
-        # Compared with what the folder lists, so that no spelling of a path leads anywhere else.
-        path = {path.name: path for path in WEB.iterdir()}.get(name or "index.html")
-        if path is None or path.suffix not in TYPES:
+        if (name or "index.html") not in pages:
             return _error(404, "no such page")
-        return FileResponse(path, media_type=TYPES[path.suffix])
+        content, media_type = pages[name or "index.html"]
+        return Response(content, media_type=media_type)
 
     return Guard(app, access)
+
+
+async def _answer(result: Awaitable[dict[str, Any]]) -> Response:
+    """The result of a request, or one line about what is wrong with it."""
+    try:
+        return JSONResponse(await result)
+    except Refused as refused:
+        return _error(refused.status, str(refused))
+    except LiveError as error:
+        return _error(409, str(error))
+    except CortextError as error:
+        return _error(400, str(error))
+    except Exception as error:
+        repeated_event("request_failed", "error", error=internal_error(error))
+        return _error(500, internal_error(error))
 
 
 def _error(status: int, what: str) -> JSONResponse:
     return JSONResponse({"error": what}, status)
 
 
-def _bearer(request: Request) -> str:
+def _shows_token(client: HTTPConnection, token: str | None, access: Access) -> bool:
+    """Whether the token is right; then the connection is a stranger's no more."""
+    right = access.knows(token)
+    if right:
+        client.state.connection.trust()
+    return right
+
+
+def _check_token(request: Request, access: Access) -> None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    if not _shows_token(request, token.strip() if scheme.lower() == "bearer" else None, access):
+        raise Refused(401, "the token is missing or wrong")
 
 
-# Requests that change something
+# Requests
+
+
+async def _state(request: Request, session: LiveSession, access: Access) -> dict[str, Any]:
+    _check_token(request, access)
+    return await asyncio.wrap_future(session.state())
 
 
 async def _obey(verb: str, request: Request, access: Access, verbs: dict[str, Handler]) -> dict[str, Any]:
-    if not access.knows(_bearer(request)):
-        raise Refused(401, "the token is missing or wrong")
+    _check_token(request, access)
     if verb not in verbs:
         raise Refused(404, "no such request")
     if not access.allows_another_change():
         raise Refused(429, "too many requests; wait a second")
-    return await verbs[verb](await _body(request))
+    return {"ok": True, **await verbs[verb](await _body(request))}
 
 
 async def _body(request: Request) -> dict[str, Any]:
     """The JSON object that the request holds; an empty body is an empty object."""
     content = b""
     try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > MAX_BODY:
-                raise Refused(413, f"the request has more than {MAX_BODY} bytes")
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MAX_BODY:
+                    raise Refused(413, f"the request has more than {MAX_BODY} bytes")
         body = json.loads(content or b"{}", parse_constant=_no_constant)
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(400, "the request holds half of a surrogate pair, which is no character") from None
     except (ValueError, RecursionError):
         raise Refused(400, "the request is no JSON") from None
+    except TimeoutError:
+        raise Refused(408, f"the request takes longer than {BODY_S:g} s") from None
     except ClientDisconnect:
         raise Refused(400, "the request was broken off") from None
     if not isinstance(body, dict):
@@ -213,19 +240,22 @@ def _needed(body: dict[str, Any], name: str) -> Any:
 
 
 async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
-    can_control = access.knows(ws.query_params.get("token"))
+    can_control = _shows_token(ws, ws.query_params.get("token"), access)
     if not can_control and not access.open_view:
         await ws.close(POLICY_VIOLATION)
         return
-    await ws.accept()
-    if len(session.readers) >= MAX_READERS:
-        await ws.close(TRY_AGAIN, f"{MAX_READERS} pages are watching already")
+    reader, most = Reader(asyncio.get_running_loop()), MAX_READERS if can_control else MAX_STRANGE_READERS
+    if not session.readers.admit(reader, most):
+        await ws.accept()
+        await ws.close(TRY_AGAIN, f"{most} pages are watching already")
         return
-    reader = Reader(asyncio.get_running_loop())
-    await asyncio.wrap_future(session.watch(reader, can_control))
-    event("page_connected", pages=len(session.readers))
-    tasks = [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        ws.state.connection.trust()
+        await ws.accept()
+        await asyncio.wrap_future(session.watch(reader, can_control))
+        event("page_connected", pages=len(session.readers))
+        tasks += [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         session.readers.remove(reader)
@@ -248,33 +278,38 @@ async def _send(ws: WebSocket, reader: Reader) -> None:
                 async with asyncio.timeout(PATIENCE_S):
                     await ws.send_text(text)
         except TimeoutError:
-            event("page_too_slow", "warning")
+            repeated_event("page_too_slow")
         except LiveError as error:
-            event("page_too_slow", "warning")
-            await ws.close(TRY_AGAIN, str(error))
+            repeated_event("page_too_slow")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await ws.close(TRY_AGAIN, str(error))
 
 
 # Feeding
 
 
 async def _feed(ws: WebSocket, session: LiveSession, access: Access) -> None:
-    if not access.knows(ws.query_params.get("token")):
+    if not _shows_token(ws, ws.query_params.get("token"), access):
         await ws.close(POLICY_VIOLATION)
         return
     await ws.accept()
     try:
         await asyncio.wrap_future(session.open_feed(ws))
     except LiveError as error:
-        event("feed_refused", "warning")
+        repeated_event("feed_refused")
         await ws.close(TRY_AGAIN if session.is_feed else POLICY_VIOLATION, str(error))
         return
     event("feed_connected")
     why: str | None = "the feed was disconnected in mid-utterance"
     try:
         while (message := await ws.receive())["type"] != "websocket.disconnect":
+            ws.state.connection.received_whole()
             await _take_in(ws, session, message)
         if message.get("code") == 1009:
             why = f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
+    except TimeoutError:
+        why = "the feed did not read what it was answered and was disconnected"
     except (WebSocketDisconnect, RuntimeError):
         pass
     finally:
@@ -293,9 +328,10 @@ async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
         else:
             raise DataError('a text message of the feed is not {"end": true}')
     except DataError as error:
-        event("feed_message_refused", "warning", n_bytes=len(message.get("bytes") or message.get("text") or ""))
+        repeated_event("feed_message_refused", n_bytes=len(message.get("bytes") or message.get("text") or ""))
         await asyncio.wrap_future(session.refuse_fed(str(error)))
-        await ws.send_json({"type": "error", "what": str(error)})
+        async with asyncio.timeout(PATIENCE_S):
+            await ws.send_json({"type": "error", "what": str(error)})
 
 
 def _frames(content: bytes, n_features: int) -> np.ndarray:
@@ -339,16 +375,32 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends the utterance in progress, and tells it, before the connections are closed."""
+    """Bounds connections, and ends the utterance in progress, and tells it, before they are closed."""
 
     def __init__(self, config: uvicorn.Config, session: LiveSession) -> None:
         super().__init__(config)
         self._session = session
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_log_failure)
+        await super().startup(sockets=[])
+        self.servers += [cast(Any, Listener(listener, self._protocol)) for listener in sockets or []]
+
+    def _protocol(self, state: dict[str, Any]) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=state)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._session.close)
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else they would be raised again: to end so is no error
+
+
+def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what the event loop could not tell anybody: asyncio itself would write a traceback, however often."""
+    error = context.get("exception")
+    known = internal_error(error) if isinstance(error, Exception) else context["message"]
+    repeated_event("connection_failed", "error", error=known)
 
 
 def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
@@ -359,13 +411,17 @@ def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
         log_level="critical",  # it would log addresses with tokens in them; what matters is logged here
         access_log=False,
         server_header=False,
+        loop="asyncio",
+        http="h11",
         ws_max_size=MAX_MESSAGE,
+        ws_max_queue=1,
         ws_per_message_deflate=False,
         ws_ping_interval=20,
         ws_ping_timeout=20,
         timeout_graceful_shutdown=1,
         lifespan="off",
     )
+    config.load()  # imports its protocols
     return _Server(config, session)
 
 
