@@ -103,8 +103,8 @@ def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -
     return with_overrides(from_mapping(cls, read_mapping(path), where=path), overrides)
 
 
-def read_mapping(path: str | Path) -> Any:
-    """What a YAML file holds, an empty mapping where it is empty. Raises ConfigError naming the file and line."""
+def read_mapping(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, an empty one where it is empty. Raises ConfigError naming the file and line."""
     path = Path(path)
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
@@ -116,7 +116,10 @@ def read_mapping(path: str | Path) -> Any:
         raise ConfigError(f"cannot read the configuration: {error.strerror}", where=path) from None
     except ValueError:  # also a NUL in the name
         raise ConfigError("not a text file; a YAML file is needed", where=path) from None
-    return parse_yaml(text, path) or {}
+    mapping = parse_yaml(text, path) or {}
+    if not isinstance(mapping, dict):
+        raise ConfigError(f"the file is a {type(mapping).__name__}; a section of keys is needed", where=path)
+    return mapping
 
 
 def parse_yaml(text: str, where: str | Path | None = None) -> Any:

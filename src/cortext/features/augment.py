@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from cortext.errors import ConfigError
-from cortext.features.smooth import gaussian_kernel, smooth
+from cortext.features.smooth import check_kernel, smooth
 from cortext.registry import Registry
 
 
@@ -73,13 +73,10 @@ class Augmentation:
             raise ConfigError(
                 f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"
             )
-        if not 0 < self.smooth_kernel_std < math.inf or self.smooth_kernel_size < 1:
-            found = f"smooth_kernel_std is {self.smooth_kernel_std} and smooth_kernel_size {self.smooth_kernel_size}"
-            raise ConfigError(f"data_transforms.{found}; both must be above 0 and finite")
         try:
-            gaussian_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
+            check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
         except ValueError as error:
-            raise ConfigError(f"data_transforms.smooth_kernel_std: {error}") from None
+            raise ConfigError(f"data_transforms: {error}") from None
 
 
 def augment(

@@ -17,6 +17,18 @@ KERNEL_FLOOR = 0.01  # taps at or below this are cut before the kernel is renorm
 TRUNCATE = 4.0  # scipy.ndimage.gaussian_filter1d ends its own kernel after this many standard deviations
 
 
+MOST_STD, MOST_POINTS = 1_000, 10_000
+"""Widest smoothing in bins, and most points of its kernel; a kernel of the largest takes a tenth of a second."""
+
+
+def check_kernel(std_bins: float, size: int) -> None:
+    """Raise ValueError, in words, for a kernel that `gaussian_kernel` cannot make, or not in little time and memory."""
+    if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
+        found = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
+        raise ValueError(f"{found}; above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are needed")
+    gaussian_kernel(std_bins, size)
+
+
 @lru_cache(maxsize=32)
 def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
     """Smoothing taps, float32 [K], summing to one.

@@ -14,6 +14,9 @@ import torch
 from cortext.errors import ConfigError
 from cortext.features.augment import register_augmentation
 
+MOST_MASKS = 100
+"""Each mask takes a byte for each bin of a batch."""
+
 
 @dataclass
 class TimeMaskConfig:
@@ -29,9 +32,14 @@ class TimeMaskConfig:
     """Longest mask in bins, where that is less; null for no such limit."""
 
     def __post_init__(self) -> None:
-        if self.n_masks < 1 or not 0 < self.max_share <= 1 or (self.max_bins is not None and self.max_bins < 1):
+        if (
+            not 1 <= self.n_masks <= MOST_MASKS
+            or not 0 < self.max_share <= 1
+            or (self.max_bins is not None and self.max_bins < 1)
+        ):
             found = f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
-            raise ConfigError(f"time_mask has {found}; 1 or more, in (0, 1] and 1 or more (or null) are needed")
+            needed = f"from 1 to {MOST_MASKS}, in (0, 1] and 1 or more (or null)"
+            raise ConfigError(f"time_mask has {found}; {needed} are needed")
 
 
 @register_augmentation("time_mask")

@@ -18,13 +18,16 @@ from torch import nn
 from cortext.config import from_mapping, to_mapping
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
-from cortext.files import write_whole
+from cortext.features.smooth import check_kernel
+from cortext.files import read_json, write_whole
 from cortext.models.precision import full_float32
-from cortext.models.registry import build_model, model_config
-from cortext.models.storage import read_tensors, write_tensors
-from cortext.text.phonemes import Inventory
+from cortext.models.registry import build_model, empty_model, model_config
+from cortext.models.storage import check_finite, read_tensors, write_tensors
+from cortext.text.phonemes import BLANK, SIL, Inventory
 
 FORMAT_VERSION = 1
+MOST_FEATURES = 65_536
+"""Most features of a bin, bins of a patch and tokens of a model that is read."""
 
 
 @dataclass
@@ -35,10 +38,16 @@ class Smoothing:
     smooth_kernel_std: float = 2.0
     smooth_kernel_size: int = 100
 
+    def __post_init__(self) -> None:
+        try:
+            check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
+        except ValueError as error:
+            raise ConfigError(f"smoothing: {error}") from None
+
 
 @dataclass
 class ModelCard:
-    """What `model.json` holds."""
+    """What `model.json` holds. Raises ConfigError for what no model has."""
 
     kind: str
     sessions: list[str]
@@ -50,6 +59,48 @@ class ModelCard:
     config: dict[str, Any]
     backend: str = "torch"
     format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        check_sessions(self.sessions)
+        if not 1 <= self.n_features <= MOST_FEATURES:
+            raise ConfigError(f"n_features is {self.n_features}; from 1 to {MOST_FEATURES:,} are needed")
+        subset = self.feature_subset
+        if subset is not None and not (0 < len(subset) <= MOST_FEATURES and 0 <= min(subset) <= max(subset)):
+            raise ConfigError("feature_subset is not a list of features by number")
+        if subset is not None and max(subset) >= self.n_features:
+            raise ConfigError(f"feature_subset has feature {max(subset)}; n_features is {self.n_features}")
+        size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
+        if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
+            raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
+        _check_symbols(self.inventory)
+
+
+def check_sessions(sessions: Sequence[str]) -> None:
+    """Raise ConfigError for names of recording days that are given twice, or that could not name a folder."""
+    for name in sessions:
+        if not 0 < len(name) <= 200 or not name.isprintable() or set(name) & set("/\\") or name in (".", ".."):
+            raise ConfigError(f"{name!r} cannot name a session", fix="use up to 200 letters, digits, dots and dashes")
+    if len(set(sessions)) < len(sessions):
+        raise ConfigError("sessions names a session twice", fix="name each once")
+
+
+def _check_symbols(inventory: dict[str, Any]) -> None:
+    """Raise ConfigError for what is not the name and the tokens of an `Inventory`."""
+    for key in ("name", "symbols"):
+        if key not in inventory:
+            raise ConfigError(f"inventory has no {key!r}")
+    name, symbols = inventory["name"], inventory["symbols"]
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in (name, *symbols)):
+        raise ConfigError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
+    for needed in (BLANK, SIL):
+        if needed not in symbols:
+            raise ConfigError(f"inventory.symbols lacks {needed!r}")
+    if len(set(symbols)) < len(symbols) or len(symbols) > MOST_FEATURES:
+        raise ConfigError(f"inventory.symbols has {len(symbols):,} symbols, or one of them twice")
+
+
+NOT_FINITE = "gives logits that are not finite"
+MEND = "look at the features, which may be far too large, or take another model"
 
 
 class AcousticModel:
@@ -120,14 +171,18 @@ class AcousticModel:
         """Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of each trial.
 
         features_BTC: float [B, T, C]; what lies beyond a trial's bins is never read. Each trial gets what `logits`
-        gives it alone, to 1e-5.
+        gives it alone, to 1e-5. Raises RunError for logits that are not finite.
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         with full_float32():
             logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
-        return logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu().numpy(), n_patches_B
+        logits_BPV = logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu()
+        if not bool(logits_BPV.isfinite().all()):
+            wrong = int(logits_BPV.isfinite().flatten(1).all(1).int().argmin())
+            raise RunError(f"a trial of {sessions[wrong]} {NOT_FINITE}", fix=MEND)
+        return logits_BPV.numpy(), n_patches_B
 
     def prepared(
         self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool = True
@@ -218,7 +273,8 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
 def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
     """Read the best model of a run directory.
 
-    Raises RunError for a directory without a model, a broken or foreign file, or weights that do not fit.
+    Raises RunError for a directory without a model, a broken or foreign file, or weights that do not fit or that are
+    not finite. Memory is only taken for a model whose weights are in the file.
     """
     run_dir = Path(run_dir)
     card = read_card(run_dir / "model.json")
@@ -227,8 +283,12 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
     n_used = card.n_features if card.feature_subset is None else len(card.feature_subset)
     try:
         weights = read_tensors(path)[0]
+        check_finite(weights, path)
         config = model_config(card.config)
-        network = build_model(config, n_features=n_used, n_days=len(card.sessions), n_classes=len(symbols))
+        sizes = {"n_features": n_used, "n_days": len(card.sessions), "n_classes": len(symbols)}
+        if (empty := empty_model(config, **sizes)) is not None:
+            _check_shapes(empty, weights, path)
+        network = build_model(config, **sizes)
         _check_shapes(network, weights, path)
         network.load_state_dict(weights)
         network.to(device)
@@ -252,24 +312,21 @@ def read_card(path: Path) -> ModelCard:
     """Read a `model.json`; raises RunError for one that is missing, foreign or of another version."""
     fix = "give the directory that `cortext train --out` wrote"
     try:
-        mapping = json.loads(path.read_text())
+        mapping = read_json(path)
         version = mapping["format_version"]
     except OSError as error:
         raise RunError(f"no model here: {error.strerror}", where=path, fix=fix) from None
-    except (ValueError, KeyError, TypeError):
+    except KeyError:
         raise RunError("not a model description", where=path, fix=fix) from None
+    except ValueError as error:
+        raise RunError(f"not a model description: {error}", where=path, fix=fix) from None
     if version != FORMAT_VERSION:
         found = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
         raise RunError(found, where=path, fix="train again, or install the version that wrote it")
     try:
         card = from_mapping(ModelCard, mapping, where=path)
-        symbols, _ = card.inventory["symbols"], card.inventory["name"]
     except CortextError as error:
-        raise RunError(error.what, where=path) from None
-    except KeyError as error:
-        raise RunError(f"inventory has no {error}", where=path) from None
-    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-        raise RunError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed", where=path)
+        raise RunError(error.what, where=path, fix=error.fix) from None
     if not card.sessions:
         raise RunError("it names no session", where=path)
     return card

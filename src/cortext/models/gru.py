@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from cortext.models.inputs import DayLayers, InputNetworkConfig, check_settings
+from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise
 from cortext.models.registry import register
 
@@ -49,7 +49,7 @@ class GRUConfig:
     """The day layer."""
 
     def __post_init__(self) -> None:
-        check_settings(self, {"n_units": 1, "n_layers": 1})
+        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS})
 
 
 @register("gru")

@@ -45,7 +45,9 @@ class DayLayers(nn.Module):
         if n_days is None:
             return
         # One stacked tensor instead of one parameter per day: the same mathematics, one gather per batch.
-        self.day_weight = nn.Parameter(torch.eye(n_features).repeat(n_days, 1, 1))  # [days, C, C]
+        weight_NCC = torch.zeros(n_days, n_features, n_features)
+        weight_NCC.diagonal(dim1=1, dim2=2).fill_(1)  # torch.eye on the device `meta` imports for two seconds
+        self.day_weight = nn.Parameter(weight_NCC)
         self.day_bias = nn.Parameter(torch.zeros(n_days, n_features))  # [days, C]
         self.day_weight.requires_grad_(config.input_network.input_trainable)
         self.day_bias.requires_grad_(config.input_network.input_trainable)
@@ -74,12 +76,18 @@ def count_patches(config: Any, n_bins: Any) -> Any:
     return n_patches * (n_patches > 0)
 
 
-def check_settings(config: Any, at_least: Mapping[str, int]) -> None:
-    """Raise ConfigError for a setting of a model that cannot be: those of `at_least`, patches, dropouts."""
-    for name, bound in {"patch_size": 0, "patch_stride": 1, "n_input_features": 1, **at_least}.items():
+UNITS = 1, 65_536
+LAYERS = 1, 100
+"""Fewest and most of a recurrent network; the published shapes have at most 7,168 units and five layers."""
+_BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_features": (1, 65_536)}
+
+
+def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
+    """Raise ConfigError for a setting of a model that cannot be: those of `bounds`, patches, dropouts."""
+    for name, (low, high) in (_BOUNDS | dict(bounds)).items():
         value = getattr(config, name)
-        if value is not None and value < bound:
-            raise ConfigError(f"model.{name} is {value}; it must be at least {bound}")
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"model.{name} is {value}; it must be at least {low} and at most {high}")
     for name, value in (
         ("rnn_dropout", config.rnn_dropout),
         ("input_network.input_layer_dropout", config.input_network.input_layer_dropout),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -55,12 +57,29 @@ def model_config(mapping: Any, where: str | None = None) -> Any:
 def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module:
     """A freshly initialised model of the config's kind, on the CPU; the global torch generator decides its weights.
 
-    Raises ConfigError for a model whose `forward` lacks what `Model` promises.
+    Raises ConfigError for a model whose `forward` lacks what `Model` promises, and for one that memory cannot hold.
     """
     cls = MODELS[config.kind]
     parameters = inspect.signature(cls.forward).parameters
     if not {"n_patches_B", "kwargs"} & set(parameters):
         what = f"model {config.kind!r} has a forward without n_patches_B, the patches of each trial"
         raise ConfigError(what, fix="add the keyword n_patches_B=None to it")
+    empty = empty_model(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+    if empty is not None and torch.get_default_device().type != "meta":
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in empty.state_dict().values())
+        if n_bytes > (most := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            what = f"the model's weights take {n_bytes / 2**30:,.0f} GiB; this machine has {most / 2**30:,.0f}"
+            raise ConfigError(what, fix="give it fewer units or layers")
     network: nn.Module = cls(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
     return network
+
+
+def empty_model(config: Any, *, n_features: int, n_days: int, n_classes: int) -> nn.Module | None:
+    """The model without memory for its weights: their names and shapes. None for a class that cannot be made so.
+
+    No random number is drawn.
+    """
+    with suppress(Exception), torch.device("meta"):  # a user's own class may compute with its weights at once
+        network: nn.Module = MODELS[config.kind](config, n_features=n_features, n_days=n_days, n_classes=n_classes)
+        return network
+    return None

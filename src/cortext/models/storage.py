@@ -48,8 +48,8 @@ def write_tensors(
 def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
     """Tensors, metadata and checksum (None in a file of another origin, which is then not checked).
 
-    Raises RunError, which says that `what` cannot be read, for a file that is truncated, changed or of another format;
-    FileNotFoundError where there is none.
+    Raises RunError, which says that `what` cannot be read, for a file that is truncated, changed, of another format, or
+    with numbers of another kind than `write_tensors` writes; FileNotFoundError where there is none.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -57,13 +57,25 @@ def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # of torch: a shape that no memory holds
         raise RunError(f"{what} cannot be read: {error}", where=path, fix="copy the file again") from None
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            known = ", ".join(_DTYPES.values())
+            raise RunError(f"{what} cannot be read: {name} has numbers of {tensor.dtype}, not {known}", where=path)
     expected = metadata.pop("crc32", None)
     if expected is not None and expected != (found := _checksum(tensors, metadata)):
         damage = f"the checksum is {found}, {expected} was written"
         raise RunError(f"{what} cannot be read: {damage}", where=path, fix="copy the file again")
     return tensors, metadata, expected
+
+
+def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raise RunError for the first tensor that has NaN or infinity: a model with such weights writes nothing."""
+    for name, tensor in tensors.items():
+        if tensor.numel() and tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():
+            what = f"{name} has values that are not finite"
+            raise RunError(what, where=path, fix="take a model from before the training broke, or copy the file again")
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:

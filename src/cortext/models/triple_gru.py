@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from cortext.models.inputs import DayLayers, InputNetworkConfig, check_settings
+from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise, reverse_gradient
 from cortext.models.registry import register
 
@@ -62,8 +62,9 @@ class TripleGRUConfig:
     """The day layer."""
 
     def __post_init__(self) -> None:
-        counts = ("noise_units", "noise_layers", "clean_units", "clean_layers", "noisy_units", "noisy_layers")
-        check_settings(self, dict.fromkeys(counts, 1))
+        networks = ("noise", "clean", "noisy")
+        bounds = {f"{name}_units": UNITS for name in networks} | {f"{name}_layers": LAYERS for name in networks}
+        check_settings(self, bounds)
 
 
 class _Recurrent(DayLayers):

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from cortext.errors import ConfigError
+from cortext.files import MOST_LEVELS
 from cortext.text.phonemes import RELEASE
 
 
@@ -87,7 +88,7 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
     """
     if not isinstance(mapping, Mapping):
         return mapping, []
-    mapping = _resolve(mapping, mapping, where, ())
+    mapping = _References(mapping, where).resolved(mapping)
     found = {key: lookup(mapping, key, None) for key in ELSEWHERE if has(mapping, key)}
     notes = []
     for key, value in found.items():
@@ -129,6 +130,7 @@ def assign(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 _ABSENT = object()
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_MOST_WRITTEN = 300_000
 
 
 def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> None:
@@ -140,21 +142,49 @@ def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> 
         raise ConfigError(what, where=where, fix="give only one of the two")
 
 
-def _resolve(value: Any, root: Any, where: str | Path, path: tuple[str, ...]) -> Any:
-    """The value with its references resolved, all sections copied. path: the references that led here."""
-    if isinstance(value, Mapping):
-        return {key: _resolve(item, root, where, path) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root, where, path) for item in value]
-    if not isinstance(value, str) or "${" not in value:
-        return value
+class _References:
+    """Resolves the references `${key}` in a mapping.
 
-    def referred(match: re.Match[str]) -> Any:
-        key = match[1]
-        if key in path or (target := lookup(root, key, _ABSENT)) is _ABSENT:
+    A few lines of references to references can stand for any number of values, so what is written out is counted: each
+    value, and each character that a reference puts into a text.
+    """
+
+    def __init__(self, root: Any, where: str | Path) -> None:
+        self.root, self.where, self._n_written = root, where, 0
+
+    def resolved(self, value: Any, path: tuple[str, ...] = (), level: int = 0) -> Any:
+        """The value with its references resolved, all sections copied.
+
+        path: the references that led here; level: of sections and references, from the root
+        """
+        self._count(1, level)
+        if isinstance(value, Mapping):
+            return {key: self.resolved(item, path, level + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.resolved(item, path, level + 1) for item in value]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if whole := _REFERENCE.fullmatch(value):
+            return self._referred(whole[1], path, level)
+        return _REFERENCE.sub(lambda match: self._text(self._referred(match[1], path, level), level), value)
+
+    def _referred(self, key: str, path: tuple[str, ...], level: int) -> Any:
+        if key in path or (target := lookup(self.root, key, _ABSENT)) is _ABSENT:
             reason = "it refers to itself" if key in path else "there is no such key"
-            raise ConfigError(f"${{{key}}} cannot be resolved: {reason}", where=where, fix="write the value itself")
-        return _resolve(target, root, where, (*path, key))
+            self._refuse(f"${{{key}}} cannot be resolved: {reason}")
+        return self.resolved(target, (*path, key), level + 1)
 
-    whole = _REFERENCE.fullmatch(value)
-    return referred(whole) if whole else _REFERENCE.sub(lambda match: str(referred(match)), value)
+    def _text(self, value: Any, level: int) -> str:
+        text = str(value)
+        self._count(len(text), level)
+        return text
+
+    def _count(self, n_written: int, level: int) -> None:
+        self._n_written += n_written
+        if self._n_written > _MOST_WRITTEN:
+            self._refuse(f"its references stand for more than {_MOST_WRITTEN:,} values and characters")
+        if level > MOST_LEVELS:
+            self._refuse(f"its references and sections have more than {MOST_LEVELS} levels")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigError(what, where=self.where, fix="write the value itself")
