@@ -68,7 +68,11 @@ class LLMOptions:
     @classmethod
     def of(cls, options: LLMOptions | Mapping[str, Any]) -> LLMOptions:
         """Options from themselves or from a mapping of field names; unknown names are refused."""
-        return options if isinstance(options, LLMOptions) else cls().changed(options)
+        if isinstance(options, LLMOptions):
+            return options
+        if not isinstance(options, Mapping):
+            raise DecodingError(f"llm is {options!r}; a mapping such as {{'weight': 0.3}} is needed")
+        return cls().changed(options)
 
     def changed(self, changes: Mapping[str, Any]) -> LLMOptions:
         """These options with some fields changed; unknown names are refused with the nearest one."""
