@@ -5,7 +5,6 @@ What is read is taken for logits. For log-probabilities that changes nothing: lo
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from cortext.data.disk import disk_errors, temporary_name
 from cortext.decoding.options import NBest
 from cortext.decoding.session import Decoder
 from cortext.errors import DecodingError
+from cortext.tables import csv_table
 from cortext.text.phonemes import Inventory, get_inventory
 
 LENGTHS = "lengths"
@@ -112,10 +112,7 @@ def decode_saved(
         found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
         results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
         with disk_errors(out):
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                table = csv.writer(file, lineterminator="\n")
-                table.writerow(("id", "text"))
-                table.writerows((name, nbest[0].text) for name, nbest in results.items())
+            temporary.write_bytes(csv_table(("id", "text"), [(name, nbest[0].text) for name, nbest in results.items()]))
             temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)

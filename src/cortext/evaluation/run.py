@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -35,6 +34,7 @@ from cortext.evaluation.scores import (
 )
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.provenance import provenance
+from cortext.tables import csv_table
 from cortext.text.normalize import normalize
 
 FORMAT_VERSION = 1
@@ -308,12 +308,11 @@ def _write_results(folder: Path, found: Recognised, confused: Confusion | None) 
 
 def _write_confusion(path: Path, confused: Confusion) -> None:
     """One row per reference phoneme, one column per decoded one; the last row and column are what the other lacks."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("reference", *confused.symbols, "deleted"))
-        for symbol, row in zip((*confused.symbols, "inserted"), confused.counts_RH.tolist(), strict=True):
-            table.writerow((symbol, *row))
+    names = (*confused.symbols, "inserted")
+    rows = [(name, *counts) for name, counts in zip(names, confused.counts_RH.tolist(), strict=True)]
+    path.write_bytes(csv_table(("reference", *confused.symbols, "deleted"), rows))
 
 
 def _write_json(path: Path, mapping: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    text = json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of half a character JSON's escape

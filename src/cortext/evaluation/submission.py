@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
 from cortext.evaluation.scores import TrialResult
+from cortext.tables import csv_table
 
 
 def decode(
@@ -91,19 +91,18 @@ def file_beside(out: Path) -> Iterator[Path]:
 def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:
     """Write `id,text` rows and return the texts."""
     rows = [(number, (trial.text or "") if trial else "") for number, trial in in_order(trials, skipped)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("id", "text"))
-        table.writerows(rows)
+    path.write_bytes(csv_table(("id", "text"), rows))
     return [text for _, text in rows]
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
     """Write one JSON object a line and trial: its candidate sentences with their scores (natural logs) and words.
 
+    Half a character (a lone surrogate) in a name is written as JSON's escape of it.
+
     source: what searched; `degraded` says what is missing in the sentences, such as a large model's scores.
     """
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for trial in trials:
             line = {
                 "id": trial.id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -17,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cortext.files import write_whole
+from cortext.tables import csv_table
 from cortext.tuning.space import Choice, Range, Space, label, short
 from cortext.tuning.study import Study, Trial
 
@@ -50,11 +50,7 @@ def write_table(study: Study) -> Path:
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
     """Write a CSV file; what is no number or text is written as JSON."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    write_whole(path, text.getvalue().encode())
+    write_whole(path, csv_table(header, ([_cell(value) for value in row] for row in rows)))
     return path
 
 

@@ -72,7 +72,8 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
     lines: list[Any] = [dict(made_by)]
     for one in lists:
         lines.append([{**asdict(replace(found, words=())), **asdict(said)} for found, said in one])
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_whole(path, text.encode(errors="backslashreplace"))
 
 
 def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypothesis, TextScore]]] | None:

@@ -115,7 +115,7 @@ def evaluated(
     metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
     if not metrics.n_words:
         raise DataError(f"split {split!r} has no references", where=data, fix="name a labelled split")
-    write_whole(mark, json.dumps(now, indent=1, ensure_ascii=False).encode())
+    write_whole(mark, json.dumps(now, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
     return folder
 
 
@@ -173,7 +173,7 @@ def check_directory(out: Path, description: Mapping[str, Any]) -> None:
     if not file.is_file():
         refuse_strangers(out, _is_ours)
         content = {"format_version": FORMAT_VERSION, "description": now}
-        write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
         return
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

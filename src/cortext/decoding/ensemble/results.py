@@ -26,6 +26,7 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, DecodingError
 from cortext.provenance import provenance
+from cortext.tables import csv_table
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
 from cortext.text.normalize import normalize
 
@@ -232,7 +233,7 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
             folder.mkdir(parents=True)
             _write_json(folder / "metrics.json", _metrics(found))
             _write_predictions(folder / "predictions.csv", found)
-            with (folder / NBEST).open("w", encoding="utf-8") as file:
+            with (folder / NBEST).open("w", encoding="utf-8", errors="backslashreplace") as file:
                 for number in range(len(found.trials)):
                     line = _nbest_line(found, number)
                     file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
@@ -257,15 +258,20 @@ def _metrics(found: Ensemble) -> dict[str, Any]:
 def _write_predictions(path: Path, found: Ensemble) -> None:
     """Rows `id,text`; a trial that the evaluations left out keeps its row, with an empty text."""
     rows = {str(trial.id): combined.text for trial, combined in zip(found.trials, found.combined, strict=True)}
-    before = Path(found.sources[0]) / path.name
-    if before.is_file():
-        with before.open(newline="", encoding="utf-8") as file:
-            numbers = [row[0] for row in csv.reader(file)][1:]
-        rows = {number: rows.get(number, "") for number in numbers} | rows
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("id", "text"))
-        table.writerows(rows.items())
+    numbers = _row_names(Path(found.sources[0]) / path.name)
+    rows = {number: rows.get(number, "") for number in numbers} | rows
+    path.write_bytes(csv_table(("id", "text"), rows.items()))
+
+
+def _row_names(path: Path) -> list[str]:
+    """Return the ids of an evaluation's rows; of a file that is missing or damaged none."""
+    try:
+        if not path.is_file():
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return [row[0] for row in csv.reader(file) if row][1:]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return []
 
 
 def _nbest_line(found: Ensemble, number: int) -> dict[str, Any]:
@@ -295,4 +301,5 @@ def _write_logits(folder: Path, trials: Sequence[Candidates], log_probs: Sequenc
 
 
 def _write_json(path: Path, mapping: dict[str, Any]) -> None:
-    path.write_text(json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    text = json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,37 @@
+"""Tables as CSV files, whose cells come from recordings, lexicons and other programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cortext.errors import plain
+
+LONGEST_CELL = 32_767
+"""Characters that a spreadsheet reads of a cell."""
+_FORMULA = tuple("=+-@＝＋－＠")  # a Japanese Excel takes the wide ones, too
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value as the cell of a CSV file. Numbers stay what they are.
+
+    A spreadsheet calculates a text that begins with `=`, `+`, `-` or `@`, also after blanks, when somebody opens the
+    file: `=HYPERLINK(...)` as the name of a trial sends the table's other cells to whoever has made the recording.
+    Such a text gets a `'` before it, which spreadsheets take for "this is a text". Ends of lines become spaces and
+    escapes for the terminal are written out: the file may be looked at with `cat`.
+    """
+    if not isinstance(value, str):
+        return value
+    text = plain(value, LONGEST_CELL)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+
+
+def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a CSV file in UTF-8: the header, then the rows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([csv_cell(name) for name in header])
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    return text.getvalue().encode()
