@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cortext.errors import ConfigError, DataError
-from cortext.live.brand_entries import EntryReader, Numbering, index_of
+from cortext.live.brand_entries import EntryReader, index_of
 from cortext.live.brand_parameters import NodeParameters, node_parameters
 
 
@@ -94,12 +94,6 @@ def test_a_node_is_found_by_its_nickname_whatever_its_key():
 )
 def test_running_numbers_come_as_bytes_or_as_digits(value, index):
     assert index_of(value) == index
-
-
-def test_numbering_finds_what_is_missing_and_takes_a_new_beginning_for_one():
-    numbering = Numbering()
-    seen = [list(numbering.see(index)) for index in (4, 5, 8, None, 9, 0, 1, 1)]
-    assert seen == [[], [], [6, 7], [], [], [], [], []]
 
 
 def test_any_number_of_bins_can_be_let_in_and_integers_are_read_as_such():

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cortext.decoding import Decoder
-from cortext.errors import ConfigError, CortextError, LiveError
+from cortext.errors import ConfigError, CortextError, LiveError, shown
 from cortext.extras import need
 from cortext.live.brand_node import BrandNode, States
 from cortext.live.brand_parameters import SUPERGRAPH, NodeParameters, node_parameters
@@ -61,7 +61,7 @@ def run_node(
     except Stopped:  # Redis is away, and cannot be told
         event("node_shutdown", node=nickname)
     except Exception as error:
-        what = str(error) if isinstance(error, CortextError) else f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, CortextError) else shown(f"{type(error).__name__}: {error}")
         stop.set()  # whoever is told of it should not wait for a Redis that is away
         with contextlib.suppress(Stopped, LiveError):
             states.tell("NODE_FATAL_ERROR", what)

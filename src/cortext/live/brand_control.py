@@ -5,32 +5,43 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from cortext.live.brand_entries import index_of
+from cortext.live.brand_entries import index_of, no_index
 from cortext.live.brand_parameters import NodeParameters
-from cortext.live.redis_link import Entry
+from cortext.live.redis_link import Entry, StreamId
 
 PATIENCE_S = 1.0
 """How long no entries may come before a mark no longer waits for the one that it names."""
+MOST_AHEAD = 180_000
+"""How far ahead of the data a mark's number may be, an hour of bins: a damaged one would hold up all marks after it."""
+MOST_WAITING = 10_000
+"""Marks that are held."""
+LONGEST_LABEL = 1 << 16
+"""Most bytes of a label that is copied to every output, and of a context."""
 
 
 @dataclass(frozen=True)
 class Mark:
     """A start, stop or block.
 
+    id:      of the control entry
     index:   number of the data entry that is a trial's first (start) or last (stop), where the control entry has it;
              without it the times at which Redis took the entries decide, to the millisecond
     trial:   what the control entry's field `trial` says, copied through
+    context: what its field `context` says; None where it has none
     since_s: when it was read, on the monotonic clock
+    problem: what could not be used of the control entry
     """
 
     what: Literal["start", "stop", "block"]
-    entry: Entry
+    id: StreamId
     index: int | None
     trial: bytes
+    context: bytes | None
     since_s: float
+    problem: str = ""
 
 
 class ControlReader:
@@ -38,7 +49,7 @@ class ControlReader:
 
     def __init__(self, parameters: NodeParameters) -> None:
         self._field = parameters.control_field.encode()
-        self._index_field = parameters.index_field.encode()
+        self._index_name, self._index_field = parameters.index_field, parameters.index_field.encode()
         self._values: dict[bytes, Literal["start", "stop", "block"]] = {
             parameters.start_value.encode(): "start",
             parameters.stop_value.encode(): "stop",
@@ -46,19 +57,44 @@ class ControlReader:
         }
         self._waiting: deque[Mark] = deque()
         self._heard_s = 0.0
+        self._is_open = False  # whether the last mark was a start
 
-    def mark(self, entry: Entry) -> Mark | None:
-        """The mark of a control entry; None for entries that are others' business."""
+    def mark(self, entry: Entry, near: int | None = None) -> Mark | None:
+        """The mark of a control entry; None for entries that are others' business.
+
+        near: the last number of the data. A mark whose number cannot be right is placed by time.
+        """
         what = self._values.get(entry.fields.get(self._field, b""))
         if what is None:
             return None
-        index = index_of(entry.fields.get(self._index_field))
-        return Mark(what, entry, index, entry.fields.get(b"trial", b""), time.monotonic())
+        number, trial = entry.fields.get(self._index_field, b""), entry.fields.get(b"trial", b"")
+        index, problems = index_of(number, near), []
+        if number and index is None:
+            problems.append(no_index(self._index_name, number))
+        elif index is not None and near is not None and index > near + MOST_AHEAD:
+            problems.append(f"{self._index_name} {index} is too far ahead of {near}")
+            index = None
+        if len(trial) > LONGEST_LABEL:
+            problems.append(f"trial has {len(trial)} bytes; at most {LONGEST_LABEL} are copied")
+            trial = b""
+        context = entry.fields.get(b"context")
+        context = None if context is None else context[-LONGEST_LABEL:]
+        said = f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}" if problems else ""
+        return Mark(what, entry.id, index, trial, context, time.monotonic(), said)
 
-    def add(self, entry: Entry) -> None:
-        """Hold the mark of a control entry."""
-        if (mark := self.mark(entry)) is not None:
-            self._waiting.append(mark)
+    def add(self, mark: Mark) -> None:
+        """Hold a mark."""
+        self._waiting.append(mark)
+
+    @property
+    def first_id(self) -> StreamId:
+        """Id of the oldest mark that is held; without one it is beyond all ids."""
+        return self._waiting[0].id if self._waiting else (1 << 64, 0)
+
+    def surplus(self) -> Iterator[Mark]:
+        """The oldest marks, where more are held than anybody announces."""
+        while len(self._waiting) > MOST_WAITING:
+            yield self._give()
 
     @property
     def stop_waits(self) -> bool:
@@ -68,20 +104,35 @@ class ControlReader:
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
         """The marks that come before a data entry."""
         self._heard_s = time.monotonic()
-        while self._waiting:
-            mark = self._waiting[0]
-            if mark.index is None or index is None:
-                due = mark.what != "stop" or entry.id[0] > mark.entry.id[0]
-            else:
-                due = index > mark.index if mark.what == "stop" else index >= mark.index
-            if not due:
-                return
-            yield self._waiting.popleft()
+        while (n := self._first_due(entry, index)) is not None:
+            first, due = self._waiting[0], self._waiting[n]
+            if n and not (due.what == "stop" and first.what != "stop" and self._is_open):
+                problem = f"the {first.what} {first.id[0]}-{first.id[1]} is unusable in part: {self._index_name} "
+                problem += f"{first.index} is beyond {due.index} of the {due.what} after it"
+                self._waiting[0] = replace(first, index=None, problem=problem)
+                n = 0
+            yield self._give(n)
+
+    def _first_due(self, entry: Entry, index: int | None) -> int | None:
+        """Place of the first mark that is due; a later one only goes before the first with a lower number."""
+        for n, mark in enumerate(self._waiting):
+            first = self._waiting[0].index
+            if n and (first is None or mark.index is None or mark.index >= first):
+                return None
+            if _is_due(mark, entry, index):
+                return n
+        return None
+
+    def _give(self, n: int = 0) -> Mark:
+        mark = self._waiting[n]
+        del self._waiting[n]
+        self._is_open = mark.what == "start"
+        return mark
 
     def all(self) -> Iterator[Mark]:
         """All marks that wait: the numbers that they name will not come any more."""
         while self._waiting:
-            yield self._waiting.popleft()
+            yield self._give()
 
     def after(self, index: int | None) -> Iterator[Mark]:
         """The stops that name the data entry that was just taken."""
@@ -89,7 +140,7 @@ class ControlReader:
             mark = self._waiting[0]
             if mark.what != "stop" or mark.index is None or mark.index > index:
                 return
-            yield self._waiting.popleft()
+            yield self._give()
 
     def idle(self) -> Iterator[Mark]:
         """The marks that are due when no data come: those without a number, and after a while those with one.
@@ -102,4 +153,11 @@ class ControlReader:
                 begins_later = mark.what == "start" and len(self._waiting) == 1
                 if begins_later or time.monotonic() - max(mark.since_s, self._heard_s) < PATIENCE_S:
                     return
-            yield self._waiting.popleft()
+            yield self._give()
+
+
+def _is_due(mark: Mark, entry: Entry, index: int | None) -> bool:
+    """Whether a mark comes before a data entry."""
+    if mark.index is None or index is None:
+        return mark.what != "stop" or entry.id[0] > mark.id[0]
+    return index > mark.index if mark.what == "stop" else index >= mark.index

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cortext.errors import DataError
+from cortext.errors import DataError, shown
 from cortext.live.brand_parameters import NodeParameters
 
 LARGEST_FEATURE = 1e6
 SMALLEST_FEATURE = 1e-30
 """Numbers other than zero beyond these are no features, but bytes of another dtype."""
+LARGEST_INDEX = 2**53
+"""Largest running number: all numbers up to it are exact in JSON and in double precision."""
+MOST_BINS = 3_000
+"""Most bins in an entry where any number of them is let in: a minute."""
 _DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64")
 
 
@@ -30,34 +34,29 @@ def uint64(number: int) -> bytes:
     return struct.pack("<Q", number)
 
 
-def index_of(value: bytes | None) -> int | None:
+def index_of(value: bytes | None, near: int | None = None) -> int | None:
     """The running number of an entry: bytes of an unsigned number (8, 4 or 2) or decimal digits; None for neither.
 
-    Bytes that are all digits are decimal: as binary numbers they would be centuries of bins.
+    A number beyond `LARGEST_INDEX` is none: nobody counts that far, but -1 in 8 bytes lies there. Bytes that are all
+    digits are decimal, unless the binary number is nearer to one that is expected: a source that counts with 2 bytes
+    comes to "00" after four minutes.
+
+    near: a number that was read lately
     """
-    if not value:
+    if not value or len(value) > 20:
         return None
-    if value.isdigit():
-        return int(value)
-    return int.from_bytes(value, "little") if len(value) in (1, 2, 4, 8) else None
+    numbers = [int(value)] if value.isdigit() else []
+    if len(value) in (2, 4, 8) or (len(value) == 1 and not numbers):
+        numbers.append(int.from_bytes(value, "little"))
+    numbers = [number for number in numbers if number <= LARGEST_INDEX]
+    if len(numbers) > 1 and near is not None:
+        numbers.sort(key=lambda number: abs(number - near))
+    return numbers[0] if numbers else None
 
 
-class Numbering:
-    """Follows the running number of a stream's entries, to find those that were lost."""
-
-    def __init__(self) -> None:
-        self.last: int | None = None
-
-    def begins_anew(self, index: int | None) -> bool:
-        """Whether this number is that of another source, or of one that was started again."""
-        return index is not None and self.last is not None and index < self.last
-
-    def see(self, index: int | None) -> range:
-        """The numbers that are missing before this one; none where numbering began anew or there is none."""
-        last, self.last = self.last, self.last if index is None else index
-        if index is None or last is None or index <= last:
-            return range(0)
-        return range(last + 1, index)
+def no_index(name: str, value: bytes) -> str:
+    """Say why a field holds no running number."""
+    return f"{name} is {shown(value[:24])} ({len(value)} bytes); a number of at most 2^53 is needed"
 
 
 class EntryReader:
@@ -80,6 +79,8 @@ class EntryReader:
         wanted = (self._bins_per_entry or max(len(value) // per_bin, 1)) * per_bin
         if len(value) != wanted:
             raise DataError(f"{name} has {len(value)} bytes; {self._expected(wanted)}{self._guess(len(value))}")
+        if len(value) > MOST_BINS * per_bin and self._bins_per_entry is None:
+            raise DataError(f"{name} has {len(value) // per_bin} bins; at most {MOST_BINS} are taken at once")
         numbers = np.frombuffer(value, dtype=self._dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             bins_TC: np.ndarray = numbers.astype(np.float32).reshape(-1, self._n_features)

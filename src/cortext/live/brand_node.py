@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,15 @@ import numpy as np
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError
-from cortext.live.brand_control import ControlReader, Mark
-from cortext.live.brand_entries import EntryReader, Numbering, index_of, timestamp, uint64
+from cortext.live.brand_control import LONGEST_LABEL, ControlReader, Mark
+from cortext.live.brand_entries import EntryReader, index_of, no_index, timestamp, uint64
 from cortext.live.brand_parameters import NodeParameters
-from cortext.live.brand_position import Missed, Position, catch_up
+from cortext.live.brand_position import MOST_LOST, Missed, Position, catch_up, newest_of
+from cortext.live.brand_sequence import WAIT_S, Placed, Sequencer
 from cortext.live.llm import Notes
 from cortext.live.log import event
 from cortext.live.pipeline import Pipeline, Update
-from cortext.live.redis_link import Entry, RedisLink
+from cortext.live.redis_link import Entry, RedisLink, StreamId
 
 BLOCK_MS = 100
 """How long a read waits for entries, and so how soon a signal is heard."""
@@ -58,6 +59,7 @@ class _Utterance:
     n_entries: int = 0
     n_lost: int = 0
     n_unusable: int = 0
+    n_duplicates: int = 0
     problems: list[str] = field(default_factory=list)
     n_problems: int = 0
 
@@ -85,9 +87,12 @@ class BrandNode:
         self._link, self._nickname, self._parameters, self._pipeline = link, nickname, parameters, pipeline
         self._states = states
         self._reader = EntryReader(parameters, pipeline.stepper.n_features)
-        self._control, self._numbering = ControlReader(parameters), Numbering()
+        self._control, self._sequence = ControlReader(parameters), Sequencer(parameters.bins_per_entry)
         self._key = f"{nickname}_position"
-        self._position, self._control_id = Position(), (0, 0)
+        self._position, self._carried_id = Position(), (0, 0)
+        self._read = dict[str, StreamId]()
+        """Ids up to which the streams were read. The position's are those up to which all was carried out."""
+        self._read_s = 0.0
         self._utterance: _Utterance | None = None
         self._newest = Entry(parameters.input_stream, (0, 0), {})
         self._begins_late = ""
@@ -98,37 +103,61 @@ class BrandNode:
         self._take_over()
         day = self._pipeline.session
         self._states.tell("NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms")
-        streams = [self._parameters.control_stream, self._parameters.input_stream]
         while not self._link.stop.is_set():
-            places = dict(zip(streams, (self._control_id, self._position.id_in), strict=True))
-            after = {stream: entry_id for stream, entry_id in places.items() if stream is not None}
-            entries = self._link.read(after, HURRY_MS if self._control.stop_waits else BLOCK_MS, ENTRIES_AT_ONCE)
+            entries = self._link.read(self._read, self._wait_ms(), ENTRIES_AT_ONCE)
             for entry in entries:
                 self._take(entry)
-            if not entries:
-                for mark in self._control.idle():
-                    self._carry_out(mark)
+            if entries:
+                self._read_s = time.monotonic()
+            else:
+                self._idle()
             self._save()
+        self._take_placed(self._sequence.release())
         if self._utterance is not None:
             self._finish("shutdown", "the node was shut down in mid-utterance")
         self._position.clean = True
         self._save()
 
+    def _wait_ms(self) -> int:
+        """How long the next read may wait."""
+        wait_ms = HURRY_MS if self._control.stop_waits else BLOCK_MS
+        if not self._sequence.waits:
+            return wait_ms
+        left_s = self._read_s + WAIT_S - time.monotonic()
+        return max(1, min(wait_ms, round(1000 * left_s)))
+
+    def _idle(self) -> None:
+        """No entries came: go on without those that others wait for."""
+        if time.monotonic() - self._read_s >= WAIT_S:
+            self._take_placed(self._sequence.release())
+        if not self._sequence.waits:
+            for mark in self._control.idle():
+                self._carry_out(mark)
+
     def _take_over(self) -> None:
         """Go on where the node before this one was, and say what was missed."""
+        p = self._parameters
         for rival in self._link.rivals():
             self._states.tell("NODE_WARNING", f"another node {self._nickname} is connected from {rival}: both write")
-        self._link.trim((self._parameters.output_stream, self._parameters.final_stream))
-        before = Position.load(self._link, self._key)
+        self._link.trim((p.output_stream, p.final_stream))
+        before, aside = Position.take_over(self._link, self._key, p)
+        if aside:
+            self._states.tell("NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}")
         self._position = before or Position()
         known = before is not None and not before.clean
-        missed = catch_up(self._link, self._parameters, self._position, known)
-        self._control_id = self._position.control_id
-        self._numbering.see(self._position.i_in)
-        if known and self._position.running:
+        missed = catch_up(self._link, p, self._position, known)
+        self._sequence = Sequencer(p.bins_per_entry, self._position.i_in)
+        if p.control_stream is not None:
+            self._read[p.control_stream] = self._position.control_id
+        self._read[p.input_stream] = self._position.id_in
+        n_unsaved = self._count_unsaved() if before or aside else 0
+        if known and self._position.running and not n_unsaved:
             self._interrupted(missed)
+        if known and missed and not p.control_stream:
+            self._begins_late = f"its beginning may be missing: {missed} before it"
+        self._position.utterance += n_unsaved
         self._position.running = self._position.clean = False
-        for mark in missed.trials:
+        for mark in missed.trials[n_unsaved if known else 0 :]:
             away = f"the node was away when it began; {missed}" if known else "it began before the node was ready"
             self._write_missed(mark.trial, f"missed: {away}")
         if known and missed:
@@ -147,40 +176,73 @@ class BrandNode:
         text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
         trial = step.get(b"trial", b"") if same else b""
         self._write_missed(trial, f"interrupted: the node was killed in mid-utterance; {missed}", number, text)
-        if not self._parameters.control_stream:
-            self._begins_late = f"its beginning may be missing: {missed} before it"
+
+    def _count_unsaved(self) -> int:
+        """How many results the node before this one wrote after its position; the steps' numbers go on, too."""
+        i_out = index_of(self._newest_of(self._parameters.output_stream).get(self._parameters.index_field.encode()))
+        self._position.i_out = max(self._position.i_out, -1 if i_out is None else i_out + 1)
+        number = self._newest_of(self._parameters.final_stream).get(b"utterance", b"")
+        return max(int(number) - self._position.utterance, 0) if number.isdigit() and len(number) < 19 else 0
 
     def _newest_of(self, stream: str) -> dict[bytes, bytes]:
-        found = self._link.call(lambda redis: redis.xrevrange(stream, count=1))
-        return dict(found[0][1]) if found else {}
+        found = newest_of(self._link, stream)
+        return found.fields if found else {}
 
     def _take(self, entry: Entry) -> None:
-        if entry.stream == self._parameters.control_stream:
-            self._control_id = entry.id
-            self._control.add(entry)
-            for mark in self._control.after(self._position.i_in):
-                self._carry_out(mark)
+        """Take an entry of the control stream or of the data."""
+        p, sequence = self._parameters, self._sequence
+        self._read[entry.stream] = entry.id
+        if entry.stream == p.control_stream:
+            if (mark := self._control.mark(entry, sequence.reach)) is not None:
+                self._take_mark(mark)
             return
-        index = index_of(entry.fields.get(self._parameters.index_field.encode()))
-        anew = self._numbering.begins_anew(index)
-        for mark in self._control.all() if anew else self._control.before(entry, index):
-            self._carry_out(mark)
-        if self._utterance is None and not self._parameters.control_stream:
-            self._begin(b"", None)
-        self._note_lost(self._numbering.see(index))
-        self._newest, self._position.id_in, self._position.i_in = entry, entry.id, index
-        if self._utterance is not None:
-            self._decode(entry, self._utterance)
-        for mark in self._control.after(index):
-            self._carry_out(mark)
+        number = entry.fields.get(p.index_field.encode(), b"")
+        index = index_of(number, sequence.reach)
+        if index is None:
+            placed = sequence.take_unnumbered(entry, no_index(p.index_field, number) if number else "")
+        else:
+            placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
+        self._take_placed(placed)
+        if not sequence.waits:
+            self._position.id_in = entry.id
 
-    def _decode(self, entry: Entry, utterance: _Utterance) -> None:
+    def _take_mark(self, mark: Mark) -> None:
+        if mark.index is None:  # its time decides, so what came before it waits no longer
+            self._take_placed(self._sequence.release())
+        self._control.add(mark)
+        for due in (*self._control.surplus(), *self._control.after(self._position.i_in)):
+            self._carry_out(due)
+
+    def _take_placed(self, placed: list[Placed]) -> None:
+        """Take data entries in the order of their numbers."""
+        for place in placed:
+            if place.kind == "duplicate" and self._utterance is not None:
+                self._utterance.n_duplicates += 1
+            if place.kind in ("duplicate", "late"):
+                continue
+            for mark in self._control.all() if place.anew else self._control.before(place.entry, place.index):
+                self._carry_out(mark)
+            if self._utterance is None and not self._parameters.control_stream:
+                self._begin(b"", None)
+            if self._utterance is not None:
+                self._note_missing(place, self._utterance)
+            self._newest, self._position.i_in = place.entry, place.index
+            if self._utterance is not None:
+                self._decode(place, self._utterance)
+            if not place.guessed:
+                for mark in self._control.after(place.index):
+                    self._carry_out(mark)
+
+    def _decode(self, place: Placed, utterance: _Utterance) -> None:
         utterance.n_entries += 1
+        self._check_label(place, utterance)
         try:
-            bins_TC = self._reader.bins(entry.fields)
+            if place.kind == "unusable":
+                raise DataError(place.problem)
+            bins_TC = self._reader.bins(place.entry.fields)
         except DataError as error:
             utterance.n_unusable += 1
-            self._problem(utterance, f"entry {self._name(entry)} is unusable: {error}")
+            self._problem(utterance, f"entry {self._name(place)} is unusable: {error}")
             return
         utterance.n_bins += len(bins_TC)
         while True:
@@ -200,20 +262,34 @@ class BrandNode:
             utterance.n_bins += update.held_bins
             bins_TC = bins_TC[:0]
 
+    def _check_label(self, place: Placed, utterance: _Utterance) -> None:
+        """Leave out labels that are too long to be copied into every output."""
+        name, entry = self._parameters.sync_key, place.entry
+        n_bytes = len(entry.fields.get(name.encode(), b""))
+        if n_bytes > LONGEST_LABEL:
+            self._newest = replace(entry, fields={})
+            problem = f"{name} has {n_bytes} bytes; at most {LONGEST_LABEL} are copied"
+            self._problem(utterance, f"entry {self._name(place)}: {problem}")
+
     def _carry_out(self, mark: Mark) -> None:
-        self._position.control_id = mark.entry.id
+        self._carried_id = max(self._carried_id, mark.id)
+        if self._carried_id < self._control.first_id:
+            self._position.control_id = self._carried_id
+        if mark.problem and mark.what != "start":
+            self._note_mark(mark)
         if mark.what == "start":
             if self._utterance is not None:
                 self._finish("start", "no stop came before the next start")
-            context = mark.entry.fields.get(b"context")
-            self._pipeline.context = self._parameters.context if context is None else context.decode(errors="replace")
+            context = self._parameters.context
+            self._pipeline.context = context if mark.context is None else mark.context.decode(errors="replace")
             self._begin(mark.trial, mark.index)
-            if mark.index is not None and self._numbering.last is None:
-                self._numbering.see(mark.index - 1)
+            if mark.problem:
+                self._note_mark(mark)
         elif mark.what == "stop":
-            if mark.index is not None and self._numbering.last is not None:
-                self._note_lost(range(self._numbering.last + 1, mark.index + 1))
             if self._utterance is not None:
+                expected = self._expected(self._utterance)
+                if mark.index is not None and expected is not None:
+                    self._note_lost(range(expected, mark.index + 1), self._utterance)
                 self._finish("stop")
         else:
             if self._utterance is not None:
@@ -230,26 +306,51 @@ class BrandNode:
         event("utterance_began", node=self._nickname, utterance=self._position.utterance)
         return self._utterance
 
-    def _note_lost(self, missing: range) -> None:
-        """Entries that never came count for the utterance in progress, from its own first entry on."""
-        utterance = self._utterance
-        if utterance is None:
+    def _note_mark(self, mark: Mark) -> None:
+        """Say what could not be used of a mark."""
+        if self._utterance is None:
+            self._states.tell("NODE_WARNING", mark.problem)
             return
+        self._utterance.n_unusable += 1
+        self._problem(self._utterance, mark.problem)
+
+    def _expected(self, utterance: _Utterance) -> int | None:
+        """Number of the next data entry: before the first one it is known by the start of the trial."""
+        if self._position.i_in is not None:
+            return self._position.i_in + 1
+        return None if utterance.first_index is None else utterance.first_index + utterance.n_entries
+
+    def _note_missing(self, place: Placed, utterance: _Utterance) -> None:
+        """Note what is missing before an entry of the utterance in progress."""
+        expected = self._expected(utterance)
+        if place.first and place.index is not None and expected is not None:
+            self._note_lost(range(expected, place.index), utterance)
+        self._note_lost(place.missing, utterance)
+        if place.anew and place.problem and utterance.n_entries:
+            self._problem(utterance, f"the numbers {self._parameters.index_field} {place.problem}")
+
+    def _note_lost(self, missing: range, utterance: _Utterance) -> None:
+        """Entries that never came count for the utterance in progress, from its own first entry on."""
         if utterance.first_index is not None:
             missing = range(max(missing.start, utterance.first_index), missing.stop)
-        if len(missing):
-            utterance.n_lost += len(missing)
-            named = f"{self._parameters.index_field} {missing[0]}"
-            named += f" to {missing[-1]}" if len(missing) > 1 else ""
-            self._problem(utterance, f"{len(missing)} entries lost ({named})")
+        if not missing:
+            return
+        name = self._parameters.index_field
+        if len(missing) > MOST_LOST:  # nothing loses that many within an utterance
+            self._problem(utterance, f"the numbers {name} jump from {missing.start} to {missing.stop}")
+            return
+        utterance.n_lost += len(missing)
+        named = f"{name} {missing[0]}" + (f" to {missing[-1]}" if len(missing) > 1 else "")
+        self._problem(utterance, f"{len(missing)} entries lost ({named})")
 
     def _problem(self, utterance: _Utterance, problem: str) -> None:
         if utterance.add_problem(problem):
             self._states.tell("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
 
-    def _name(self, entry: Entry) -> str:
-        index = self._position.i_in
-        return f"{entry.id[0]}-{entry.id[1]}" if index is None else f"{self._parameters.index_field} {index}"
+    def _name(self, place: Placed) -> str:
+        if place.index is None or place.guessed:
+            return f"{place.entry.id[0]}-{place.entry.id[1]}"
+        return f"{self._parameters.index_field} {place.index}"
 
     def _write_step(self, update: Update, trial: bytes) -> None:
         p, position = self._parameters, self._position
@@ -294,6 +395,7 @@ class BrandNode:
             "n_bins": utterance.n_bins,
             "n_lost": utterance.n_lost,
             "n_unusable": utterance.n_unusable,
+            "n_duplicates": utterance.n_duplicates,
         }
         fields = self._common(self._position.utterance - 1, utterance.trial)
         fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}

@@ -5,8 +5,8 @@ The layout of that entry follows the BRAND specification 0.1.0 (github.com/brand
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,14 @@ import numpy as np
 from cortext.config import from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
+from cortext.files import parse_json
 from cortext.live.acoustic_stream import PipelineOptions
 from cortext.live.endpoint import EndpointOptions
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Backend
 
 SUPERGRAPH = "supergraph_stream"
+MOST_GRAPH_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class NodeParameters:
         try:
             if np.dtype(self.input_dtype).kind not in "iuf":
                 raise TypeError
-        except TypeError:
+        except (TypeError, ValueError, SyntaxError):
             found = f"parameters.input_dtype is {self.input_dtype!r}"
             raise ConfigError(f"{found}; a dtype of numbers such as 'float32' or 'int16' is needed") from None
         if self.llm is not None and self.lm is None:
@@ -148,6 +150,9 @@ def node_parameters(entry_id: str, fields_of_entry: Mapping[bytes, bytes], nickn
     node = _node(fields_of_entry, nickname, where)
     where = f"{where}, node {nickname}"
     mapping = node.get("parameters") or {}
+    for text in _texts(mapping):
+        if re.search("[\0\ud800-\udfff]", text):
+            raise ConfigError(f"parameters hold {text!r}, which no name or path can be", where=where)
     found = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
     return with_names(found, nickname)
 
@@ -160,11 +165,23 @@ def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
     return NodeParameters(**values)
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All texts within a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | Mapping):
+        for item in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
 def _node(entry: Mapping[bytes, bytes], nickname: str, where: str) -> Mapping[str, Any]:
     if b"data" not in entry:
         raise ConfigError("the entry has no field 'data'", where=where, fix="publish the graph again")
+    if len(entry[b"data"]) > MOST_GRAPH_BYTES:
+        n_bytes = len(entry[b"data"])
+        raise ConfigError(f"the graph has {n_bytes} bytes; at most {MOST_GRAPH_BYTES} are read", where=where)
     try:
-        nodes = json.loads(entry[b"data"])["nodes"]
+        nodes = parse_json(entry[b"data"])["nodes"]
         by_nickname = {node.get("nickname", key): node for key, node in nodes.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError("field 'data' is no graph: JSON with 'nodes' is needed", where=where) from None

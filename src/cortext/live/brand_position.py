@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cortext.data.trial import BIN_MS
+from cortext.errors import LiveError
 from cortext.live.brand_control import ControlReader, Mark
 from cortext.live.brand_entries import index_of
 from cortext.live.brand_parameters import NodeParameters
 from cortext.live.redis_link import Entry, RedisLink, StreamId, format_id, parse_id
+
+MOST_LOST = 180_000
+"""Most entries that are counted as lost, an hour of bins: beyond it numbers have jumped."""
 
 
 @dataclass
@@ -32,7 +38,7 @@ class Position:
     clean: bool = False
 
     def save(self, link: RedisLink, key: str) -> bool:
-        """Write it; whether the key was there before."""
+        """Write it; whether the key was there before. A key of another kind in its place is set aside."""
         mapping: dict[str, Any] = {
             "id_in": format_id(self.id_in),
             "i_in": "" if self.i_in is None else self.i_in,
@@ -42,24 +48,62 @@ class Position:
             "running": int(self.running),
             "clean": int(self.clean),
         }
-        return not link.call(lambda redis: redis.hset(key, mapping=mapping))
+        try:
+            return not link.call(lambda redis: redis.hset(key, mapping=mapping))
+        except LiveError:
+            if link.call(lambda redis: redis.type(key)) in (b"hash", b"none"):
+                raise
+        link.set_aside(key)
+        link.call(lambda redis: redis.hset(key, mapping=mapping))
+        return True
 
     @classmethod
     def load(cls, link: RedisLink, key: str) -> Position | None:
         """What was written last; None where there is nothing, or nothing that can be read."""
-        found = {k.decode(): v.decode() for k, v in link.call(lambda redis: redis.hgetall(key)).items()}
+        return cls._read(link.call(lambda redis: redis.hgetall(key)))
+
+    @classmethod
+    def take_over(cls, link: RedisLink, key: str, parameters: NodeParameters) -> tuple[Position | None, str]:
+        """What was written last, and where a key was renamed to that cannot be read.
+
+        A node that went on from ids which are yet to come would hear nothing until then.
+        """
+        kind = link.call(lambda redis: redis.type(key))
+        if kind == b"none":
+            return None, ""
+        position = cls.load(link, key) if kind == b"hash" else None
+        if position is not None:
+            now, places = link.now(), [(parameters.input_stream, position.id_in)]
+            if parameters.control_stream is not None:
+                places.append((parameters.control_stream, position.control_id))
+            if all(entry_id <= max(now, link.newest_id(stream) or now) for stream, entry_id in places):
+                return position, ""
+        return None, link.set_aside(key)
+
+    @classmethod
+    def _read(cls, fields: Mapping[bytes, bytes]) -> Position | None:
         try:
-            return cls(
-                parse_id(found["id_in"]),
-                int(found["i_in"]) if found["i_in"] else None,
-                parse_id(found["control_id"]),
-                int(found["utterance"]),
-                int(found["i_out"]),
-                found["running"] == "1",
-                found["clean"] == "1",
-            )
-        except (KeyError, ValueError):
+            values = {name: fields[name.encode()].decode("ascii") for name in _PATTERNS}
+        except (KeyError, UnicodeDecodeError):
             return None
+        if not all(re.fullmatch(pattern, values[name]) for name, pattern in _PATTERNS.items()):
+            return None
+        return cls(
+            parse_id(values["id_in"]),
+            int(values["i_in"]) if values["i_in"] else None,
+            parse_id(values["control_id"]),
+            int(values["utterance"]),
+            int(values["i_out"]),
+            values["running"] == "1",
+            values["clean"] == "1",
+        )
+
+
+_ID, _NUMBER = r"[0-9]{1,19}-[0-9]{1,19}", r"[0-9]{1,18}"
+_PATTERNS = {
+    "id_in": _ID, "i_in": f"({_NUMBER})?", "control_id": _ID, "utterance": _NUMBER, "i_out": _NUMBER,
+    "running": "[01]", "clean": "[01]",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,13 +133,13 @@ def catch_up(link: RedisLink, parameters: NodeParameters, position: Position, kn
     known: whether the position is that of a node before this one; else only a trial that has begun and not ended is
            missed
     """
-    newest = _newest(link, parameters.input_stream)
+    newest = newest_of(link, parameters.input_stream)
     n_entries, ms = (None, 0) if known else (0, 0)
     if newest is not None:
-        index = index_of(newest.fields.get(parameters.index_field.encode()))
+        index = index_of(newest.fields.get(parameters.index_field.encode()), position.i_in)
         if known:
             ms = max(newest.id[0] - position.id_in[0], 0)
-            if index is not None and position.i_in is not None and index >= position.i_in:
+            if index is not None and position.i_in is not None and 0 <= index - position.i_in <= MOST_LOST:
                 n_entries = index - position.i_in
         position.id_in, position.i_in = newest.id, index
     trials = _trials(link, parameters, position, known) if parameters.control_stream else ()
@@ -104,17 +148,25 @@ def catch_up(link: RedisLink, parameters: NodeParameters, position: Position, kn
 
 def _trials(link: RedisLink, parameters: NodeParameters, position: Position, known: bool) -> tuple[Mark, ...]:
     stream, control = str(parameters.control_stream), ControlReader(parameters)
-    if known:
-        after = format_id((position.control_id[0], position.control_id[1] + 1))
-        found = link.call(lambda redis: redis.xrange(stream, min=after))
-    else:
-        found = link.call(lambda redis: redis.xrevrange(stream, count=1))
-    entries = [Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found]
-    marks = [control.mark(entry) for entry in entries if entry.id > position.control_id]
-    position.control_id = max([position.control_id, *(entry.id for entry in entries)])
-    return tuple(mark for mark in marks if mark is not None and mark.what == "start")
+    starts: list[Mark] = []
+    while True:
+        newest = None if known else newest_of(link, stream)
+        entries = _page(link, stream, position.control_id) if known else [newest] if newest else []
+        marks = [control.mark(entry) for entry in entries if entry.id > position.control_id]
+        starts += (mark for mark in marks if mark is not None and mark.what == "start")
+        position.control_id = max([position.control_id, *(entry.id for entry in entries)])
+        if not known or not entries:
+            return tuple(starts)
 
 
-def _newest(link: RedisLink, stream: str) -> Entry | None:
+def _page(link: RedisLink, stream: str, after: StreamId) -> list[Entry]:
+    """The next entries of a stream: who was away for long does not read all of it at once."""
+    first = format_id((after[0], after[1] + 1))
+    found = link.call(lambda redis: redis.xrange(stream, min=first, count=1000))
+    return [Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found]
+
+
+def newest_of(link: RedisLink, stream: str) -> Entry | None:
+    """The newest entry of a stream."""
     found = link.call(lambda redis: redis.xrevrange(stream, count=1))
     return Entry(stream, parse_id(found[0][0]), found[0][1]) if found else None
