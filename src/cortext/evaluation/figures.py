@@ -24,6 +24,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from cortext.errors import plain
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
@@ -35,6 +36,7 @@ FULL_ERROR = 0.25  # share of a phoneme's occurrences at which an error is drawn
 _WIDTH_IN = 9.6
 STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "svg.fonttype": "none",
+    "text.parse_math": False,  # words and names may hold a $
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": INK,
@@ -76,7 +78,7 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)  # only clip paths and markers are referred to by id
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    opening = f'<svg {box.group(0)} role="img" aria-label="{escape(label)}">'
+    opening = f'<svg {box.group(0)} role="img" aria-label="{escape(plain(label))}">'
     svg = re.sub(r"<svg [^>]*>", lambda match: opening, svg, count=1)
     svg = svg.replace("font-family: 'DejaVu Sans'", "font-family: var(--sans)")
     for colour, variable in _VARIABLES.items():
@@ -149,7 +151,7 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
             legend_above(axes[0], len(series))
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if ticks is not None:
-            axes[-1].set_xticks(list(ticks), list(ticks.values()))
+            axes[-1].set_xticks(list(ticks), [plain(name, 60) for name in ticks.values()])
         axes[-1].set_xlabel(x_label)
     return figure
 
@@ -351,8 +353,9 @@ def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:
         axis.add_patch(box)
         axis.plot([word.start_s, word.start_s + width], [0.12, 0.12], color=colour, linewidth=1.6,
                   linestyle="-" if word.right else (0, (2, 1)), solid_capstyle="butt")  # fmt: skip
-        size = float(np.clip(width * points_per_s / (0.62 * max(len(word.text), 1)), 5, 8.5))
-        axis.text(word.start_s + width / 2, 0.52, word.text, ha="center", va="center", fontsize=size,
+        text = plain(word.text, 60)
+        size = float(np.clip(width * points_per_s / (0.62 * max(len(text), 1)), 5, 8.5))
+        axis.text(word.start_s + width / 2, 0.52, text, ha="center", va="center", fontsize=size,
                   color=INK if word.right else ORANGE, fontweight="normal" if word.right else "bold")  # fmt: skip
     axis.set_ylim(0, 1)
     axis.set_yticks([0.5], ["words"], fontsize=7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -13,15 +13,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cortext.data.trial import Session
+from cortext.decoding.options import is_finite
 from cortext.evaluation import figures, pictures
 from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
+from cortext.files import json_lines
 from cortext.text.metrics import align
 
 if TYPE_CHECKING:
     from cortext.evaluation.run import Metrics
 
 N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+"""What pages do not show, what turns the direction of writing, and halves of characters, which no file can hold."""
 SMALL_VOCABULARY = "50-word"
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
@@ -49,13 +55,14 @@ def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Conf
 
 
 def render(template: str, **values: Any) -> str:
-    """A page made of one of the templates; whatever is not Markup is escaped."""
+    """A page made of one of the templates; whatever is not Markup is escaped, and nothing in it is hidden."""
     environment = Environment(
         loader=PackageLoader("cortext.evaluation"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "interval": interval, "number": number}
-    return environment.get_template(template).render(**values)
+    page = environment.get_template(template).render(**values)
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
 
 
 def percent(rate: float | None) -> str:
@@ -139,10 +146,7 @@ def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
 
 def _curves(path: Path) -> Markup | None:
     """Learning curves from the run's `metrics.jsonl`: one JSON object a line with `step` and some numbers."""
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, ValueError):
-        return None
+    lines = list(json_lines(path))
     losses = [_curve(lines, "train", ("train_loss",)), _curve(lines, "validation", ("val_loss",))]
     errors = [_curve(lines, "PER", ("val_per",), 100), _curve(lines, "WER", ("val_wer",), 100)]
     shown = [[curve for curve in curves if curve is not None] for curves in (losses, errors)]
@@ -152,8 +156,13 @@ def _curves(path: Path) -> Markup | None:
 
 
 def _curve(lines: Iterable[dict[str, Any]], name: str, keys: Sequence[str], factor: float = 1) -> figures.Curve | None:
-    points = [(line["step"], factor * line[key]) for line in lines for key in keys if line.get(key) is not None]
+    points = [(line["step"], factor * line[key]) for line in lines for key in keys
+              if _is_drawable(line.get("step")) and _is_drawable(line.get(key))]  # fmt: skip
     return figures.Curve(name, *map(list, zip(*points, strict=True))) if points else None  # type: ignore[arg-type]
+
+
+def _is_drawable(value: Any) -> bool:
+    return is_finite(value) and abs(value) < 1e12
 
 
 def _confusion(confused: Confusion | None) -> dict[str, Any] | None:

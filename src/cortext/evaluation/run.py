@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import yaml
 
+from cortext.config import read_mapping
 from cortext.data.disk import disk_errors, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
@@ -33,6 +33,7 @@ from cortext.evaluation.scores import (
     words_per_minute,
 )
 from cortext.evaluation.submission import write_nbest, write_predictions
+from cortext.files import read_json
 from cortext.provenance import provenance
 from cortext.tables import csv_table
 from cortext.text.normalize import normalize
@@ -122,6 +123,7 @@ def evaluate(
     a session that the run does not know or an `out` that holds something else.
     """
     with evaluation_directory(out) as write:
+        config = config_of(run)
         found = recognise(
             run,
             data,
@@ -139,7 +141,7 @@ def evaluate(
             context=context,
             progress=progress,
         )
-        origin = _origin(run, data, lm, found, device, seed)
+        origin = _origin(run, data, lm, found, device, seed) | {"config": config}
         return write(found, Path(run), origin, description)
 
 
@@ -261,9 +263,14 @@ def _origin(
     }
 
 
+def config_of(run: str | Path) -> dict[Any, Any] | None:
+    """The configuration in a run directory, to be read before the work; None without one. Raises ConfigError."""
+    path = Path(run) / "config.yaml"
+    return read_mapping(path) if path.exists() else None
+
+
 def origin_of(run: str | Path, data: str | Path, found: Recognised, device: str, seed: int) -> dict[str, Any]:
     """What a result says of the run, the data and the device that it is of."""
-    config = Path(run) / "config.yaml"
     return {
         "run": str(run),
         "data": str(data),
@@ -274,7 +281,6 @@ def origin_of(run: str | Path, data: str | Path, found: Recognised, device: str,
         "inventory": asdict(found.model.inventory),
         "frame_ms": frame_ms(found.model),
         "n_parameters": found.model.n_parameters,
-        "config": yaml.safe_load(config.read_text()) if config.is_file() else None,
     }
 
 
@@ -287,8 +293,8 @@ def _check_replaceable(out: Path) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     try:
-        ours = "per_session" in json.loads((out / "metrics.json").read_text())
-    except (OSError, ValueError, TypeError):
+        ours = "per_session" in read_json(out / "metrics.json")
+    except (OSError, ValueError):
         ours = False
     if not ours:
         raise DataError("exists and is not an evaluation directory", where=out, fix="choose another name or remove it")

@@ -16,7 +16,7 @@ from cortext.data.disk import disk_errors
 from cortext.decoding.options import NBest
 from cortext.evaluation import Metrics
 from cortext.evaluation.recognise import TRIALS_AT_ONCE, Progress, Recognised, recognise, stage
-from cortext.evaluation.run import evaluation_directory, origin_of
+from cortext.evaluation.run import config_of, evaluation_directory, origin_of
 from cortext.evaluation.submission import file_beside, write_predictions
 from cortext.speechllm.config import GenerationConfig
 from cortext.speechllm.generate import check_room
@@ -49,11 +49,12 @@ def evaluate(
     Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put right.
     """
     with evaluation_directory(out) as write:
+        config = config_of(run)
         found, options = _written(
             run, data, split, audio_llm, generation, nbest, device=device, skip_bad=skip_bad,
             description=description, progress=progress,
         )  # fmt: skip
-        origin = origin_of(run, data, found, device, seed)
+        origin = origin_of(run, data, found, device, seed) | {"config": config}
         return write(found, Path(run), origin | {"lm": None, "engine": ENGINE, "options": options}, description)
 
 

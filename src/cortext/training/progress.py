@@ -16,6 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
+from cortext.errors import plain
 from cortext.files import failed_writes
 
 Advance = Callable[[int, float, float | None, float], None]
@@ -49,9 +50,9 @@ def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, i
 
 
 def say(line: str, shown: bool) -> None:
-    """A line for the user on stderr, where progress is shown."""
+    """A line for the user on stderr, where progress is shown; it may name files and what is in them."""
     if shown:
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+        Console(stderr=True, highlight=False).print(plain(line), markup=False, emoji=False, soft_wrap=True)
 
 
 class TensorBoard:

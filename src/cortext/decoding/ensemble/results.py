@@ -25,6 +25,7 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, DecodingError
+from cortext.files import read_json
 from cortext.provenance import provenance
 from cortext.tables import csv_table
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
@@ -212,7 +213,7 @@ def check_replaceable(out: Path) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     try:
-        ours = "ensemble" in json.loads((out / "metrics.json").read_text(encoding="utf-8"))["provenance"]
+        ours = "ensemble" in read_json(out / "metrics.json")["provenance"]
     except (OSError, ValueError, TypeError, KeyError):
         ours = False
     if not ours:
