@@ -1,0 +1,489 @@
+"""Attacks on `cortext serve`: bytes over real sockets to a real process. A row: what is sent, what must happen."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from commands import Command
+from page_process import DAYS, N_FEATURES, prepare
+from serving import Page
+from websockets.sync.client import connect
+
+from cortext.models import AcousticModel, build_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+TOKEN = "the-token-of-the-attacked"
+OURS = {"Authorization": f"Bearer {TOKEN}"}
+DESCRIPTORS = 128
+TRIAL_BINS = 110
+HEAD_S = 10.0
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+WHOLE_HEAD = b"GET /atkinson-next.woff2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+HANDSHAKE = (
+    b"GET /ws?token=%s HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+V, END = b" HTTP/1.1\r\n", b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
+OURS_RAW = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
+
+
+POST, STATE = b"POST /api/stop" + V + OURS_RAW, b"GET /api/state" + V
+
+
+@dataclass
+class Server:
+    """A `cortext serve` under way."""
+
+    command: Command
+    port: int
+
+    @property
+    def pid(self) -> int:
+        pid = self.command.process.pid
+        assert pid is not None
+        return pid
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.port}{path}", headers=OURS, timeout=10, trust_env=False)
+
+    def post(self, verb: str, content: bytes) -> httpx.Response:
+        """Ask for a change; waits where the rate of changes is at its limit."""
+        url = f"http://127.0.0.1:{self.port}/api/{verb}"
+        while (
+            answer := httpx.post(url, content=content, headers=OURS, timeout=20, trust_env=False)
+        ).status_code == 429:
+            time.sleep(0.5)
+        return answer
+
+    @contextmanager
+    def page(self) -> Iterator[Page]:
+        with connect(f"ws://127.0.0.1:{self.port}/ws?token={TOKEN}", max_size=None) as web_socket:
+            yield Page(web_socket)
+
+    def resident_mb(self) -> float:
+        (line,) = (s for s in Path(f"/proc/{self.pid}/status").read_text().splitlines() if s.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+    def check_whole(self, most_lines: int = 20) -> None:
+        """Check what holds after any attack: it runs, it answers, it has written few lines and no traceback."""
+        assert self.command.running()
+        assert self.get("/").status_code == 200
+        assert self.get("/api/state").json()["state"] in ("idle", "running", "ended")
+        assert "Traceback" not in self.command.stderr, self.command.stderr[-3000:]
+        assert len(self.command.stderr.splitlines()) <= most_lines, self.command.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings, a language model, and a model that has learnt nothing."""
+    path = tmp_path_factory.mktemp("web")
+    prepare(path)
+    torch.manual_seed(0)
+    network = build_model(
+        model_config({"kind": "gru", "n_units": 8, "n_layers": 1}),
+        n_features=N_FEATURES,
+        n_days=len(DAYS),
+        n_classes=len(RELEASE),
+    )
+    model = AcousticModel(
+        network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing(), feature_subset=None
+    )
+    save_model(model, path / "run")
+    return path
+
+
+def arguments(root: Path, log: Path, *more: str) -> list[str]:
+    folders = ["--lm", str(root / "lm"), "--data", str(root / "data"), "--session-log", str(log)]
+    return ["serve", str(root / "run"), *folders, "--port", "0", "--token", TOKEN, *more]
+
+
+@contextmanager
+def serving(root: Path, log: Path, *more: str, descriptors: int | None = None) -> Iterator[Server]:
+    command = Command(*arguments(root, log, *more))
+    try:
+        deadline_s = time.monotonic() + 60
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/#token=", command.stdout)):
+            assert command.running(), command.stderr
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        server = Server(command, int(found[1]))
+        if descriptors is not None:
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
+        server.check_whole()
+        yield server
+        assert command.interrupt().status == 0
+    finally:
+        command.kill()
+
+
+@pytest.fixture(scope="module")
+def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that plays recordings at twice their speed."""
+    with serving(root, tmp_path_factory.mktemp("log"), "--speed", "2") as server:
+        with server.page() as page:
+            assert decode(server, page, lambda: None)[0]["id"] == 1  # which is corrected and rated
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same with few file descriptors."""
+    with serving(root, tmp_path_factory.mktemp("log"), "--speed", "2", descriptors=DESCRIPTORS) as server:
+        yield server
+
+
+# Connections of strangers
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Many connections that never show the token.
+
+    sends:   by each of them at the beginning
+    trickle: sent by each of them again and again
+    """
+
+    name: str
+    sends: bytes = b""
+    trickle: bytes = b""
+    n: int = 300
+
+
+CROWDS = (
+    Crowd("silent"),
+    Crowd("half a request head", HALF_HEAD),
+    Crowd("a head of which a byte comes now and then", HALF_HEAD, b"x"),
+    Crowd("half a web-socket handshake", HANDSHAKE[:120]),
+    Crowd("a web-socket handshake without the token", HANDSHAKE % b"wrong"),
+    Crowd("a body of which a byte comes now and then", b"POST /api/stop" + V + b"Content-Length: 9999\r\n" + END, b"x"),
+    Crowd("requests whose answers nobody reads", 40 * WHOLE_HEAD, n=70),
+    Crowd("one request after another", WHOLE_HEAD, WHOLE_HEAD),
+    Crowd("2,000 silent connections", n=2000),
+)  # fmt: skip
+
+
+def attack(server: Server, crowd: Crowd, stack: ExitStack) -> list[socket.socket]:
+    """Open the connections and send what they send at the beginning; those that are refused or ended are left out."""
+    sockets = []
+    for _ in range(crowd.n):
+        with suppress(OSError):
+            sockets.append(stack.enter_context(server.connect()))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            sockets[-1].setblocking(False)
+            sockets[-1].send(crowd.sends)
+    return sockets
+
+
+def decode(server: Server, page: Page, meanwhile: Callable[[], object]) -> tuple[dict[str, Any], int]:
+    """Play the first trial, and do something as soon as it has begun. Returns the utterance and its bins."""
+    assert server.post("start", b'{"trial": 0}').status_code == 200
+    n_bins, acted = 0, False
+    while (message := page.read())["type"] != "utterance":
+        if message["type"] == "step":
+            n_bins += message["n_bins"] + message["dropped"]
+            if not acted:
+                meanwhile()
+                acted = True
+    assert acted
+    return message, n_bins
+
+
+@pytest.mark.parametrize("crowd", CROWDS, ids=lambda crowd: crowd.name)
+def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(small: Server, crowd: Crowd) -> None:
+    with small.page() as page, ExitStack() as stack:
+        while page.read()["type"] != "stats":  # the last of what a page is greeted with
+            pass
+        undisturbed, _ = decode(small, page, lambda: None)
+        sockets: list[socket.socket] = []
+
+        def meanwhile() -> None:
+            sockets.extend(attack(small, crowd, stack))
+            assert small.get("/app.js").status_code == 200
+            assert small.get("/api/state").status_code == 200
+            with small.page() as another:
+                assert another.read()["type"] == "hello"
+            for each in sockets:
+                with suppress(OSError):
+                    each.send(crowd.trickle)
+            assert small.get("/api/state").status_code == 200
+
+        utterance, n_bins = decode(small, page, meanwhile)
+        assert (utterance["error"], utterance["text"], n_bins) == (None, undisturbed["text"], TRIAL_BINS)
+        utterance, n_bins = decode(small, page, lambda: None)  # while they are still connected
+        assert (utterance["error"], utterance["text"], n_bins) == (None, undisturbed["text"], TRIAL_BINS)
+        assert len(list(Path(f"/proc/{small.pid}/fd").iterdir())) < DESCRIPTORS - 20
+    small.check_whole(most_lines=60)
+
+
+@pytest.mark.slow
+def test_what_takes_longer_than_ten_seconds_is_given_up(server: Server) -> None:
+    slow_body = POST + b"Content-Length: 9999\r\n" + END
+    with ExitStack() as stack, server.page() as page:
+        kept = {crowd: attack(server, replace(crowd, n=1), stack)[0] for crowd in CROWDS if crowd.n == 300}
+        (body,) = attack(server, Crowd("a body with the token", slow_body, n=1), stack)
+        began_s = time.monotonic()
+        while kept and time.monotonic() - began_s < HEAD_S + 5:
+            for crowd, each in list(kept.items()):
+                try:
+                    each.send(crowd.trickle if crowd.trickle != WHOLE_HEAD else b"")
+                    if each.recv(65536) == b"":
+                        del kept[crowd]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    del kept[crowd]
+            time.sleep(0.2)
+        assert not kept
+        assert time.monotonic() - began_s > HEAD_S - 1  # and none of those that send no sooner
+        assert body.recv(12) == b"HTTP/1.1 408"
+        page.socket.ping().wait(5)  # a page that shows the token stays
+    server.check_whole()
+
+
+# Requests
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request with the token, and the status of its answer; `says` is a part of the line."""
+
+    name: str
+    verb: str
+    content: bytes
+    status: int = 400
+    says: str = ""
+
+
+HALF_A_PAIR = "half of a surrogate pair"
+DEEP = 900  # what the parser takes just so
+BODIES = (
+    Body("a number for llm", "options", b'{"llm": 5}', says="llm is 5"),
+    Body("a list for llm", "options", b'{"llm": [1]}', says="llm is [1]"),
+    Body("null for llm", "options", b'{"llm": null}', says="llm is None"),
+    Body("a list for llm.mode", "options", b'{"llm": {"mode": []}}', says="llm.mode is []"),
+    Body("a text for llm.weight", "options", b'{"llm": {"weight": "0.5"}}', says="llm.weight"),
+    Body("infinity for llm.weight", "options", b'{"llm": {"weight": 1e999}}', says="llm.weight is inf"),
+    Body("an object in llm", "options", b'{"llm": {"llm": {"llm": 5}}}', says="unknown option llm.llm"),
+    Body("a list of lists for label_priors", "options", b'{"label_priors": [[[], 1], [{}, 2]]}', says="label_priors"),
+    Body("a text for label_priors", "options", b'{"label_priors": "abc"}', says="label_priors"),
+    Body("mixed label_priors", "options", b'{"label_priors": [["AA", 1], [5, 2]]}', says="label_priors"),
+    Body("infinity", "options", b'{"beam": 1e999}', says="beam is inf"),
+    Body("NaN", "options", b'{"beam": NaN}', says="no JSON"),
+    Body("a number of 400 digits", "options", b'{"beam": 1%s}' % (b"0" * 400), says="beam is 1000"),
+    Body("a number of 5,000 digits", "options", b'{"beam": 1%s}' % (b"0" * 5000), says="no JSON"),
+    Body("a boolean", "options", b'{"nbest": true}', says="nbest is True"),
+    Body("a name of 60,000 letters", "options", b'{"%s": 1}' % (b"x" * 60_000), says="unknown decoder option"),
+    Body("half a pair in an option's name", "options", b'{"\\ud800": 1}', says=HALF_A_PAIR),
+    Body("half a pair, not escaped", "options", b'{"\xed\xa0\x80": 1}', says=HALF_A_PAIR),
+    Body("deep lists", "options", b'{"llm": %s1%s}' % (b"[" * DEEP, b"]" * DEEP)),
+    Body("deep objects", "options", b'{"llm": %s1%s}' % (b'{"llm":' * DEEP, b"}" * DEEP)),
+    Body("lists too deep to parse", "options", b"[" * 60_000, says="no JSON"),
+    Body("an object as a bonus", "hotwords", b'{"sea": {"sea": 1}}', says="bonus of 'sea'"),
+    Body("infinity as a bonus", "hotwords", b'{"sea": -1e999}', says="bonus of 'sea'"),
+    Body("400 digits as a bonus", "hotwords", b'{"sea": 1%s}' % (b"0" * 400), says="bonus of 'sea'"),
+    Body("an empty word", "hotwords", b'{"": 1}', says="is not a word"),
+    Body("NUL in a word", "hotwords", b'{"a\\u0000b": 1}', says="no pronunciation"),
+    Body("half a pair in a word", "hotwords", b'{"\\udfff": 1}', says=HALF_A_PAIR),
+    Body("1,200 words", "hotwords", json.dumps({chr(97 + i // 50) + (i % 50) * "a": 1 for i in range(1200)}).encode()),
+    Body("half a pair in a correction", "correction", b'{"utterance": 1, "text": "i \\ud83d see"}', says=HALF_A_PAIR),
+    Body("NUL in a correction", "correction", b'{"utterance": 1, "text": "i \\u0000 see"}', status=0),
+    Body("escapes in a correction", "correction", b'{"utterance": 1, "text": "i \\u001b[2J see"}', status=0),
+    Body("an emoji in a correction", "correction", '{"utterance": 1, "text": "i see \U0001f600"}'.encode(), status=0),
+    Body("a correction of 20,000 words", "correction", b'{"utterance": 1, "text": "%s"}' % (b"ab " * 20_000), status=0),
+    Body("no words in a correction", "correction", b'{"utterance": 1, "text": "..."}', status=409),
+    Body("an utterance of 400 digits", "correction", b'{"utterance": 1%s, "text": "i"}' % (b"0" * 400), status=409),
+    Body("an utterance that is a text", "correction", b'{"utterance": "1", "text": "i see"}', says="must be a number"),
+    Body("a fraction of an utterance", "rating", b'{"utterance": 1.0, "rating": "right"}', says="must be a number"),
+    Body("a rating that is a list", "rating", b'{"utterance": 1, "rating": ["right"]}', says="must be a string"),
+    Body("an unknown rating of 60,000 letters", "rating", b'{"utterance": 1, "rating": "%s"}' % (b"x" * 60_000)),
+    Body("a trial below zero", "start", b'{"trial": -1}', says="no trial -1"),
+    Body("a trial of 400 digits", "start", b'{"trial": 1%s}' % (b"0" * 400), says="no trial 1000"),
+    Body("a session that is a path", "start", b'{"session": "../../../etc"}', says="no trials of session"),
+    Body("a day that is an object", "day", b'{"session": {}}', says="must be a string"),
+    Body("a day with escapes", "day", b'{"session": "\\u001b]0;x\\u0007"}', says="unknown to the run"),
+    Body("half a pair in a day", "day", b'{"session": "\\udc00"}', says=HALF_A_PAIR),
+    Body("a context without a model", "context", b'{"text": "x"}', status=409),
+    Body("half a pair in a context", "context", b'{"text": "\\udc00"}', says=HALF_A_PAIR),
+    Body("a body that is a text", "stop", b'"stop"', says="no JSON object"),
+    Body("a body in UTF-16", "stop", "{}".encode("utf-16"), status=200),
+    Body("a body of another kind", "stop", b"\x93NUMPY\x01\x00", says="no JSON"),
+    Body("another verb", "nonsense", b"{}", status=404, says="no such request"),
+    Body("a verb with half a pair", "%ED%A0%80", b"{}", status=404, says="no such request"),
+)  # fmt: skip
+"""Status 0: refused or taken, as the text may be; the server says so in a line, and goes on."""
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
+    answer = server.post(body.verb, body.content)
+    assert answer.status_code in ((body.status,) if body.status else (200, 400, 409)), answer.text[:500]
+    if answer.status_code != 200:
+        line = answer.json()["error"]
+        assert body.says in line
+        assert len(line) <= 1000
+        assert line.isprintable()
+    server.check_whole()
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes of a connection, and a pattern that the beginning of what comes back must match (empty: it is closed)."""
+
+    name: str
+    sends: bytes
+    answer: str = "HTTP/1.1 400 "
+
+
+UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\nHost: localhost\r\n\r\n"
+RAWS = (
+    Raw("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"),
+    Raw("another version", b"GET / HTTP/9.9\r\n" + END, "HTTP/1.1 200 "),
+    Raw("no host", b"GET /" + V + b"Connection: close\r\n\r\n"),
+    Raw("two hosts", b"GET /" + V + b"Host: localhost\r\n" + END),
+    Raw("a host of 10,000 letters", b"GET / HTTP/1.0\r\nHost: " + b"a" * 10_000 + b"\r\n\r\n", "HTTP/1.1 403 "),
+    Raw("a host that is no text", b"GET / HTTP/1.0\r\nHost: \xff\xfe[\r\n\r\n", "HTTP/1.1 40[03] "),
+    Raw("a head of 1 MiB", b"GET /" + V + b"X: " + b"x" * 2**20 + b"\r\n" + END, "HTTP/1.1 400 |$"),
+    Raw("100,000 headers", b"GET /" + V + 100_000 * b"A: b\r\n" + END, "HTTP/1.1 400 |$"),
+    Raw("a path of 15,000 letters", b"GET /" + b"x" * 15_000 + V + END, "HTTP/1.1 404 "),
+    Raw("a path outside", b"GET /../../../../etc/passwd" + V + END, "HTTP/1.1 404 "),
+    Raw("a path with NUL", b"GET /%00/%2e%2e/index.html" + V + END, "HTTP/1.1 404 "),
+    Raw("a path that is no text", b"GET /%ff%fe%ed%a0%80" + V + END, "HTTP/1.1 404 "),
+    Raw("another server's address", b"GET http://127.0.0.1:22/" + V + END, "HTTP/1.1 404 "),
+    Raw("a tunnel", b"CONNECT 127.0.0.1:22" + V + END, "HTTP/1.1 40[45] "),
+    Raw("another method", b"DELETE /api/stop" + V + OURS_RAW + END, "HTTP/1.1 405 "),
+    Raw("a method of 10,000 letters", b"G" * 10_000 + b" /" + V + END, "HTTP/1.1 (400|403|405) "),
+    Raw("a negative length", POST + b"Content-Length: -1\r\n" + END),
+    Raw("a length of 5,000 digits", POST + b"Content-Length: " + b"9" * 5000 + b"\r\n" + END, "HTTP/1.1 4"),
+    Raw("two lengths", POST + b"Content-Length: 2\r\nContent-Length: 3\r\n" + END),
+    Raw("a chunk of 2^132 bytes", POST + b"Transfer-Encoding: chunked\r\n" + END + b"1" + 33 * b"0" + b"\r\nx"),
+    Raw("a length beyond the limit", POST + b"Content-Length: 999999\r\n" + END + b" " * 70_000, "HTTP/1.1 413 "),
+    Raw("a body after the answer", b"POST /" + V + b"Content-Length: 9999999\r\n" + END + bytes(2**22), "HTTP/1.1 405 |$"),
+    Raw("a long token", STATE + b"Authorization: Bearer " + b"x" * 10_000 + b"\r\n" + END, "HTTP/1.1 401 "),
+    Raw("a token that is no text", STATE + b"Authorization: Bearer \xff\xed\xa0\x80\r\n" + END, "HTTP/1.1 401 "),
+    Raw("a handshake without a key", b"GET /ws" + V + UPGRADE, "HTTP/1.1 [45]"),
+    Raw("a handshake of another version", (HANDSHAKE % TOKEN.encode()).replace(b"13", b"99"), "HTTP/1.1 4"),
+    Raw("a handshake to another path", (HANDSHAKE % TOKEN.encode()).replace(b"/ws", b"/etc"), "HTTP/1.1 40[34] "),
+    Raw("a handshake with a token that is no text", HANDSHAKE % b"%ff%ed%a0%80", "HTTP/1.1 403 "),
+    Raw("a handshake that is posted", (HANDSHAKE % TOKEN.encode()).replace(b"GET", b"POST"), "HTTP/1.1 4"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", RAWS, ids=lambda raw: raw.name)
+def test_bytes_that_are_no_good_request_are_refused(server: Server, raw: Raw) -> None:
+    with server.connect() as connection:
+        answer = b""
+        with suppress(OSError):
+            connection.sendall(raw.sends)
+        with suppress(OSError):
+            while b"\r\n" not in answer and (more := connection.recv(65536)):
+                answer += more
+    assert re.match(raw.answer, answer.decode("latin-1")), answer[:300]
+    server.check_whole()
+
+
+# Web sockets
+
+
+def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
+    """A masked frame of at most 125 bytes; the mask is zero."""
+    return struct.pack("!BBI", opcode | 0x80 * fin, len(content) | 0x80, 0) + content
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What a page with the token sends for some seconds, and never reads what it is answered."""
+
+    name: str
+    begins: bytes
+    goes_on: bytes
+
+
+PING, FRAGMENT, TEXT = frame(9, b"x" * 125), frame(0, b"", fin=False), frame(1, b"x")
+FLOODS = (
+    Flood("pings", b"", 500 * PING),
+    Flood("pings without content", b"", 10_000 * frame(9)),
+    Flood("messages and pings", b"", 20 * (TEXT + 25 * PING)),
+    Flood("fragments without content", frame(1, b"", fin=False), 10_000 * FRAGMENT),
+    Flood("pings among fragments", frame(1, b"x", fin=False), 500 * (FRAGMENT + PING)),
+    Flood("messages", b"", 10_000 * TEXT),
+    Flood("pongs", b"", 500 * frame(10, b"x" * 125)),
+)
+
+
+@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.name)
+def test_a_page_that_sends_and_never_reads_takes_no_memory(server: Server, flood: Flood) -> None:
+    before_mb, n_sent = server.resident_mb(), 0
+    with server.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(HANDSHAKE % TOKEN.encode())
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        connection.settimeout(0.5)
+        until_s = time.monotonic() + 1.5
+        with suppress(OSError):  # it is given up, or read no further
+            connection.sendall(flood.begins)
+            while time.monotonic() < until_s:
+                n_sent += connection.send(flood.goes_on)
+        grown_mb = server.resident_mb() - before_mb
+    assert n_sent > 0
+    assert grown_mb < 24, f"{grown_mb:.0f} MB for {n_sent / 2**20:.0f} MiB"
+    server.check_whole()
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (b"\x83\x80\0\0\0\0", 1002),  # a reserved opcode
+        (b"\x81\x01x", 1002),  # not masked
+        (b"\xf1\x80\0\0\0\0", 1002),  # reserved bits
+        (frame(0, b"x"), 1002),  # the rest of nothing
+        (frame(1, b"\xff"), 1007),  # no text
+        (b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", 1009),  # 2^63 - 1 bytes
+    ],
+)
+def test_frames_that_are_wrong_end_the_web_socket_with_their_code(server: Server, bad: bytes, code: int) -> None:
+    with server.connect() as connection:
+        connection.sendall(HANDSHAKE % TOKEN.encode())
+        time.sleep(0.1)
+        connection.sendall(bad)
+        read = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"\x88" in read
+    assert struct.pack("!H", code) in read[-125:], read[-125:]
+    server.check_whole()
+
+
+def test_of_five_hundred_pages_at_the_same_moment_as_many_as_may_are_let_in(server: Server) -> None:
+    with ExitStack() as stack:
+        sockets = []
+        for _ in range(500):
+            sockets.append(stack.enter_context(server.connect()))
+            sockets[-1].sendall(HANDSHAKE % TOKEN.encode())
+        deadline_s, greeted, read = time.monotonic() + 20, set(), dict.fromkeys(sockets, b"")
+        while time.monotonic() < deadline_s and len(greeted) < 32:
+            for each in sockets:
+                each.setblocking(False)
+                with suppress(OSError):
+                    read[each] += each.recv(65536)
+            greeted = {each for each in sockets if b'"hello"' in read[each]}
+        time.sleep(0.5)
+        for each in sockets:
+            with suppress(OSError):
+                read[each] += each.recv(65536)
+        assert sum(b'"hello"' in content for content in read.values()) == 32
+    server.check_whole()
