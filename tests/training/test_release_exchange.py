@@ -319,9 +319,11 @@ def test_a_checkpoint_that_cannot_be_right_is_refused_in_a_line(tmp_path, publis
         ("dataset__n_classes", 40, "dataset.n_classes is 40; only 41"),
         ("dataset__feature_subset", [0, 1], "dataset.feature_subset has 2 of 8 features"),
         ("dataset__feature_subset", [0, 1, 2, 3, 4, 5, 6, 8], "from 0 to dataset.neural_dim - 1"),
-        ("model__n_layers", 10**9, "says 1000000000 GRU layers"),
+        ("model__n_layers", 100, "says 100 GRU layers"),
+        ("model__n_layers", 10**9, "model.n_layers is 1000000000; it must be at least 1 and at most 100"),
         ("model__n_layers", 3, "has no gru"),
-        ("model__n_units", 10**9, r"is needed"),
+        ("model__n_units", 65_536, r"is needed"),
+        ("model__n_units", 10**9, "model.n_units is 1000000000; it must be at least 1 and at most 65536"),
         ("model__bidirectional", True, "reads forwards only"),
         ("model__colour", 1, "unknown key model.colour"),
     ],
@@ -337,6 +339,7 @@ def test_a_model_of_another_kind_is_not_exported(tmp_path):
     with torch.device("meta"):
         network = build_model(config, n_features=2, n_days=1, n_classes=41)
     network = network.to_empty(device="cpu")
+    network.load_state_dict({name: torch.zeros_like(tensor) for name, tensor in network.state_dict().items()})
     parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
     save_model(AcousticModel(network, **parts), tmp_path / "run")
     with pytest.raises(RunError, match="is a model of kind 'triple_gru'; the release has only the GRU"):

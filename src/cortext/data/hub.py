@@ -25,6 +25,7 @@ from cortext.data.disk import disk_errors
 from cortext.data.download import RemoteFile, open_url
 from cortext.data.obtain import Meter, completed, obtain
 from cortext.errors import DataError
+from cortext.files import read_json
 
 HUB = "https://huggingface.co"
 LM_5GRAM = "lm-5gram"
@@ -136,7 +137,7 @@ def _by_hand(folder: Path, model: str) -> dict[str, Path]:
 def _refuse_other(out: Path, model: str) -> None:
     """`out` may be absent, empty, or what an earlier call for the same model made."""
     try:
-        facts = json.loads((out / _FACTS).read_text())
+        facts = read_json(out / _FACTS)
         here = facts["fetched"]["file"]
     except (OSError, ValueError, KeyError, TypeError):
         here = None

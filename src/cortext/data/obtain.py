@@ -14,6 +14,7 @@ from cortext.data.archive import unpack
 from cortext.data.disk import disk_error, disk_errors
 from cortext.data.download import RemoteFile, download, mismatch
 from cortext.errors import DataError
+from cortext.files import read_json
 
 _CHUNK = 1 << 20
 Refused = Callable[[urllib.error.HTTPError, str], DataError]
@@ -45,7 +46,7 @@ def _mark(file: RemoteFile, out: Path) -> Path:
 def completed(file: RemoteFile, out: Path, meter: Meter) -> list[Path]:
     """What an earlier call made of this very file, if all of it is still there."""
     try:
-        mark = json.loads(_mark(file, out).read_text())
+        mark = read_json(_mark(file, out))
         products = [out / name for name in mark["products"]]
         same = mark["size"] == file.size and file.digest in (None, mark["digest"])
     except (OSError, ValueError, KeyError, TypeError):

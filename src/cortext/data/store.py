@@ -27,6 +27,7 @@ from cortext.data.checks import Problem
 from cortext.data.hdf5 import open_dataset
 from cortext.data.trial import SPLITS, Trial
 from cortext.errors import ConfigError, DataError, nearest
+from cortext.files import read_json
 
 FORMAT, FORMAT_VERSION = "cortext-packed", 1
 Progress = Callable[[int, int], None]
@@ -387,7 +388,7 @@ def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         found = "not a packed directory (no index.json)" if path.is_dir() else "no such directory"
         raise DataError(found, where=path, fix="make one with cortext pack")
     try:
-        outer = json.loads((path / "index.json").read_text(encoding="utf-8"))
+        outer = read_json(path / "index.json")
         if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
             found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
             raise DataError(f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=_AGAIN)

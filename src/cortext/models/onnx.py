@@ -26,12 +26,12 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import cortext
-from cortext.errors import RunError
+from cortext.errors import RunError, first_line
 from cortext.extras import need
-from cortext.files import write_whole
+from cortext.files import read_json, write_whole
 from cortext.models.acoustic import AcousticModel, day_of, load_model, read_card
 from cortext.models.single_step import with_forwards
-from cortext.models.stepping import check_patch, patch_shape
+from cortext.models.stepping import check_first_step, check_patch, patch_shape
 from cortext.text.phonemes import Inventory
 
 OPSET = 18
@@ -242,7 +242,7 @@ class _Runner:
     """A graph in ONNX Runtime, on one thread, with its state."""
 
     def __init__(self, content: bytes, where: str | Path) -> None:
-        runtime = need("onnxruntime", "onnx")
+        runtime, self._where = need("onnxruntime", "onnx"), where
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -259,7 +259,11 @@ class _Runner:
     def step(self, bins_SC: np.ndarray, day: int) -> np.ndarray:
         """Logits float32 [V] of a patch; the next one goes on from its state."""
         given = {"features": bins_SC[None], "day": np.array([day]), **self.state}
-        logits_BV, *leaves = self._session.run(self._outputs, given)
+        try:
+            logits_BV, *leaves = self._session.run(self._outputs, given)
+        except Exception as error:  # a graph that does not fit together is found out here
+            what = f"ONNX Runtime cannot run it: {first_line(error)}"
+            raise RunError(what, where=self._where, fix="export the run again") from None
         self.state = {
             name.replace(_STATES[1], _STATES[0], 1): leaf for name, leaf in zip(self._outputs[1:], leaves, strict=True)
         }
@@ -288,6 +292,8 @@ class OnnxStepper:
             what = f"the graph reads {self._runner.shapes}; model.json needs features {needed} and a day"
             raise RunError(what, where=path, fix="the files are not of one export; export the run again")
         self.use(session)
+        check_first_step(self.step(np.ones((self.patch_size, self.n_features), dtype=np.float32)))
+        self.start()
 
     def use(self, session: str) -> None:
         """See `Stepper`."""
@@ -311,7 +317,7 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
     description = directory / DESCRIPTION
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
-        written = json.loads(description.read_text(encoding="utf-8"))
+        written = read_json(description)
         graphs, card = written["graphs"], written["card"]
         expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
     except OSError as error:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cortext.errors import DataError, RunError
-from cortext.models.acoustic import AcousticModel, Smoothing, day_of, load_model
+from cortext.models.acoustic import NOT_FINITE, AcousticModel, Smoothing, day_of, load_model
 from cortext.models.precision import autocast, full_float32
 from cortext.models.single_step import Precision, computes_ahead, for_single_steps
 from cortext.text.phonemes import Inventory
@@ -99,7 +99,7 @@ class TorchStepper:
         self.use(session)
         # What cannot step is found out now, and not with the first word that somebody says.
         bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
-        first_V = self.step(bins_SC)
+        first_V = check_first_step(self.step(bins_SC))
         self.start()
         # A network of a user's own may change with each run: what is not a number would then stay in it.
         is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
@@ -150,6 +150,13 @@ class TorchStepper:
 def patch_shape(size: int, stride: int) -> tuple[int, int]:
     """Bins in a patch and from one to the next: a patch size of 0 means single bins."""
     return (size, stride) if size else (1, 1)
+
+
+def check_first_step(logits_V: np.ndarray) -> np.ndarray:
+    """The logits of a first patch, of ones. Raises RunError where they are not finite: no other ones would be."""
+    if not np.isfinite(logits_V).all():
+        raise RunError(f"the model {NOT_FINITE}, whatever it reads", fix="take another model, or export the run again")
+    return logits_V
 
 
 def check_patch(stepper: Stepper, bins_SC: np.ndarray) -> None:

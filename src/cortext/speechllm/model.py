@@ -21,6 +21,7 @@ import torch
 from cortext.config import from_mapping
 from cortext.decoding.options import Hypothesis, NBest
 from cortext.errors import ConfigError, RunError
+from cortext.files import parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.precision import full_float32
 from cortext.models.storage import read_tensors, write_tensors
@@ -188,7 +189,7 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
     path = run_dir / FILE
     try:
         tensors, metadata, _ = read_tensors(path, "the speech LLM's weights")
-        facts = json.loads(metadata["speech_llm"])
+        facts = parse_json_object(metadata["speech_llm"])
         version = facts["format_version"]
         if version == FORMAT_VERSION:
             return tensors, facts | {"speech": from_mapping(SpeechConfig, facts["speech"], where=path)}

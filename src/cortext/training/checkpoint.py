@@ -23,7 +23,7 @@ import yaml
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import alone_in, failed_writes, write_whole
+from cortext.files import alone_in, failed_writes, parse_json_object, write_whole
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -231,7 +231,7 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
             raise ValueError("it has no checksum")
         version, text = metadata["version"], metadata["progress"]
         if version == str(STATE_VERSION):
-            return tensors, from_mapping(Progress, json.loads(text))
+            return tensors, from_mapping(Progress, parse_json_object(text))
     except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise RunError(f"{what} cannot be read: {error}", where=path) from None
     raise RunError(f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path)

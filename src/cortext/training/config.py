@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cortext.config import from_mapping, load_config, read_mapping, with_overrides
-from cortext.errors import ConfigError, RunError, nearest
+from cortext.errors import ConfigError, RunError, nearest, shown
 from cortext.features import Augmentation, augmentation_configs
 from cortext.models import GRUConfig, model_config
+from cortext.models.acoustic import check_sessions
 from cortext.training.loss import loss_config
 from cortext.training.release.settings import translate
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""
+MOST_TRIALS = 65_536
+"""Most trials of a batch, and pieces or bands that trials are put into."""
+MOST_SEED = (1 << 63) - 1
+"""Largest seed that torch and NumPy both take."""
 
 
 @dataclass
@@ -54,15 +59,12 @@ class DatasetConfig:
 
     def __post_init__(self) -> None:
         self.augmentations = augmentation_configs(self.augmentations)
-        for name, bound in {
-            "batch_size": 1,
-            "days_per_batch": 1,
-            "length_buckets": 1,
-            "seed": 0,
-            "test_percentage": 0,
-        }.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"dataset.{name} is {getattr(self, name)}; it must be at least {bound}")
+        check_sessions(self.sessions or ())
+        counts = dict.fromkeys(("batch_size", "days_per_batch", "length_buckets"), (1, MOST_TRIALS))
+        for name, (low, high) in (counts | {"seed": (0, MOST_SEED), "test_percentage": (0, 100)}).items():
+            if not low <= getattr(self, name) <= high:
+                found = f"dataset.{name} is {getattr(self, name)}"
+                raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
 
 
 @dataclass
@@ -75,8 +77,8 @@ class TPUConfig:
     """Directory in which compiled steps are kept for later runs; `auto` is ~/.cache/cortext/xla, null keeps none."""
 
     def __post_init__(self) -> None:
-        if self.length_shapes < 1:
-            raise ConfigError(f"tpu.length_shapes is {self.length_shapes}; it must be at least 1")
+        if not 1 <= self.length_shapes <= 1_000:
+            raise ConfigError(f"tpu.length_shapes is {self.length_shapes}; it must be at least 1 and at most 1000")
 
 
 @dataclass
@@ -165,6 +167,9 @@ class TrainConfig:
         lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
         lower |= {"batches_per_val_step": 1, "batches_per_save": 0, "early_stopping_val_steps": 1, "val_wer_trials": 0}
         lower |= {"gradient_accumulation_steps": 1}
+        if self.seed > MOST_SEED or self.gradient_accumulation_steps > MOST_TRIALS:
+            found = f"seed is {self.seed} and gradient_accumulation_steps {self.gradient_accumulation_steps}"
+            raise ConfigError(f"{found}; they must be at most {MOST_SEED} and {MOST_TRIALS}")
         for name, bound in lower.items():
             if not bound <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound} and finite")
@@ -198,7 +203,7 @@ def read_train_config(
         raise ConfigError(what, where=path, fix="give it to cortext speech-llm train")
     settings = with_overrides(from_mapping(cls, mapping, where=path), overrides)
     if notes:
-        logging.getLogger(__name__).warning("%s: %s", path, "; ".join(notes))
+        logging.getLogger(__name__).warning(shown(f"{path}: {'; '.join(notes)}"))
     return settings
 
 

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cortext.files import write_whole
+from cortext.decoding.options import is_finite
+from cortext.files import json_lines, write_whole
 from cortext.tables import csv_table
 from cortext.tuning.space import Choice, Range, Space, label, short
 from cortext.tuning.study import Study, Trial
@@ -111,13 +112,10 @@ def draw(path: Path, draw_top: Callable[[Axes], None], space: Space, points: Seq
 def _curve(path: Path, metric: str) -> list[tuple[int, float]]:
     """Batch and metric of every validation so far."""
     points = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # the last line of a run that was killed
-            continue
-        if entry.get("kind") == "val" and entry.get(metric) is not None:
-            points.append((int(entry["step"]), _drawn(metric, entry[metric])))
+    for entry in json_lines(path):
+        step, value = entry.get("step"), entry.get(metric)
+        if entry.get("kind") == "val" and is_finite(step) and is_finite(value):
+            points.append((int(step), _drawn(metric, value)))
     return points
 
 

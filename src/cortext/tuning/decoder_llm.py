@@ -16,7 +16,7 @@ from typing import Any
 from cortext.decoding.llm.large_model import ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.options import DecoderOptions, Hypothesis
-from cortext.files import write_whole
+from cortext.files import parse_json, write_whole
 from cortext.tuning.decoder_trial import word_errors
 from cortext.tuning.search import Search, Settings
 from cortext.tuning.space import Space, settings_of, with_settings, within
@@ -79,7 +79,7 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
 def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypothesis, TextScore]]] | None:
     """Lists that were kept, if they were made by the same; words have no times in them."""
     try:
-        first, *lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
         if first != json.loads(json.dumps(dict(made_by))):
             return None
         found = []
@@ -87,5 +87,5 @@ def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypoth
             said = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
             found.append([(Hypothesis(**one | {"words": ()}), score) for one, score in zip(line, said, strict=True)])
         return found
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

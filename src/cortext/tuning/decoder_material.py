@@ -16,7 +16,7 @@ from cortext.decoding.ngram.language_model import MODELS
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles
-from cortext.files import write_whole
+from cortext.files import read_json, write_whole
 from cortext.tuning.decoder_search import DecoderSearch
 from cortext.tuning.decoder_trial import DevSet
 from cortext.tuning.directory import ANOTHER, make, refuse_another, refuse_strangers
@@ -108,7 +108,11 @@ def evaluated(
     mark = folder / "made_of.json"  # written last: an evaluation without it is not whole
     now = {"run": str(run.resolve()), "data": str(data.resolve()), "weights": _weights(run)}
     if mark.is_file():
-        refuse_another(folder, json.loads(mark.read_text(encoding="utf-8")), now)
+        try:
+            before = read_json(mark)
+        except (OSError, ValueError) as error:
+            raise RunError(f"cannot be read: {error}", where=mark, fix=f"remove {folder}, or {ANOTHER}") from None
+        refuse_another(folder, before, now)
         return folder
     make(out)
     report(f"evaluating {run} on {split}")
@@ -176,7 +180,7 @@ def check_directory(out: Path, description: Mapping[str, Any]) -> None:
         write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
         return
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if content["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
         before = dict(content["description"])

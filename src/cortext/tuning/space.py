@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from cortext.config import to_mapping, with_overrides
+from cortext.config import parse_yaml, to_mapping, with_overrides
 from cortext.errors import ConfigError
 
 C = TypeVar("C")
@@ -82,8 +82,8 @@ def _number(key: str, text: str) -> float:
 
 def _values(text: str, values: str) -> tuple[Any, ...]:
     try:
-        found = yaml.safe_load(f"[{values}]")
-    except yaml.YAMLError:
+        found = parse_yaml(f"[{values}]")
+    except ConfigError:
         found = None
     if not found or not isinstance(found, list):
         raise ConfigError(f"{text!r} is not a list of YAML values; write key=value,value,...")

@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 from cortext.config import from_mapping
 from cortext.errors import ConfigError, RunError
-from cortext.files import write_whole
+from cortext.files import read_json, write_whole
 from cortext.tuning.directory import ANOTHER, refuse_another, refuse_strangers
 from cortext.tuning.search import Settings
 from cortext.tuning.space import label
 from cortext.tuning.tpe import Told
+from cortext.tuning.trial import METRICS
 
 FORMAT_VERSION = 1
 
@@ -37,6 +38,13 @@ class Trial:
     """`val_per`, `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in `seconds`."""
     reason: str | None = None
     """Why it failed."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(rf"{self.number:04d}-[A-Za-z0-9._=-]{{0,80}}", self.name):
+            raise ConfigError(f"{self.name!r} is no folder of trial {self.number}")
+        for name in METRICS:
+            if not isinstance(self.metrics.get(name), float | int | None):
+                raise ConfigError(f"{name} of trial {self.number} is {self.metrics[name]!r}; a number is needed")
 
 
 class Study:
@@ -65,10 +73,12 @@ class Study:
     def _read(self) -> dict[str, Any]:
         """Take the trials from the file; returns its description."""
         try:
-            content = json.loads(self.file.read_text())
+            content = read_json(self.file)
             if content["format_version"] != FORMAT_VERSION:
                 raise ConfigError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
             self.trials = [from_mapping(Trial, trial) for trial in content["trials"]]
+            if [trial.number for trial in self.trials] != list(range(1, len(self.trials) + 1)):
+                raise ConfigError("its trials are not numbered from 1")
             return dict(content["description"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             fix = f"{ANOTHER}; the runs in trials/ are not touched"

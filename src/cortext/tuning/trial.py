@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from cortext.errors import CortextError, Interrupted, first_line
+from cortext.errors import CortextError, Interrupted, RunError, first_line
+from cortext.files import read_json
 
 METRICS = ("val_per", "val_wer", "val_loss")
 
@@ -107,5 +107,8 @@ def _train(job: Job) -> None:
 
 
 def _metrics(summary: Path) -> dict[str, float | None]:
-    content = json.loads(summary.read_text())
-    return {name: content[name] for name in (*METRICS, "best_step", "steps", "seconds")}
+    try:
+        content = read_json(summary)
+        return {name: content[name] for name in (*METRICS, "best_step", "steps", "seconds")}
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"is not the summary of a training: {error}", where=summary) from None

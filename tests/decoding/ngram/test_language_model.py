@@ -200,5 +200,5 @@ def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
 
 def test_damaged_facts_are_named(built):
     (built.directory / "lm.json").write_text("[1]")
-    with pytest.raises(LanguageModelError, match=r"lm.json: not a JSON object"):
+    with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON: it is a"):
         LanguageModel.open(built.directory).info()

@@ -5,7 +5,6 @@ Shapes: P patches (frames), V tokens, S systems.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from cortext.decoding.options import DecoderOptions, NBest
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.decoding.session import Decoder
 from cortext.errors import DataError, DecodingError
+from cortext.files import read_json
 from cortext.text.phonemes import Inventory
 
 AGAIN = "evaluate the run again"
@@ -163,11 +163,8 @@ def _logit_files(directory: Path) -> dict[int, Path]:
 
 def _json(path: Path) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=path, fix=AGAIN) from None
     except ValueError as error:
         raise DataError(f"not valid JSON: {error}", where=path, fix=AGAIN) from None
-    if not isinstance(found, dict):
-        raise DataError("is no JSON object", where=path, fix=AGAIN)
-    return found

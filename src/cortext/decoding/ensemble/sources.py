@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from cortext.decoding.ensemble.candidates import Candidate, Candidates
 from cortext.decoding.options import is_finite
 from cortext.errors import DataError, nearest
+from cortext.files import parse_json_object
 from cortext.text.normalize import normalize
 
 NBEST = "nbest.jsonl"
@@ -152,11 +152,9 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         any_line = True
         try:
-            parsed = json.loads(line)
-        except (ValueError, RecursionError):
-            parsed = None
-        if not isinstance(parsed, dict):
-            raise DataError("is no JSON object", where=f"{path}, line {number}")
+            parsed = parse_json_object(line)
+        except ValueError as error:
+            raise DataError(f"is no JSON object: {error}", where=f"{path}, line {number}") from None
         yield number, parsed
     if not any_line:
         raise DataError("holds no trials", where=path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ from cortext.decoding.ngram.corpus import Progress, grouped, sentences_of, silen
 from cortext.decoding.ngram.scoring import TextScore
 from cortext.decoding.ngram.spelling import spelt
 from cortext.errors import LanguageModelError, TextError
+from cortext.files import read_json
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import LM
@@ -116,12 +116,10 @@ class LanguageModel:
         if not path.is_file():
             return {}
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            return read_json(path)
         except (OSError, ValueError) as error:
-            raise LanguageModelError(f"not valid JSON: {error}", where=path) from None
-        if not isinstance(facts, dict):
-            raise LanguageModelError("not a JSON object", where=path, fix="build the model again or remove the file")
-        return facts
+            fix = "build the model again or remove the file"
+            raise LanguageModelError(f"not valid JSON: {error}", where=path, fix=fix) from None
 
     def evaluate(self, texts: Path | Iterable[str | Path], progress: Progress = silent) -> dict[str, Any]:
         """Perplexity and rate of unknown words of texts (as in `build`).

@@ -23,7 +23,7 @@ import yaml
 from cortext.config import read_mapping, to_mapping
 from cortext.data.disk import disk_errors, replace_directory, temporary_name
 from cortext.errors import RunError
-from cortext.files import written_whole
+from cortext.files import parse_json_object, written_whole
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
@@ -233,7 +233,7 @@ def _read_kept(run: Path) -> Kept | None:
     except FileNotFoundError:
         return None
     try:
-        return Kept(**json.loads(metadata["release"]), moments=moments)
+        return Kept(**parse_json_object(metadata["release"]), moments=moments)
     except (KeyError, TypeError, ValueError):
         what = "does not say what the release's checkpoint held"
         raise RunError(what, where=_kept_file(run), fix="import the checkpoint again") from None

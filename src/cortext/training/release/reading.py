@@ -24,6 +24,8 @@ from cortext.training.release.settings import lookup, translate
 from cortext.training.release.untrusted import FIX
 
 ARGUMENTS = "args.yaml"
+MOST_STEPS = 1_000_000_000
+"""Most batches that a checkpoint may claim; the published training took 120,000."""
 
 
 @dataclass
@@ -54,8 +56,6 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
     if config.model.kind != "gru" or config.model.n_input_features is None or not config.dataset.sessions:
         what = "model.n_input_features and dataset.sessions of a GRU are needed"
         raise ConfigError(what, where=path, fix="give the args.yaml that lies beside the checkpoint")
-    if len(set(config.dataset.sessions)) != len(config.dataset.sessions):
-        raise ConfigError("dataset.sessions names a session twice", where=path)
     used, subset = config.model.n_input_features, config.dataset.feature_subset
     n_features = used if subset is None else lookup(arguments, "dataset.neural_dim", None)
     if subset is None:
@@ -144,7 +144,7 @@ def optimizer_of(
     groups, moments = _moments(checkpoint["optimizer_state_dict"], expected)
     schedule = {str(key): value for key, value in checkpoint["scheduler_state_dict"].items()}
     step = schedule.get("last_epoch")
-    if type(step) is not int or step < 0:
+    if type(step) is not int or not 0 <= step <= MOST_STEPS:
         raise RunError(f"scheduler_state_dict.last_epoch is {step!r}; the number of batches is needed", fix=FIX)
     given: list[str] = [key for key in ("val_PER", "val_loss") if key in checkpoint]
     metrics = {key: _metric(key, checkpoint[key]) for key in given}
@@ -158,8 +158,9 @@ def optimizer_of(
 
 
 def _metric(key: str, value: Any) -> float:
-    scalar = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
-    if not scalar or not float(value) >= 0:
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+        value = value.item()
+    if not isinstance(value, int | float) or not value >= 0:
         raise RunError(f"{key} is {value!r}; a number from 0 is needed", fix=FIX)
     return float(value)
 
@@ -188,6 +189,11 @@ def _moments(
             raise RunError(f"the optimiser's state of {name} is not that of AdamW", fix=FIX)
         for field, tensor in entry.items():
             _check_tensor(f"{field} of {name}", tensor, () if field == "step" else expected[name])
+        steps = float(entry["step"])
+        if not 0 <= steps <= MOST_STEPS or not steps.is_integer():
+            raise RunError(f"step of {name} is {steps:g}; the number of its steps is needed", fix=FIX)
+        if entry["exp_avg_sq"].numel() and float(entry["exp_avg_sq"].min()) < 0:
+            raise RunError(f"exp_avg_sq of {name} has values below 0, which no mean of squares has", fix=FIX)
         moments[name] = entry
     return [{key: value for key, value in group.items() if key != "params"} for group in groups], moments
 
@@ -204,5 +210,5 @@ def _plain(value: Any) -> Any:
     """As JSON keeps it. Raises RunError."""
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:  # untrusted.py has seen to the depth
         raise RunError(f"the optimiser's or the schedule's settings are not plain: {error}", fix=FIX) from None

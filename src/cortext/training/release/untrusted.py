@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cortext.errors import RunError
+from cortext.files import MOST_LEVELS
 
 FIX = "give a checkpoint that the release's trainer wrote"
 _MOST_OBJECTS = 1_000_000
@@ -100,21 +101,26 @@ def _reason(error: Exception) -> str:
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Raise RunError for objects of unknown types, too many of them, or tensors larger than the file."""
-    left, n_objects, n_bytes, length = [content], 0, 0, path.stat().st_size
+    """Raise RunError for objects of unknown types, too many or too deep, or tensors larger than the file."""
+    left, n_objects, n_bytes, length = [(content, 0)], 0, 0, path.stat().st_size
     while left:
-        item = left.pop()
+        item, level = left.pop()
         n_objects += 1
+        inner: list[Any] = []
         if isinstance(item, torch.Tensor):
             if item.layout != torch.strided or item.device.type != "cpu" or item.is_quantized:
                 raise RunError("holds a tensor that is not a plain array", where=path, fix=FIX)
             n_bytes += item.numel() * item.element_size()
         elif isinstance(item, dict):
-            left += [*item.keys(), *item.values()]
+            inner = [*item.keys(), *item.values()]
         elif isinstance(item, list | tuple):
-            left += item
+            inner = list(item)
+        elif isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
+            raise RunError("holds an integer beyond 64 bits, which no checkpoint does", where=path, fix=FIX)
         elif not isinstance(item, str | int | float | bool | None):
             raise RunError(f"holds a {type(item).__name__}, which no checkpoint does", where=path, fix=FIX)
+        left += [(each, level + 1) for each in inner]
         # Containers may hold one another many times over, and tensors may repeat one number without end.
-        if n_objects + len(left) > _MOST_OBJECTS or n_bytes > length:
-            raise RunError("claims to hold far more than its length", where=path, fix=FIX)
+        if n_objects + len(left) > _MOST_OBJECTS or n_bytes > length or level > MOST_LEVELS:
+            what = f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
+            raise RunError(what, where=path, fix=FIX)
