@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import h5py
 import numpy as np
+from h5py import h5d
 
 from cortext.data.disk import disk_errors, temporary_name
 from cortext.decoding.options import NBest
@@ -24,6 +26,12 @@ from cortext.text.phonemes import Inventory, get_inventory
 
 LENGTHS = "lengths"
 """Name of the array that says how many frames of each trial of a batch count."""
+
+MOST_BYTES = 2 << 30
+"""Most bytes of all arrays of a file: an hour of speech takes 15 MB."""
+_MOST_HEADER = 1 << 16  # bytes; NumPy's own headers have 128
+_MOST_CHUNK = 1 << 26  # bytes
+_MOST_FILL = 1 << 16  # bytes that may be declared and not written
 
 _DAMAGE = Exception  # what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
 
@@ -48,8 +56,8 @@ def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]
     `.npy`: one array [P, V], named as the file
 
     V must be the size of `inventory`, in whose order the tokens are; nothing is guessed or reordered. Raises
-    DecodingError that names the file and the trial for anything else, for NaN and infinity (-inf is allowed), and for
-    files that hold Python objects.
+    DecodingError that names the file and the trial for anything else, for NaN and infinity (-inf is allowed), for files
+    that hold Python objects, and for arrays that declare more than the file has or more than `MOST_BYTES`.
     """
     path, inventory = Path(path), get_inventory(inventory)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
@@ -120,6 +128,13 @@ def decode_saved(
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    total = 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                with archive.open(entry) as member:
+                    total += _declared_bytes(member, entry.file_size, f"{path}, trial {entry.filename}")
+                _check_total(total, path)
     with path.open("rb") as opened:  # NumPy leaves a damaged file open
         file = np.load(opened, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
@@ -127,7 +142,35 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return {name: _array(file, name, path) for name in file.files}
 
 
+def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int:
+    """The bytes of numbers that an .npy file declares; 0 for what is none, which NumPy refuses.
+
+    NumPy takes memory for all of them before it reads the first. Raises DecodingError where the file is shorter.
+    """
+    start = file.read(12)
+    if not start.startswith(np.lib.format.MAGIC_PREFIX):
+        return 0
+    if int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little") > _MOST_HEADER:
+        raise DecodingError("has a header of no array", where=where)
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > n_bytes:
+        what = f"declares {declared:,} bytes; the file has {n_bytes:,}"
+        raise DecodingError(what, where=where, fix="save it anew")
+    return declared
+
+
+def _check_total(n_bytes: int, path: Path) -> None:
+    if n_bytes > MOST_BYTES:
+        raise DecodingError(f"holds more than {MOST_BYTES:,} bytes of arrays", where=path, fix="save several files")
+
+
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as opened:
+        _check_total(_declared_bytes(opened, path.stat().st_size, path), path)
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()
@@ -139,7 +182,27 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     names: list[str] = []
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: names.append(str(name)) if isinstance(item, h5py.Dataset) else None)
-        return {name: _array(file, name, path) for name in sorted(names, key=_natural)}
+        names.sort(key=_natural)
+        total = 0
+        for name in names:
+            total += _stored_bytes(file[name], f"{path}, trial {name}")
+            _check_total(total, path)
+        return {name: _array(file, name, path) for name in names}
+
+
+def _stored_bytes(values: h5py.Dataset, where: str) -> int:
+    """Bytes of a dataset's numbers. Raises DecodingError for one whose values lie elsewhere or were never written."""
+    properties = values.id.get_create_plist()
+    if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
+        raise DecodingError("reads other files", where=where, fix="copy the values into the file itself")
+    n_bytes = math.prod(values.shape or ()) * values.id.get_type().get_size()
+    if n_bytes > _MOST_FILL and not values.id.get_storage_size():
+        raise DecodingError(f"declares {n_bytes:,} bytes, none of which was ever written", where=where)
+    if properties.get_layout() == h5d.CHUNKED:
+        chunk_bytes = math.prod(properties.get_chunk()) * values.id.get_type().get_size()
+        if chunk_bytes > _MOST_CHUNK:
+            raise DecodingError(f"has chunks of {chunk_bytes:,} bytes; at most {_MOST_CHUNK:,} are read", where=where)
+    return n_bytes
 
 
 def _array(file: Any, name: str, path: Path) -> np.ndarray:
