@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
     A key that stands twice in a section is refused; YAML would silently take the last.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
         self._counted: dict[int, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         self._level += 1
         self._n_nodes += 1
         _check_count(self._n_nodes, self._level, event)
@@ -92,7 +92,8 @@ def _check_count(n_values: int, n_levels: int, place: yaml.Node | yaml.Event) ->
 
 
 def _refuse(what: str, place: yaml.Node | yaml.Event) -> NoReturn:
-    raise yaml.constructor.ConstructorError(None, None, what, place.start_mark)
+    mark: Any = place.start_mark
+    raise yaml.constructor.ConstructorError(None, None, what, mark)
 
 
 def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -> C:

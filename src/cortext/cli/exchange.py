@@ -76,15 +76,19 @@ def export(
 
 
 def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool) -> None:
+    from cortext.data import open_data
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.onnx import OnnxStepper, export_onnx, record_errors
 
+    recordings = None if data is None else open_data(data)
+    if recordings is not None:
+        recordings.split(split)  # a split that is not there is said before the work
     with progress_bar("exporting"):
         exported = export_onnx(run, out, int8)
-    if data is not None:
+    if recordings is not None:
         with progress_bar("measuring") as progress:
             steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}
-            exported = record_errors(out, exported, stepped_errors(steppers, data, split, progress))
+            exported = record_errors(out, exported, stepped_errors(steppers, recordings, split, progress))
     if as_json:
         print_json(dataclasses.asdict(exported))
         return

@@ -195,7 +195,7 @@ def _stored_bytes(values: h5py.Dataset, where: str) -> int:
     properties = values.id.get_create_plist()
     if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
         raise DecodingError("reads other files", where=where, fix="copy the values into the file itself")
-    n_bytes = math.prod(values.shape or ()) * values.id.get_type().get_size()
+    n_bytes: int = math.prod(values.shape or ()) * values.id.get_type().get_size()
     if n_bytes > _MOST_FILL and not values.id.get_storage_size():
         raise DecodingError(f"declares {n_bytes:,} bytes, none of which was ever written", where=where)
     if properties.get_layout() == h5d.CHUNKED:

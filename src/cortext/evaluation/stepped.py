@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.data import open_data
+from cortext.data import PackedDataset, open_data
 from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.errors import DataError
@@ -24,7 +24,7 @@ from cortext.text.phonemes import RELEASE
 
 def stepped_errors(
     steppers: Mapping[str, Stepper],
-    data: str | Path,
+    data: str | Path | PackedDataset,
     split: str = "val",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -33,7 +33,8 @@ def stepped_errors(
     Returns by name `per`, `ci95`, and `other_frames`, the share of frames whose best token is not the first stepper's.
     Raises DataError for data without labels, RunError for a session that a stepper does not know.
     """
-    trials = open_data(data).split(split)
+    packed = data if isinstance(data, PackedDataset) else open_data(data)
+    trials = packed.split(split)
     references: list[list[str]] = []
     found: dict[str, list[np.ndarray]] = {name: [] for name in steppers}
     for i in range(len(trials)):
@@ -47,7 +48,7 @@ def stepped_errors(
         if progress:
             progress(i + 1, len(trials))
     if not references:
-        raise DataError(f"split {split!r} has no labelled trials", where=data, fix="name a labelled split")
+        raise DataError(f"split {split!r} has no labelled trials", where=packed.path, fix="name a labelled split")
     best = {name: np.concatenate([logits_PV.argmax(axis=1) for logits_PV in logits]) for name, logits in found.items()}
     first = next(iter(best.values()))
     errors = {}

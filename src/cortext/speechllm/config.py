@@ -29,8 +29,8 @@ class LoRAConfig:
     """Names of the matrices of a layer to which something is added."""
 
     def __post_init__(self) -> None:
-        if self.r < 1:
-            raise ConfigError(f"speech.lora.r is {self.r}; it must be at least 1")
+        if not 1 <= self.r <= 65_536:
+            raise ConfigError(f"speech.lora.r is {self.r}; it must be at least 1 and at most 65536")
         if not 0 < self.alpha < math.inf:
             raise ConfigError(f"speech.lora.alpha is {self.alpha}; it must be above 0 and finite")
         if not 0 <= self.dropout < 1:
@@ -53,9 +53,10 @@ class GenerationConfig:
     """Sentences of different lengths are compared by log-probability / length ** length_penalty."""
 
     def __post_init__(self) -> None:
-        for name, bound in {"beams": 1, "max_length": 1, "min_length": 0}.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"speech.generation.{name} is {getattr(self, name)}; it must be at least {bound}")
+        for name, (low, high) in {"beams": (1, 1000), "max_length": (1, 10_000), "min_length": (0, 10_000)}.items():
+            if not low <= getattr(self, name) <= high:
+                found = f"speech.generation.{name} is {getattr(self, name)}"
+                raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
         if self.min_length > self.max_length:
             what = f"speech.generation.min_length is {self.min_length}, and max_length is {self.max_length}"
             raise ConfigError(what, fix="make it smaller")

@@ -54,6 +54,15 @@ class Progress:
     """Time trained so far, in all sittings."""
     finished: bool = False
 
+    def __post_init__(self) -> None:
+        if min(self.step, self.validations_since_best, self.loss_count, self.metrics_bytes) < 0:
+            raise ConfigError("it counts below 0")
+        for metrics in (self.best, self.last):
+            if metrics is not None and not all(
+                isinstance(metrics.get(name), int | float) for name in ("step", "val_per", "val_loss")
+            ):
+                raise ConfigError("its metrics lack a step, val_per or val_loss")
+
 
 class RunDirectory:
     """Paths and files of a run."""

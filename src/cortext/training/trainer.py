@@ -21,7 +21,7 @@ import torch
 
 from cortext.config import first_difference
 from cortext.data.packed import PackedDataset, open_data
-from cortext.errors import ConfigError, Interrupted, RunError
+from cortext.errors import ConfigError, Interrupted, RunError, first_line
 from cortext.models import AcousticModel, save_model
 from cortext.processes import interrupts
 from cortext.training.batches import Batches
@@ -227,9 +227,13 @@ class Trainer:
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
-            parts[part][rest] = tensor
-        self.model.network.load_state_dict(parts["model"])
-        self.engine.load(parts["optimizer"])
+            parts.setdefault(part, {})[rest] = tensor
+        try:
+            self.model.network.load_state_dict(parts["model"])
+            self.engine.load(parts["optimizer"])
+        except (KeyError, RuntimeError) as error:  # a tensor that is missing or has another shape
+            what = f"the saved state is not one of this model: {first_line(error)}"
+            raise RunError(what, where=self.run_directory.path, fix="start another run") from None
         self.progress = progress
         progress.data = identity
         self._updates, self._sums = [], dict(progress.loss_sums) if self.processes.first else {}

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 
 from cortext.decoding.greedy import greedy
+from cortext.errors import RunError
+from cortext.models.acoustic import NOT_FINITE
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import Inventory
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.loss import ctc_loss
+from cortext.training.loss import ctc_loss, name_trials
 
 Forward = Callable[[TrainBatch], torch.Tensor]
 """Logits [B, P, V] of a batch, in the run's precision."""
@@ -78,6 +80,9 @@ class Validator:
         results = {}
         for row, i in enumerate(indices.tolist()):
             n_patches = int(batch.n_patches_B[row])
+            if not np.isfinite(log_probs_BPV[row, :n_patches]).all():
+                what = f"the model {NOT_FINITE} in the validation, in trial {name_trials(split, np.array([i]))}"
+                raise RunError(what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max")
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has seen to it
             phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_BPV[row, :n_patches], self.inventory))

@@ -113,8 +113,10 @@ def _curve(path: Path, metric: str) -> list[tuple[int, float]]:
     """Batch and metric of every validation so far."""
     points = []
     for entry in json_lines(path):
-        step, value = entry.get("step"), entry.get(metric)
-        if entry.get("kind") == "val" and is_finite(step) and is_finite(value):
+        step: Any = entry.get("step")
+        value: Any = entry.get(metric)
+        drawable = all(is_finite(number) and abs(number) < 1e12 for number in (step, value))
+        if entry.get("kind") == "val" and drawable:
             points.append((int(step), _drawn(metric, value)))
     return points
 
