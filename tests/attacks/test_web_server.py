@@ -374,7 +374,7 @@ RAWS = (
     Raw("two lengths", POST + b"Content-Length: 2\r\nContent-Length: 3\r\n" + END),
     Raw("a chunk of 2^132 bytes", POST + b"Transfer-Encoding: chunked\r\n" + END + b"1" + 33 * b"0" + b"\r\nx"),
     Raw("a length beyond the limit", POST + b"Content-Length: 999999\r\n" + END + b" " * 70_000, "HTTP/1.1 413 "),
-    Raw("a body after the answer", b"POST /" + V + b"Content-Length: 9999999\r\n" + END + bytes(2**22), "HTTP/1.1 405 |$"),
+    Raw("a body too late", b"POST /" + V + b"Content-Length: 9999999\r\n" + END + bytes(2**22), "HTTP/1.1 405 |$"),
     Raw("a long token", STATE + b"Authorization: Bearer " + b"x" * 10_000 + b"\r\n" + END, "HTTP/1.1 401 "),
     Raw("a token that is no text", STATE + b"Authorization: Bearer \xff\xed\xa0\x80\r\n" + END, "HTTP/1.1 401 "),
     Raw("a handshake without a key", b"GET /ws" + V + UPGRADE, "HTTP/1.1 [45]"),

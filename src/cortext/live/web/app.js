@@ -21,6 +21,7 @@ let hello = null;
 let state = null;
 let current = null; // id of the utterance that is forming
 let last = null; // the last that was decided
+let announced = ""; // the one that a screen reader was told last
 
 const sentence = new Sentence(async (id, text) => {
   const kept = await ask("correction", { utterance: id, text });
@@ -125,8 +126,16 @@ function decided(utterance) {
   sentence.decided(utterance);
   showCandidates(utterance.nbest, (text) => sentence.edit(last, text));
   if (utterance.error) complain(utterance.error);
-  say(utterance.text ? `Decoded: ${utterance.text}` : "No words");
+  announce(utterance);
   judge();
+}
+
+// Each sentence once: the server sends the last one again when the connection comes back.
+function announce(utterance) {
+  const received = JSON.stringify(utterance);
+  if (received === announced) return;
+  announced = received;
+  say(utterance.text ? `Decoded: ${utterance.text}` : "No words");
 }
 
 // Whose sentence it is, and the day's layer where that is another one's.

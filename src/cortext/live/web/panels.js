@@ -32,7 +32,9 @@ function candidate(choose) {
   const button = element("button");
   button.type = "button";
   button.addEventListener("click", () => choose(button.parentElement.dataset.text));
-  return element("li", button, bar("score"), element("output"));
+  const number = element("span"); // no <output>: a screen reader would read every score as it changes
+  number.className = "number";
+  return element("li", button, bar("score"), number);
 }
 
 // What differs from the best stands out: the rest of a candidate is the same sentence again.
