@@ -17,10 +17,10 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder
 from cortext.errors import LiveError, nearest
 from cortext.live.llm import Notes
-from cortext.live.lm_protocol import LOST, Answer
+from cortext.live.lm_protocol import Answer
 from cortext.live.lm_utterance import LiveUtterance
 from cortext.live.log import event, internal_error
-from cortext.live.redis_link import Entry, Stopped, format_id
+from cortext.live.redis_link import Entry, Stopped, StreamId, format_id
 from cortext.text.phonemes import get_inventory
 
 INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
@@ -52,10 +52,13 @@ class JsonProtocol:
         self._notes = Notes(decoder)
         self.inputs: tuple[str, ...] = (input_stream,)
         self.outputs: tuple[str, ...] = (output_stream,)
-        self.anew, self._output = ("", ""), output_stream
+        self.speech, self.anew, self._output = input_stream, "", output_stream
+        self.answers: Mapping[str, str] = {input_stream: output_stream}
+        self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
         self._utterances: dict[str, LiveUtterance] = {}
         self._heard_at: dict[str, float] = {}
+        self._began: dict[str, StreamId] = {}
         self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
             "begin": self._begin,
             "frames": self._frames,
@@ -77,7 +80,8 @@ class JsonProtocol:
         try:
             message = _message(entry)
             name = message["utterance"]
-            self._heard_at[name] = time.monotonic()
+            if name in self._utterances:
+                self._heard_at[name] = time.monotonic()
             return self._actions[message["type"]](name, message, entry)
         except Stopped:
             raise
@@ -88,16 +92,31 @@ class JsonProtocol:
         """Whether an utterance is under way."""
         return bool(self._utterances)
 
-    def streams_lost(self) -> list[Answer]:
-        """Redis was emptied: the results of what is under way will say so."""
+    def first(self) -> tuple[str, StreamId] | None:
+        """Stream and id of the oldest `begin` of an utterance under way that has not fallen silent."""
+        long_ago = time.monotonic() - SILENT_S
+        began = [self._began[name] for name in self._utterances if self._heard_at[name] > long_ago]
+        return (self.speech, min(began)) if began else None
+
+    def is_answer(self, entry: Entry) -> bool:
+        """All are but `ready` and errors that name no request."""
+        try:
+            message = json.loads(entry.fields[b"message"])
+            return bool(message["type"] != "ready" and message.get("request", "") is not None)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return False  # somebody else's
+
+    def lost(self, what: str, entry: Entry | None = None) -> list[Answer]:
+        """Something was lost: the results of what is under way will say so."""
         for utterance in self._utterances.values():
-            utterance.problem(LOST)
-        return [self._error(name, LOST) for name in self._utterances]
+            utterance.problem(what)
+        return [self._error(name, what, entry) for name in self._utterances or (None,)]
 
     def stop(self) -> list[Answer]:
         """What is under way has no result."""
         names = list(self._utterances)
-        self._utterances.clear()
+        for name in names:
+            self._forget(name)
         return [self._error(name, "the server stopped in mid-utterance") for name in names]
 
     def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -112,6 +131,7 @@ class JsonProtocol:
         if not isinstance(context, str):
             raise LiveError("context is no text")
         self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords, context)
+        self._began[name], self._heard_at[name] = entry.id, time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -123,7 +143,8 @@ class JsonProtocol:
         return [answer, self._error(name, problem, entry)] if problem else [answer]
 
     def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
-        utterance = self._under_way(name)
+        utterance, missing = self._under_way(name), self.missing()
+        answers = self.lost(missing, entry) if missing else []
         self._forget(name)
         start = time.perf_counter()
         if not utterance.n_frames:
@@ -145,6 +166,7 @@ class JsonProtocol:
             degraded=nbest.degraded,
         )
         return [
+            *answers,
             self._say(
                 "final",
                 name,
@@ -154,7 +176,7 @@ class JsonProtocol:
                 finish_ms=finish_ms,
                 error="; ".join(utterance.problems) or None,
                 degraded=nbest.degraded,
-            )
+            ),
         ]
 
     def _drop(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -179,8 +201,7 @@ class JsonProtocol:
         self._forget(oldest)
 
     def _forget(self, name: str) -> None:
-        del self._utterances[name]
-        self._heard_at.pop(name, None)
+        del self._utterances[name], self._began[name], self._heard_at[name]
 
     def _say(self, kind: str, utterance: str | None, **facts: Any) -> Answer:
         message = {"type": kind, "utterance": utterance} | facts

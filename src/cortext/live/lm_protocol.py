@@ -19,7 +19,7 @@ from cortext.live.llm import Notes
 from cortext.live.lm_params import PublishedParams
 from cortext.live.lm_utterance import LiveUtterance
 from cortext.live.log import event, internal_error
-from cortext.live.redis_link import Entry, Stopped, format_id
+from cortext.live.redis_link import Entry, Stopped, StreamId, format_id
 
 CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of what was said before, which a large model reads before each candidate."""
@@ -47,8 +47,14 @@ class Protocol(Interface):
 
     outputs: tuple[str, ...]
     """The streams of answers."""
-    anew: tuple[str, str]
-    """A stream whose entries begin everything anew, and that of the answers to them; empty where there is none."""
+    speech: str
+    """The input stream of what is said."""
+    answers: Mapping[str, str]
+    """The stream of the answers to each input stream."""
+    anew: str
+    """The input stream whose entries begin everything anew; empty where there is none."""
+    missing: Callable[[], str]
+    """Set by the server, asked when an utterance ends: what of its entries was deleted before it was read."""
 
     changes: dict[str, str]
     """Parameters that clients have changed."""
@@ -65,8 +71,14 @@ class Protocol(Interface):
     def in_utterance(self) -> bool:
         """Whether there are frames that no result has been given for."""
 
-    def streams_lost(self) -> list[Answer]:
-        """Redis was emptied during what is under way."""
+    def first(self) -> tuple[str, StreamId] | None:
+        """Stream and id of the entry that began the oldest utterance under way."""
+
+    def is_answer(self, entry: Entry) -> bool:
+        """Whether an entry of an output was written because of one entry of an input."""
+
+    def lost(self, what: str) -> list[Answer]:
+        """Something was lost of what is under way: name it now, and in the results."""
 
     def stop(self) -> list[Answer]:
         """Name what will have no result, because the server ends."""
@@ -116,10 +128,18 @@ class PublishedProtocol:
         self.outputs: tuple[str, ...] = tuple(
             name for name in streams.all() if name not in (*self.inputs, streams.args)
         )
-        self.anew = streams.reset, streams.reset_done
+        self.speech, self.anew = streams.input, streams.reset
+        self.answers: Mapping[str, str] = {
+            streams.reset: streams.reset_done,
+            streams.update: streams.update_done,
+            streams.input: streams.partial,
+            streams.finalize: streams.finalize_done,
+        }
+        self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
         self._utterance: LiveUtterance | None = None
         self._owner, self._heard_at = b"", 0.0
+        self._first: StreamId = (0, 0)
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
             streams.reset: self._reset,
             streams.update: self._update,
@@ -159,12 +179,19 @@ class PublishedProtocol:
         """Whether entries with frames have come that no result has been given for."""
         return self._utterance is not None and self._utterance.n_entries > 0
 
-    def streams_lost(self) -> list[Answer]:
-        """Redis was emptied in mid-utterance: the result will say so."""
-        if self._utterance is None:
-            return []
-        self._utterance.problem(LOST)
-        return [self._error(None, LOST)]
+    def first(self) -> tuple[str, StreamId] | None:
+        """Stream and id of the first entry with frames of the utterance under way."""
+        return (self.streams.input, self._first) if self.in_utterance() else None
+
+    def is_answer(self, entry: Entry) -> bool:
+        """All are but errors that name no entry."""
+        return entry.stream != self.streams.errors or b"stream" in entry.fields
+
+    def lost(self, what: str) -> list[Answer]:
+        """Something was lost: say so now, and in the result of the utterance under way."""
+        if self._utterance is not None:
+            self._utterance.problem(what)
+        return [self._error(None, what)]
 
     def stop(self) -> list[Answer]:
         """The utterance under way has no result, unless another server goes on with it."""
@@ -180,15 +207,19 @@ class PublishedProtocol:
 
     def _input(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         utterance = self._utterance or self._begin(get)
+        if not utterance.n_entries:
+            self._first = entry.id
         problem = utterance.take(entry.fields.get(b"logits"))
         answers = [Answer(self.streams.partial, {"lm_response_partial": utterance.partial.text})]
         event("partial", "debug", {"text": utterance.partial.text}, n_frames=utterance.n_frames)
         return [*answers, self._error(entry, problem)] if problem else answers
 
     def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        context = self._what_was_said(get)
+        context, missing = self._what_was_said(get), self.missing()
         utterance, self._utterance = self._utterance or self._begin(get), None
         start = time.perf_counter()
+        if missing:
+            utterance.problem(missing)
         if not utterance.n_frames:
             utterance.problem("nothing to decode was sent")
         nbest = utterance.finish(context)
@@ -211,7 +242,8 @@ class PublishedProtocol:
             problems=utterance.problems,
             degraded=degraded,
         )
-        return [Answer(self.streams.final, result), Answer(self.streams.finalize_done, {"done": 1})]
+        answers = [Answer(self.streams.final, result), Answer(self.streams.finalize_done, {"done": 1})]
+        return [self._error(entry, missing), *answers] if missing else answers
 
     def _result(self, nbest: NBest) -> dict[str, str | int | float]:
         hypotheses: Sequence[Hypothesis] = nbest
@@ -251,9 +283,8 @@ class PublishedProtocol:
     def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
         """The answers that a client waits for when an error that nobody thought of came instead of a result."""
         what = internal_error(error)
-        done = {self.streams.reset: self.streams.reset_done, self.streams.update: self.streams.update_done}
-        if entry.stream in done:
-            answers = [Answer(done[entry.stream], {"done": 1})]
+        if entry.stream in (self.streams.reset, self.streams.update):
+            answers = [Answer(self.answers[entry.stream], {"done": 1})]
         elif entry.stream == self.streams.input:
             if self._utterance:
                 self._utterance.problem(what)

@@ -10,8 +10,7 @@ import re
 import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -20,15 +19,20 @@ from urllib.parse import quote, urlsplit
 from cortext.errors import LiveError
 from cortext.extras import need
 from cortext.live.log import event
+from cortext.live.redis_kept import Kept
 
 T = TypeVar("T")
 StreamId = tuple[int, int]
 """Id of a stream's entry: milliseconds of Redis's clock, and a number within the millisecond."""
+LAST = 2**64 - 1
+"""Largest value of either."""
 
 SLOW_S = 1.0
 """A command that takes longer is mentioned in the log."""
 LONGEST_WAIT_S = 1.0
 """Between two attempts to reach a Redis that does not answer."""
+_PAGE = 500
+"""Most entries that are asked for at once."""
 _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
 """How replies begin that refuse to write for now: memory or disk are full, or copies are missing."""
 
@@ -78,7 +82,9 @@ class RedisLink:
         self._errors = redis.exceptions
         self.newest: dict[str, StreamId] = {}
         """Ids of the newest entries that were added here."""
-        self._kept = _Kept(*keep)
+        self._kept, self._made_room = Kept(*keep), False
+        self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
+        """Gives entries that were read and are not retired. Where Redis has no memory left they are deleted, too."""
         self._patience_s = patience_s
         self._down_since: float | None = None
         is_socket = url.startswith("unix:")
@@ -133,21 +139,34 @@ class RedisLink:
         found = self.call(lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000)
         return _in_order(found, list(after), count)
 
-    def read_and_see(
-        self, keys: Sequence[str], after: Mapping[str, StreamId], block_ms: int, count: int = 16
+    def read_and_save(
+        self,
+        keys: Sequence[str],
+        after: Mapping[str, StreamId],
+        block_ms: int,
+        save: tuple[str, Mapping[str, str]],
+        count: int = 16,
     ) -> tuple[bool, list[Entry]]:
-        """Whether keys exist at the end of a `read`, and what was read: a key that is gone went before that."""
+        """Write known fields of a hash, then `read`; whether the keys were there all the time, and what was read.
+
+        One round trip. A field that was not there before tells that the hash was deleted.
+        """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
 
-        def both(redis: Any) -> tuple[Any, int]:
+        def all_three(redis: Any) -> tuple[int, Any, int]:
             pipeline = redis.pipeline(transaction=False)
+            if save[1]:
+                pipeline.hset(save[0], mapping=save[1])
             pipeline.xread(asked, count=count, block=block_ms)
             pipeline.exists(*keys)
-            found, n_keys = pipeline.execute()
-            return found, n_keys
+            replies = pipeline.execute(raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            return replies[0] if save[1] else 0, replies[-2], replies[-1]
 
-        found, n_keys = self.call(both, block_ms / 1000)
-        return n_keys == len(keys), _in_order(found, list(after), count)
+        n_new, found, n_keys = self.call(all_three, block_ms / 1000)
+        return n_new == 0 and n_keys == len(keys), _in_order(found, list(after), count)
 
     def add(self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0)) -> StreamId:
         """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.
@@ -178,9 +197,19 @@ class RedisLink:
         self._delete(stream, self._kept.add(stream, entry_id, n_bytes, is_input=False))
         return entry_id
 
-    def retire(self, entry: Entry) -> None:
-        """Say that an entry is done with: it stays for others to read until the stream holds too much."""
-        self._delete(entry.stream, self._kept.add(entry.stream, entry.id, entry.n_bytes, is_input=True))
+    def retire(self, stream: str, entries: Iterable[tuple[StreamId, int]]) -> None:
+        """Say that entries, by id and size, are done with: they stay for others until the stream holds too much."""
+        surplus: list[StreamId] = []
+        for entry_id, n_bytes in entries:
+            surplus += self._kept.add(stream, entry_id, n_bytes, is_input=True)
+            if len(surplus) >= _PAGE:
+                self._delete(stream, surplus)
+                surplus = []
+        self._delete(stream, surplus)
+
+    def retire_up_to(self, stream: str, last: StreamId) -> None:
+        """`retire` what a stream holds up to an id, which those before have left."""
+        self.retire(stream, ((entry.id, entry.n_bytes) for entry in self.entries(stream, (0, 0), last)))
 
     def now(self) -> StreamId:
         """The time of Redis's clock, as an id that all later entries come after."""
@@ -192,10 +221,55 @@ class RedisLink:
         found = self.call(lambda redis: redis.xrevrange(stream, count=1))
         return parse_id(found[0][0]) if found else None
 
-    def count_after(self, stream: str, entry_id: StreamId) -> int:
-        """How many entries of a stream come after an id."""
-        first = format_id((entry_id[0], entry_id[1] + 1))
-        return len(self.call(lambda redis: redis.xrange(stream, first)))
+    def count(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> int:
+        """How many entries of a stream come after an id, up to another one."""
+        return sum(1 for _ in self.entries(stream, after, last))
+
+    def entries(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> Iterator[Entry]:
+        """The entries of a stream after an id, up to another one."""
+        while after < last:
+            found = self.call(partial(self._page, stream, format_id(_next(after)), format_id(last)))
+            yield from (Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found)
+            if len(found) < _PAGE:
+                return
+            after = parse_id(found[-1][0])
+
+    @staticmethod
+    def _page(stream: str, first: str, last: str, redis: Any) -> Any:
+        return redis.xrange(stream, first, last, _PAGE)
+
+    def stream_info(self, stream: str) -> dict[str, Any]:
+        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever; how many were ever `added`
+        and the latest id that XDEL deleted (`max_deleted`), both None before Redis 7."""
+
+        def ask(redis: Any) -> Any:
+            try:
+                return redis.xinfo_stream(stream)
+            except self._errors.ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                return {"last-generated-id": b"0-0", "first-entry": None, "entries-added": 0}
+
+        return read_info(self.call(ask))
+
+    def read_hash(self, key: str, most_bytes: int) -> dict[bytes, bytes] | None:
+        """All fields of a hash; None where the key holds anything else, or more than so much memory."""
+
+        def ask(redis: Any) -> dict[bytes, bytes] | None:
+            try:
+                if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
+                    return None
+            except self._errors.NoPermissionError:  # older advice on the permissions of the Redis user
+                pass
+            try:
+                found: dict[bytes, bytes] = redis.hgetall(key)
+            except self._errors.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                return None
+            return found
+
+        return self.call(ask)
 
     def trim(self, streams: Iterable[str]) -> None:
         """Shorten streams that others have filled."""
@@ -281,8 +355,10 @@ class RedisLink:
             error, errors.OutOfMemoryError | errors.ReadOnlyError | errors.MasterDownError
         ) or what.startswith(_REFUSING):
             if self._down("redis_refuses_to_write", start, reason=what):
-                for stream, ids in self._kept.all_inputs():
-                    self._delete(stream, ids)
+                self._delete_all(self._kept.all_inputs())
+            elif self.in_use is not None and isinstance(error, errors.OutOfMemoryError) and not self._made_room:
+                self._made_room = True
+                self._delete_all(self.in_use())
         else:  # the arguments that a reply may quote are nobody's business
             what = what.partition(", with args")[0]
             taken = what.startswith("WRONGTYPE")
@@ -301,9 +377,13 @@ class RedisLink:
         now = time.monotonic()
         if self._down_since is not None:
             event("redis_answers_again", "warning", redis=self.where, after_s=round(now - self._down_since, 3))
-            self._down_since = None
+            self._down_since, self._made_room = None, False
         elif now - start > SLOW_S + expected_s:
             event("redis_slow", "warning", redis=self.where, took_s=round(now - start, 3))
+
+    def _delete_all(self, found: Iterable[tuple[str, list[StreamId]]]) -> None:
+        for stream, ids in found:
+            self._delete(stream, ids)
 
     def _delete(self, stream: str, ids: Sequence[StreamId]) -> None:
         if not ids:
@@ -315,47 +395,13 @@ class RedisLink:
             event("trimming_failed", "warning", redis=self.where, reason=type(error).__name__)
 
 
-class _Kept:
-    """What streams hold of entries that are done with, oldest first."""
-
-    def __init__(self, most_entries: int, most_bytes: int) -> None:
-        self.most_entries, self._most_bytes = most_entries, most_bytes
-        self._inputs: set[str] = set()
-        self._entries: dict[str, deque[tuple[StreamId, int]]] = {}
-        self._n_bytes: dict[str, int] = {}
-
-    def add(self, stream: str, entry_id: StreamId, n_bytes: int, is_input: bool) -> list[StreamId]:
-        """Take note of an entry; returns the surplus, a tenth or more at once."""
-        if is_input:
-            self._inputs.add(stream)
-        kept = self._entries.setdefault(stream, deque())
-        kept.append((entry_id, n_bytes))
-        self._n_bytes[stream] = self._n_bytes.get(stream, 0) + n_bytes
-        if len(kept) <= self.most_entries and self._n_bytes[stream] <= self._most_bytes:
-            return []
-        surplus = []
-        while len(kept) > 1 and (len(kept) > 0.9 * self.most_entries or self._n_bytes[stream] > 0.9 * self._most_bytes):
-            oldest, size = kept.popleft()
-            self._n_bytes[stream] -= size
-            surplus.append(oldest)
-        return surplus
-
-    def all_inputs(self) -> list[tuple[str, list[StreamId]]]:
-        """All entries of input streams, which are forgotten here."""
-        found = [(stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs]
-        for stream in self._inputs:
-            self._entries[stream].clear()
-            self._n_bytes[stream] = 0
-        return found
-
-
 def _in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
     """What XREAD found, in the order of adding, up to where a stream may hold more than was read."""
 
     def order(entry: Entry) -> tuple[int, int, int]:
         return entry.id[0], streams.index(entry.stream), entry.id[1]
 
-    entries, last = [], (2**64, 0, 0)
+    entries, last = [], (LAST + 1, 0, 0)
     for stream, items in found or []:
         own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
         if len(own) >= count:
@@ -393,6 +439,28 @@ def parse_id(text: bytes | str) -> StreamId:
 def format_id(entry_id: StreamId) -> str:
     """The id as Redis writes it."""
     return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def before(entry_id: StreamId) -> StreamId:
+    """The id just before another one; before the first one that one itself."""
+    if entry_id[1]:
+        return entry_id[0], entry_id[1] - 1
+    return (entry_id[0] - 1, LAST) if entry_id[0] else entry_id
+
+
+def _next(entry_id: StreamId) -> StreamId:
+    return (entry_id[0], entry_id[1] + 1) if entry_id[1] < LAST else (entry_id[0] + 1, 0)
+
+
+def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """What `RedisLink.stream_info` gives, from the reply of XINFO STREAM of any version of Redis."""
+    first, max_deleted = reply["first-entry"], reply.get("max-deleted-entry-id")
+    return {
+        "first": parse_id(first[0]) if first else None,
+        "last": parse_id(reply["last-generated-id"]),
+        "added": reply.get("entries-added"),
+        "max_deleted": parse_id(max_deleted) if max_deleted else None,
+    }
 
 
 def _bad_url() -> LiveError:

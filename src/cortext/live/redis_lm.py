@@ -12,9 +12,10 @@ from cortext.decoding.session import Decoder
 from cortext.errors import ConfigError, LiveError, nearest
 from cortext.live.lm_json import INPUT, OUTPUT, JsonProtocol
 from cortext.live.lm_params import PublishedParams, changed_params
-from cortext.live.lm_protocol import Answer, Protocol, PublishedProtocol, PublishedStreams
+from cortext.live.lm_position import UNREADABLE, Position
+from cortext.live.lm_protocol import LOST, Answer, Protocol, PublishedProtocol, PublishedStreams
 from cortext.live.log import event
-from cortext.live.redis_link import RedisLink, Stopped, StreamId, format_id, parse_id
+from cortext.live.redis_link import LAST, Entry, RedisLink, Stopped, StreamId, before, format_id
 
 BLOCK_MS = 100
 """How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
@@ -72,7 +73,7 @@ class LMServer:
 
     url:       as `RedisLink` takes it
     stop:      set it to end `run`
-    keep:      most entries and most bytes that stay in a stream
+    keep:      most entries and most bytes that stay in a stream, of those that no utterance in progress needs
     take_over: end a server that serves the same streams, instead of refusing to start beside it
     Raises LiveError for a URL that is none.
     """
@@ -89,13 +90,16 @@ class LMServer:
         self.stop = stop or threading.Event()
         self._protocol, self._take_over = protocol, take_over
         name = f"cortext-lm-server:{protocol.inputs[0]}"
-        self._position_key = f"cortext_lm_position:{protocol.inputs[0]}"
         self._link = RedisLink(url, name, self.stop, timeout_s, keep)
-        self._after: dict[str, StreamId] = {}
+        self._position = Position(
+            self._link, f"cortext_lm_position:{protocol.inputs[0]}", protocol.inputs, protocol.outputs, protocol.speech
+        )
+        self._link.in_use = self._position.in_use
+        protocol.missing = self._position.tell
         self._n_connections = 0
         self._first_answer: tuple[str, StreamId] | None = None
-        self._skip: dict[str, int] = {}
         self._changes: dict[str, str] = {}
+        self._in_entry = False
 
     def run(self) -> None:
         """Serve until told to stop. Raises LiveError where Redis refuses, or another server has these streams."""
@@ -105,9 +109,12 @@ class LMServer:
                 while not self.stop.is_set():
                     self._serve()
             self._answer_to((0, 0), self._protocol.stop())
+            if self._in_entry:  # it is asked for again of the server after this one
+                return
             self._mark()
+            self._position.save()
             if not self._protocol.in_utterance():
-                self._link.call(lambda redis: redis.hset(self._position_key, "changes", "{}"))
+                self._link.call(lambda redis: redis.hset(self._position.key, "changes", "{}"))
         except Stopped:  # Redis is away; the log has what it could not be told
             pass
         except LiveError:
@@ -123,7 +130,10 @@ class LMServer:
         for stream in self._protocol.outputs:
             self._link.newest[stream] = self._link.newest_id(stream) or (0, 0)
         self._resume()
-        self._link.trim((*self._protocol.inputs, *self._protocol.outputs))
+        self._name_gaps()
+        self._link.trim(self._protocol.outputs)
+        for stream, place in self._position.places.items():
+            self._link.retire_up_to(stream, place.marked)
         self._announce()
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
@@ -133,88 +143,114 @@ class LMServer:
         What came after the last utterance that ended is done again, without the answers that are there already. An
         entry that begins everything anew, and that nobody has answered, makes what came before it void.
         """
-        found = self._link.call(lambda redis: redis.hgetall(self._position_key))
-        found.pop(b"announced", None)
-        self._protocol.restore(json.loads(found.pop(b"changes", b"{}")))
-        position = {stream.decode(): parse_id(entry_id) for stream, entry_id in found.items()}
-        if not position.keys() >= {*self._protocol.inputs, *self._protocol.outputs}:
-            position = {}
-        asked, answered = self._protocol.anew
-        anew = self._link.newest_id(asked) if asked else None
-        if anew and not position and (self._link.newest_id(answered) or (0, 0)) > anew:
-            anew = None  # by a server of another kind
-        if anew and anew > position.get(asked, (0, 0)):
-            void = (anew[0] - 1, 2**64 - 1)
-            self._after = {stream: max(position.get(stream, void), void) for stream in self._protocol.inputs}
-            position = dict.fromkeys(self._protocol.outputs, anew)
-        elif position:
-            self._after = {stream: position[stream] for stream in self._protocol.inputs}
+        link, position, answers = self._link, self._position, self._protocol.answers
+        readable = position.load()
+        self._protocol.restore(position.changes)
+        asked = self._protocol.anew
+        anew = link.newest_id(asked) if asked else None
+        if not readable:
+            begin = dict.fromkeys(answers, (anew[0] - 1, LAST) if anew else _now(link))
+            # an answer's id is later than its question's: what is later than the newest answer has none
+            answered = {stream: link.newest_id(answers[stream]) or begin[stream] for stream in self._protocol.inputs}
+            position.begin_after(begin if anew else answered, answered)
+            if not anew:
+                position.miss(UNREADABLE)
+        elif anew and anew > position.places[asked].answered and (position.known or not self._has_answer(anew)):
+            begin = dict.fromkeys(answers, (anew[0] - 1, LAST))
+            position.begin_after(begin, begin)
+            position.newest, position.given = dict.fromkeys(self._protocol.outputs, anew), {}
+        elif position.known:
+            position.go_on()
         else:
-            self._after = dict.fromkeys(self._protocol.inputs, self._link.now())
+            begin = dict.fromkeys(answers, _now(link))
+            position.begin_after(begin, begin)
             return
-        self._skip = {stream: self._link.count_after(stream, position[stream]) for stream in self._protocol.outputs}
-        event("resuming", after={stream: format_id(i) for stream, i in self._after.items()}, answered=self._skip)
+        for stream, last in position.newest.items() if readable else ():
+            new = link.entries(stream, last)
+            position.given[stream] = position.given.get(stream, 0) + sum(map(self._protocol.is_answer, new))
+        since = max(place.marked for place in position.places.values())
+        n_answers = {stream: link.count(stream, since) for stream in self._protocol.outputs}
+        event("resuming", after={s: format_id(i) for s, i in position.after.items()}, answered=n_answers)
 
-    def _mark(self) -> None:
-        """Remember, in Redis, up to where everything has been answered; not while answers are there for more."""
-        if self._protocol.in_utterance() or any(self._skip.values()):
-            return
-        position = self._after | {stream: self._link.newest[stream] for stream in self._protocol.outputs}
-        texts = {stream: format_id(entry_id) for stream, entry_id in position.items()}
-        self._link.call(lambda redis: redis.hset(self._position_key, mapping=texts))
+    def _has_answer(self, anew: StreamId) -> bool:
+        """Whether a server of another kind has answered the entry that begins everything anew."""
+        return (self._link.newest_id(self._protocol.answers[self._protocol.anew]) or (0, 0)) > anew
+
+    def _mark(self) -> dict[str, str]:
+        """Note up to where everything has been answered; returns what Redis does not know of it."""
+        position = self._position
+        position.mark(self._protocol.first())
+        if not position.saved:
+            position.save()
+        return position.unsaved()
 
     def _serve(self) -> None:
         """Wait for entries, and answer them."""
-        keys = self._protocol.announcement().stream, self._position_key
-        announced, entries = self._link.read_and_see(keys, self._after, BLOCK_MS)
+        position = self._position
+        keys, fields = (self._protocol.announcement().stream, position.key), self._mark()
+        steady, entries = self._link.read_and_save(keys, position.after, BLOCK_MS, (position.key, fields))
         if self._link.n_connections != self._n_connections:
             self._n_connections = self._link.n_connections
             self._refuse_rivals(take_over=False)
-        if not announced:
+        if steady:
+            position.saved |= fields
+        else:
             self._after_loss()
             self._announce()
-        if not entries and self._skip:  # all that was there has been done again
-            self._skip = {}
-            self._mark()
+        if not entries:  # all that was there has been done again
+            position.given = {}
         for entry in entries:
-            answers = self._protocol.handle(entry, self._text)
-            if self._protocol.changes != self._changes:
-                self._keep_changes()
-            self._answer_to(entry.id, answers)
-            self._after[entry.stream] = entry.id
-            self._mark()
-            self._link.retire(entry)
+            self._answer(entry)
             if self.stop.is_set():
                 break
+        position.retire()
+
+    def _answer(self, entry: Entry) -> None:
+        self._in_entry = True
+        answers = self._protocol.handle(entry, self._text)
+        if self._protocol.changes != self._changes:
+            self._keep_changes()
+        if entry.id > self._position.places[entry.stream].answered:  # else a server before this one has answered it
+            self._answer_to(entry.id, answers)
+        elif self._protocol.in_utterance() and self._first_answer is None:
+            stream = self._protocol.answers[entry.stream]
+            self._first_answer = stream, self._link.newest[stream]
+        self._position.take(entry)
+        self._in_entry = False
+        if entry.stream == self._protocol.anew:
+            self._position.miss_nothing()
+        self._position.mark(self._protocol.first())
 
     def _announce(self) -> None:
         """Say that the server is there."""
         announcement = self._protocol.announcement()
         entry_id = self._link.add(announcement.stream, announcement.fields)
-        self._link.call(lambda redis: redis.hset(self._position_key, "announced", format_id(entry_id)))
+        self._link.call(lambda redis: redis.hset(self._position.key, "announced", format_id(entry_id)))
         self._keep_changes()
+        self._position.saved = {}
         self._mark()
 
     def _keep_changes(self) -> None:
         """Remember what clients changed, for a server after this one, should this one be killed."""
         self._changes = dict(self._protocol.changes)
         text = json.dumps(self._changes)
-        self._link.call(lambda redis: redis.hset(self._position_key, "changes", text))
+        self._link.call(lambda redis: redis.hset(self._position.key, "changes", text))
 
     def _after_loss(self) -> None:
         """The streams are gone: read the new ones from their beginning, and name what may be missing."""
         event("streams_lost", "warning", in_utterance=self._protocol.in_utterance())
-        for stream, entry_id in self._after.items():
+        self._position.given = {}
+        for stream, entry_id in self._position.after.items():
             if (self._link.newest_id(stream) or (0, 0)) < entry_id:
-                self._after[stream] = (0, 0)
+                self._position.begin_anew(stream)
         if self._first_answer and not self._link.has(*self._first_answer):
             self._first_answer = None
-            self._answer_to((0, 0), self._protocol.streams_lost())
+            self._answer_to((0, 0), self._protocol.lost(LOST))
 
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
         for answer in answers:
-            if self._skip.get(answer.stream):  # a server before this one has said it
-                self._skip[answer.stream] -= 1
+            if request > (0, 0) and self._position.given.get(answer.stream):  # a server before this one has said it
+                self._position.given[answer.stream] -= 1
                 continue
             n_connections = self._link.n_connections
             try:
@@ -228,6 +264,12 @@ class LMServer:
                 # added over two connections it may be in a Redis that knows nothing of what came before
                 steady = n_connections == self._link.n_connections
                 self._first_answer = answer.stream, entry_id if steady else (0, 0)
+
+    def _name_gaps(self) -> None:
+        """Name what was deleted of questions while no server was there; speech is looked after by its utterance."""
+        for stream in self._protocol.inputs:
+            if stream not in (self._protocol.speech, self._protocol.anew) and (gap := self._position.gap(stream)):
+                self._answer_to((0, 0), self._protocol.lost(gap))
 
     def _text(self, key: str) -> str:
         """The text under a key, empty where there is none."""
@@ -247,3 +289,8 @@ class LMServer:
                 where=self._link.where,
                 fix="end it, start with --take-over, or use another database",
             )
+
+
+def _now(link: RedisLink) -> StreamId:
+    """The id before all of Redis's present millisecond, which is no entry's."""
+    return before(link.now())

@@ -1,0 +1,317 @@
+"""Attacks on the Redis language-model server: streams that others shorten, positions that are damaged, odd entries.
+
+Each is done to `cortext lm-server` in a process of its own, through a real redis-server and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Command
+from engine_cases import SENTENCES, sentence_entries, write_lm
+from lm_cases import SAID, spoken_logits
+from redis_process import RedisServer, wait_for
+from release_client import ReleaseClient
+
+SENTENCE = "i would like water too"
+LOGITS = np.concatenate([spoken_logits(SAID[number % 3], number) for number in range(3)])
+TEXT = " ".join(SAID[number % 3] for number in range(3))
+HALF = len(LOGITS) // 2
+KEY = "cortext_lm_position:remote_lm_reset"
+JSON_KEY = "cortext_lm_position:cortext_lm_input"
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    return write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES)
+
+
+@dataclass
+class Lab:
+    """A redis-server, and servers on it that can be killed."""
+
+    redis: RedisServer
+    lm: Any
+    server: Command | None = None
+
+    def __post_init__(self) -> None:
+        self.db = self.redis.client()
+        self.client = ReleaseClient(self.db)
+
+    def start(self, *arguments: str) -> None:
+        """Start a server, and wait until it serves."""
+        command = ["lm-server", "--lm", self.lm, "--redis-port", str(self.redis.port), *arguments]
+        self.server = Command(*command)
+        wait_for(lambda: '"serving"' in self.server.stderr or not self.server.running(), "server")
+        assert self.server.running(), self.server.stderr
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self.server is not None
+        self.server.kill()
+
+    def send(self, logits_PV: np.ndarray, **options: Any) -> None:
+        """Frames one by one, without waiting for answers."""
+        for logits_V in logits_PV:
+            self.db.xadd("remote_lm_input", {"logits": logits_V.tobytes()}, **options)
+
+    def speak(self, logits_PV: np.ndarray) -> None:
+        """Frames one by one, each with its answer."""
+        for first in range(len(logits_PV)):
+            self.client.send(logits_PV[first : first + 1])
+
+    def final(self) -> tuple[str, str]:
+        """Text and error of the utterance that is ended now."""
+        final = self.client.finalize()
+        assert self.client.wait("remote_lm_done_finalizing")
+        return final.text, final.fields.get(b"error", b"").decode()
+
+    def errors(self) -> list[str]:
+        return [fields[b"error"].decode() for _, fields in self.db.xrange("remote_lm_errors")]
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory):
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def lab(redis_server, lm):
+    redis_server.set_maxmemory("0")
+    lab = Lab(redis_server, lm)
+    yield lab
+    if lab.server is not None and lab.server.running():
+        said = lab.server.interrupt().said
+        assert "Traceback" not in said, said
+
+
+# A small --keep loses no speech, and says nothing where nothing is lost
+
+
+@pytest.mark.parametrize("keep", ["1", "100"])
+def test_a_server_with_a_small_keep_that_is_killed_in_mid_utterance_loses_nothing(lab, keep):
+    lab.start("--keep", keep)
+    lab.client.reset()
+    lab.speak(LOGITS[:-40])
+    for first in (len(LOGITS) - 40, len(LOGITS) - 20):
+        lab.kill()
+        lab.start("--keep", keep)
+        lab.speak(LOGITS[first : first + 20])
+    assert lab.final() == (TEXT, "")
+    assert lab.errors() == []
+    assert lab.db.xinfo_stream("remote_lm_output_partial")["entries-added"] == len(LOGITS)
+    lab.client.reset()
+    lab.speak(LOGITS[:1])
+    wait_for(lambda: lab.db.xlen("remote_lm_input") <= int(keep) + 1, "deleted entries, once nobody needs them")
+
+
+def test_what_waits_while_the_server_is_down_is_not_shortened(lab):
+    lab.start("--keep", "100")
+    lab.client.decode(LOGITS[:5])
+    lab.kill()
+    lab.db.xadd("remote_lm_reset", {"done": 0})
+    lab.send(LOGITS)
+    lab.start("--keep", "100")
+    assert lab.final() == (TEXT, "")
+    assert lab.errors() == []
+
+
+def test_a_client_that_shortens_its_own_streams_is_told_of_no_gap(lab):
+    lab.start("--keep", "100")
+    for _ in range(3):
+        lab.db.xadd("remote_lm_reset", {"done": 0}, maxlen=1, approximate=False)
+        for logits_V in LOGITS:
+            lab.db.xadd("remote_lm_input", {"logits": logits_V.tobytes()}, maxlen=1, approximate=False)
+            lab.client.wait("remote_lm_output_partial")
+        assert lab.final() == (TEXT, "")
+        lab.db.delete("remote_lm_input")  # between utterances it belongs to nobody
+        lab.db.xtrim("remote_lm_finalize", 0)
+    assert lab.errors() == []
+
+
+def test_every_utterance_of_many_with_kills_between_is_whole(lab):
+    rng = random.Random(0)
+    lab.start("--keep", "100")
+    for number in range(6):
+        lab.client.reset()
+        at = rng.randrange(1, len(LOGITS))
+        lab.speak(LOGITS[:at])
+        if number % 2:
+            lab.kill()
+            lab.send(LOGITS[at:])
+            lab.start("--keep", "100")
+            for _ in LOGITS[at:]:
+                lab.client.wait("remote_lm_output_partial")
+        else:
+            lab.speak(LOGITS[at:])
+        assert lab.final() == (TEXT, "")
+    assert lab.errors() == []
+
+
+# What others delete is named
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Entries that somebody deletes in mid-utterance.
+
+    delete: does it, when half of the frames have been answered and the others wait for the server
+    alive:  whether the server is there again, or only stopped for the moment
+    says:   what the error of the result holds; empty: the text is whole
+    """
+
+    name: str
+    delete: Callable[[Lab], Any]
+    says: str = "deleted"
+    alive: bool = False
+
+
+def waiting(lab: Lab) -> list[bytes]:
+    """Ids of the frames that no server has read."""
+    return [entry_id for entry_id, _ in lab.db.xrange("remote_lm_input")[HALF:]]
+
+
+GAPS = [
+    Gap("nothing", lambda lab: None, ""),
+    Gap("all but the last 5 frames", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False)),
+    Gap("one that was read", lambda lab: lab.db.xdel("remote_lm_input", lab.db.xrange("remote_lm_input")[3][0])),
+    Gap("one of the middle", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry of remote_lm_input"),
+    Gap("all frames", lambda lab: lab.db.xtrim("remote_lm_input", 0)),
+    Gap("the stream", lambda lab: lab.db.delete("remote_lm_input")),
+    Gap("the newest frame", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[-1])),
+    Gap("all answers", lambda lab: lab.db.xtrim("remote_lm_output_partial", 0), ""),
+    Gap(
+        "all streams of answers", lambda lab: lab.db.delete("remote_lm_output_partial", "remote_lm_done_resetting"), ""
+    ),
+    Gap("what was read, live", lambda lab: lab.db.xtrim("remote_lm_input", len(LOGITS) - HALF), "", alive=True),
+    Gap("one of the middle, live", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry", alive=True),
+    Gap("all but the last 5, live", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False), alive=True),
+    Gap("the stream, live", lambda lab: lab.db.delete("remote_lm_input"), alive=True),
+]
+
+
+@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.name)
+def test_what_others_delete_in_mid_utterance_is_named_in_the_result(lab, gap):
+    lab.start("--keep", "100")
+    lab.client.reset()
+    lab.speak(LOGITS[:HALF])
+    time.sleep(0.05)  # the server notes its position when it reads on
+    if gap.alive:
+        os.kill(lab.server.process.pid, signal.SIGSTOP)
+    else:
+        lab.kill()
+    lab.send(LOGITS[HALF:])
+    gap.delete(lab)
+    if gap.alive:
+        os.kill(lab.server.process.pid, signal.SIGCONT)
+    else:
+        lab.start("--keep", "100")
+        lab.kill()  # what is missing is known to the next one, too
+        lab.start("--keep", "100")
+    text, error = lab.final()
+    if not gap.says:
+        assert (text, error) == (TEXT, "")
+        return
+    assert gap.says in error
+    assert any(gap.says in one for one in lab.errors())
+    lab.client.decode(LOGITS[:5])
+    assert lab.client.decode(LOGITS).fields.get(b"error") is None  # and it is said once
+
+
+def test_streams_shortened_before_the_first_server_came_are_named(lab):
+    lab.db.xadd("remote_lm_reset", {"done": 0})
+    lab.send(LOGITS, maxlen=20, approximate=False)
+    lab.start("--keep", "100")
+    assert "deleted" in lab.final()[1]
+
+
+def test_where_redis_has_no_memory_left_answers_come_and_a_later_restart_names_what_it_lacks(lab):
+    lab.start("--keep", "100")
+    lab.client.reset()
+    lab.speak(LOGITS[:HALF])
+    pipeline = lab.db.pipeline(transaction=True)
+    pipeline.xadd("remote_lm_input", {"logits": LOGITS[HALF].tobytes()})
+    pipeline.config_set("maxmemory", "1")
+    pipeline.execute()
+    wait_for(lambda: lab.db.xlen("remote_lm_input") <= 1, "room")
+    lab.redis.set_maxmemory("0")
+    lab.client.wait("remote_lm_output_partial")
+    lab.kill()
+    lab.start("--keep", "100")
+    lab.speak(LOGITS[HALF + 1 :])
+    assert "were deleted" in lab.final()[1]
+
+
+# A position that cannot be read
+
+DAMAGE: dict[str, Callable[[Any, str], Any]] = {
+    "wrong type": lambda db, key: (db.delete(key), db.set(key, "x")),
+    "list": lambda db, key: (db.delete(key), db.rpush(key, "x")),
+    "not UTF-8": lambda db, key: db.hset(key, "remote_lm_input", b"\xff\xfe"),
+    "name not UTF-8": lambda db, key: db.hset(key, b"\xff\xfe", "1-1"),
+    "no id": lambda db, key: db.hset(key, "remote_lm_input", "five"),
+    "5,000 digits": lambda db, key: db.hset(key, "remote_lm_input", "9" * 5000 + "-0"),
+    "an id beyond Redis's": lambda db, key: db.hset(key, "remote_lm_input", f"{2**64}-0"),
+    "negative": lambda db, key: db.hset(key, "remote_lm_input", "-1-0"),
+    "broken JSON": lambda db, key: db.hset(key, "changes", "{"),
+    "deep JSON": lambda db, key: db.hset(key, "changes", "[" * 100_000),
+    "JSON of another kind": lambda db, key: db.hset(key, "changes", "[1]"),
+    "JSON with a number": lambda db, key: db.hset(key, "changes", '{"beam": 5}'),
+    "5,000 digits in JSON": lambda db, key: db.hset(key, "changes", '{"beam": ' + "9" * 5000 + "}"),
+    "huge": lambda db, key: db.hset(key, "announced", "x" * 50_000_000),
+    "many fields": lambda db, key: db.hset(key, mapping={f"f{n}": "x" for n in range(50_000)}),
+    "counts that are none": lambda db, key: db.hset(key, "read:remote_lm_input", "x"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_goes_on(lab, name):
+    lab.start()
+    lab.client.reset()
+    lab.speak(LOGITS[:HALF])
+    time.sleep(0.05)
+    lab.kill()
+    DAMAGE[name](lab.db, KEY)
+    damaged = lab.db.dump(KEY)
+    lab.start()
+    assert lab.db.dump(f"{KEY}:unreadable")[:-10] == damaged[:-10]
+    assert lab.db.type(KEY) == b"hash"
+    assert "key_set_aside" in lab.server.stderr
+    lab.speak(LOGITS[HALF:])
+    assert lab.final() == (TEXT, "")  # the newest reset tells where the utterance began
+    assert lab.client.decode(LOGITS).text == TEXT
+    ended = lab.server.interrupt()
+    ended.check_harmless()
+    assert ended.status == 0
+
+
+def test_without_a_reset_to_begin_at_an_unreadable_position_is_named_in_the_result(lab):
+    lab.start()
+    lab.speak(LOGITS[:HALF])
+    lab.kill()
+    lab.db.set(KEY, "x")
+    lab.start()
+    lab.speak(LOGITS[HALF:])
+    assert "could not be read" in lab.final()[1]
+    lab.speak(LOGITS)
+    assert lab.final() == (TEXT, "")
+
+
+def test_a_json_server_starts_with_an_unreadable_position_too(lab):
+    lab.start("--profile", "json")
+    lab.kill()
+    lab.db.set(JSON_KEY, "x")
+    lab.start("--profile", "json")
+    assert lab.db.get(f"{JSON_KEY}:unreadable") == b"x"
+    assert json.loads(lab.db.xrevrange("cortext_lm_output", count=1)[0][1][b"message"])["type"] == "ready"
