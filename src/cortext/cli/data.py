@@ -19,6 +19,9 @@ from cortext.cli.console import (
     progress_bar,
 )
 
+MOST_BINS = typer.Option(60_000, "--max-bins", min=1, help="Longest trial that is read from session files, in bins.")
+MOST_FEATURES = typer.Option(16_384, "--max-features", min=1, help="Most features of a trial in session files.")
+
 
 def add_verbs(app: typer.Typer) -> None:
     """Add this file's verbs to the command line."""
@@ -92,16 +95,19 @@ def fetch(
 
 def inspect(
     data: Annotated[Path, typer.Argument(help="Directory of session files, or a packed one.")],
+    max_bins: int = MOST_BINS,
+    max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
     """Show sessions, splits, trials, minutes and labels of a data set, and every problem found in it.
 
     Example: cortext inspect runs/sim
     """
+    from cortext.data import Limits
     from cortext.data.inspect import inspect as examine
 
     with progress_bar("reading") as progress:
-        report = examine(data, progress=progress)
+        report = examine(data, progress=progress, limits=Limits(max_bins, max_features))
     if as_json:
         print_json(dataclasses.asdict(report))
         return
@@ -115,16 +121,20 @@ def pack(
         str, typer.Option(help="f16, memory maps, or tfrecord, which TensorFlow's readers take.")
     ] = "f16",
     skip_bad: bool = SKIP_BAD,
+    max_bins: int = MOST_BINS,
+    max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
     """Pack session files into one float16 memory map per split, which training reads many times faster.
 
     Example: cortext pack runs/sim --out runs/packed
     """
+    from cortext.data import Limits
     from cortext.data.packed import pack as pack_data
 
+    limits = Limits(max_bins, max_features)
     with progress_bar("packing") as progress:
-        packed = pack_data(data, out, format=format, skip_bad=skip_bad, progress=progress)
+        packed = pack_data(data, out, format=format, skip_bad=skip_bad, progress=progress, limits=limits)
     counts = {name: len(packed.split(name)) for name in packed.splits}
     if as_json:
         print_json({"out": str(out), "trials": counts, "skipped": [str(problem) for problem in packed.bad_trials]})

@@ -1,6 +1,6 @@
 """Recordings: session files, packed data, batches. The simulator is in `cortext.data.simulate`."""
 
-from cortext.data.checks import PatchGeometry, Problem
+from cortext.data.checks import Limits, PatchGeometry, Problem
 from cortext.data.hdf5 import Dataset, open_dataset, read_trials, write_session
 from cortext.data.packed import Batch, PackedDataset, PackedSplit, open_data, open_packed, pack
 from cortext.data.sampler import DayBalancedSampler
@@ -13,6 +13,7 @@ __all__ = [
     "Batch",
     "Dataset",
     "DayBalancedSampler",
+    "Limits",
     "PackedDataset",
     "PackedSplit",
     "PatchGeometry",

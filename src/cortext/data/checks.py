@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cortext.data.trial import MAX_LABEL
-from cortext.errors import DataError
+from cortext.errors import DataError, shown
 from cortext.text.phonemes import RELEASE
 
 FLOAT16_MAX = 65504.0
@@ -36,6 +36,20 @@ PATCH = PatchGeometry()
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest trial that is read from a session file: 20 minutes of 20 ms bins, and more features than any array.
+
+    What a file declares is compared with it before memory is taken. `bins * features` float32 values bound wider types.
+    """
+
+    bins: int = 60_000
+    features: int = 16_384
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Why a trial, or (`trial` is None) a whole file, cannot be used.
 
@@ -51,7 +65,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.file, self.trial, self.field, self.message) if part)
+        return shown(": ".join(part for part in (self.file, self.trial, self.field, self.message) if part))
 
     def error(self) -> DataError:
         """The problem as a DataError whose text is the problem's one line."""
@@ -76,7 +90,7 @@ class FaultError(Exception):
     def problem(self, file: object, trial: str | None) -> Problem:
         """The fault with its place; a trial's line also says how to go on without the trial."""
         message = f"{self.message}, {SKIP_HINT}" if trial else self.message
-        return Problem(str(file), trial, self.field, " ".join(message.split()))
+        return Problem(str(file), trial, self.field, shown(message))
 
 
 def frames_needed(labels_U: np.ndarray) -> int:

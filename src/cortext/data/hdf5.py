@@ -9,11 +9,10 @@ release's own files it comes from `t15_copyTaskData_description.csv` in the root
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +21,21 @@ from typing import Any
 import h5py
 import numpy as np
 
-from cortext.data.checks import PATCH, FaultError, OnBad, PatchGeometry, Problem, check_features, check_labels
+from cortext.data import guarded
+from cortext.data.checks import (
+    LIMITS,
+    PATCH,
+    FaultError,
+    Limits,
+    OnBad,
+    PatchGeometry,
+    Problem,
+    check_features,
+    check_labels,
+)
 from cortext.data.description import DESCRIPTION, BlockDescription, read_description
 from cortext.data.disk import new_hdf5
-from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial
+from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial, is_plain_name
 from cortext.errors import DataError, nearest
 
 __all__ = [
@@ -37,10 +47,7 @@ __all__ = [
     "write_session",
 ]
 _TRIAL = re.compile(r"trial_\d+")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # what h5py makes of bytes that are not UTF-8
-_DAMAGE = (OSError, RuntimeError, KeyError, ValueError)  # what h5py raises on structures that make no sense
-_LABELS = ("seq_class_ids", "transcription")
-_LABEL_ATTRIBUTES = ("seq_len", "sentence_label")
+_LABELS = ("seq_class_ids", "transcription", "seq_len", "sentence_label")
 
 
 def read_trials(
@@ -53,6 +60,7 @@ def read_trials(
     max_abs: float | None = None,
     patch: PatchGeometry = PATCH,
     corpora: Mapping[int, str] | None = None,
+    limits: Limits = LIMITS,
 ) -> Iterator[Trial]:
     """The trials of one session file, one in memory at a time, in the order of their group names.
 
@@ -62,6 +70,7 @@ def read_trials(
     n_features:      the number of features that every trial must have (default: most trials' in this file)
     max_abs:         the largest magnitude that a feature may have
     corpora:         the corpus by block number, for files that do not state it themselves
+    limits:          the largest trial that is read; what a file declares is checked before memory is taken
     """
     path = Path(path)
 
@@ -72,16 +81,17 @@ def read_trials(
         on_bad(problem)
 
     try:
-        with _opened(path) as file:
+        with guarded.opened(path) as file:
             names = _trial_names(file)
             expected = n_features or _usual_features(file, names)
             seen: dict[tuple[str, int, int], str] = {}
             for name in names:
                 try:
-                    trial = _guarded(file, name, labels_required, session)
-                    check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
-                    if trial.phoneme_ids is not None:
-                        check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
+                    with guarded.damage():
+                        trial = _read(_group(file, name), labels_required, session, limits)
+                        check_features(trial.features_TC, expected, max_abs=max_abs, patch=patch)
+                        if trial.phoneme_ids is not None:
+                            check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
                     _check_unique(trial, name, seen)
                 except FaultError as fault:
                     bad(fault, name)
@@ -93,27 +103,6 @@ def read_trials(
         bad(fault, None)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """The file, or a FaultError that tells a missing, foreign and truncated file apart."""
-    again = "copy or download the file again"
-    try:
-        file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise FaultError(None, "no such file", "check the path") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise FaultError(None, f"cannot be read: {os.strerror(error.errno)}", "check the path") from None
-        if "truncated" in str(error):
-            raise FaultError(None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", again) from None
-        raise FaultError(None, "not an HDF5 file, or a badly damaged one", again) from None
-    with file:
-        try:
-            yield file
-        except _DAMAGE as error:
-            raise FaultError(None, f"damaged HDF5 ({error})", again) from None
-
-
 def _trial_names(file: h5py.File) -> list[str]:
     names = sorted((name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name))
     if not names:
@@ -123,95 +112,56 @@ def _trial_names(file: h5py.File) -> list[str]:
 
 def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
     """The number of features that most trials have, so that one odd trial does not condemn the others."""
-    shapes: Iterator[tuple[int, ...]] = (
-        getattr(file.get(f"{name}/input_features"), "shape", None) or () for name in names
-    )
-    counts: Counter[int] = Counter(shape[1] for shape in shapes if len(shape) == 2)
+    counts: Counter[int] = Counter()
+    for name in names:
+        with suppress(FaultError), guarded.damage():
+            counts[guarded.dataset(_group(file, name), "input_features", 2).shape[1]] += 1
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _guarded(file: h5py.File, name: str, labels_required: bool, session: str | None) -> Trial:
-    try:
-        group = file[name]
-        if not isinstance(group, h5py.Group):
-            raise FaultError(None, "a dataset found, a group expected", "write the trial with write_session")
-        return _read(group, labels_required, session)
-    except _DAMAGE as error:
-        raise FaultError(None, f"damaged HDF5 ({error})", "copy or download the file again") from None
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    found = guarded.member(file, name)
+    if not isinstance(found, h5py.h5g.GroupID):
+        raise FaultError(None, "a dataset found, a group expected", "write the trial with write_session")
+    return h5py.Group(found)
 
 
-def _read(group: Any, labels_required: bool, session: str | None) -> Trial:
-    attributes = dict(group.attrs)
-    n_bins = _number(attributes, "n_time_steps")
-    dataset = _dataset(group, "input_features", 2)
+def _read(group: h5py.Group, labels_required: bool, session: str | None, limits: Limits) -> Trial:
+    n_bins = guarded.number(group, "n_time_steps")
+    dataset = guarded.dataset(group, "input_features", 2)
+    guarded.check_size(dataset, "input_features", limits)
     if not 0 < n_bins <= dataset.shape[0]:
         found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which check_features names
-        features_TC = dataset[:n_bins].astype(np.float32, copy=False)
-    name = _text(attributes, "session")
+    name = guarded.text(group, "session")
     if session is not None and name != session:
         raise FaultError("session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder")
+    if not is_plain_name(name):
+        raise FaultError("session", f"{name!r} found, the name of a folder expected", "rename the session")
     sentence, phoneme_ids = None, None
-    if labels_required or any(label in group for label in _LABELS) or any(a in attributes for a in _LABEL_ATTRIBUTES):
-        sentence, phoneme_ids = _labels(group, attributes)
-    block, trial = _number(attributes, "block_num"), _number(attributes, "trial_num")
-    corpus = _text(attributes, "corpus") if "corpus" in attributes else None
+    if labels_required or any(guarded.has(group, label) for label in _LABELS):
+        sentence, phoneme_ids = _labels(group, limits)
+    block, trial = guarded.number(group, "block_num"), guarded.number(group, "trial_num")
+    corpus = guarded.text(group, "corpus") if guarded.has(group, "corpus") else None
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which check_features names
+        features_TC = guarded.first_rows(dataset, n_bins, "input_features", limits).astype(np.float32, copy=False)
     return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
 
 
-def _labels(group: Any, attributes: Mapping[str, Any]) -> tuple[str, np.ndarray]:
-    n_labels, ids = _number(attributes, "seq_len"), _dataset(group, "seq_class_ids", 1)
-    _dataset(group, "transcription", 1)
+def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
+    n_labels, ids = guarded.number(group, "seq_len"), guarded.dataset(group, "seq_class_ids", 1)
+    guarded.dataset(group, "transcription", 1)
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
         raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
-    labels_U = ids[:n_labels]
+    labels_U = guarded.first_rows(ids, n_labels, "seq_class_ids", limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
         whole_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(whole_U != labels_U)
     if broken.size:
         found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
         raise FaultError("seq_class_ids", found, "use the release's phoneme numbers")
-    return _text(attributes, "sentence_label"), whole_U
-
-
-def _dataset(group: Any, name: str, n_dims: int) -> Any:
-    dataset = group.get(name)
-    if not isinstance(dataset, h5py.Dataset):
-        raise FaultError(name, "dataset missing, expected in every trial", "write the trial with write_session")
-    if dataset.shape is None or len(dataset.shape) != n_dims or dataset.dtype.kind not in "fiu":
-        found = f"{dataset.dtype} of shape {dataset.shape} found, numbers in {n_dims} dimension(s) expected"
-        raise FaultError(name, found, "write the trial with write_session")
-    return dataset
-
-
-def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
-    if name not in attributes:
-        raise FaultError(name, "attribute missing, expected in every trial", "write the trial with write_session")
-    value = attributes[name]
-    return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
-
-
-def _number(attributes: Mapping[str, Any], name: str) -> int:
-    value = _attribute(attributes, name)
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None or number != value:
-        raise FaultError(name, f"{value!r} found, a whole number expected", "write the trial with write_session")
-    return number
-
-
-def _text(attributes: Mapping[str, Any], name: str) -> str:
-    value = _attribute(attributes, name)
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):
-            value = value.decode()
-    if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
-        raise FaultError(name, f"{value!r} found, a text in UTF-8 expected", "write the trial with write_session")
-    return value
+    return guarded.text(group, "sentence_label"), whole_U
 
 
 def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str]) -> None:
@@ -294,11 +244,13 @@ class Dataset:
 
     sessions: by name, which for `t15.YYYY.MM.DD` is by day
     description: the release's table of blocks where the directory has it
+    limits:      the largest trial that is read
     """
 
     root: Path
     sessions: tuple[Session, ...]
     description: tuple[BlockDescription, ...] = field(default=(), repr=False)
+    limits: Limits = LIMITS
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -312,7 +264,7 @@ class Dataset:
         for session in self.sessions:
             for path in session.files.values():
                 try:
-                    with _opened(path) as file:
+                    with guarded.opened(path) as file:
                         found = _usual_features(file, _trial_names(file))
                     if found:
                         return found
@@ -337,7 +289,7 @@ class Dataset:
         total = 0
         for session in self.sessions:
             if split in session.files:
-                with suppress(FaultError), _opened(session.files[split]) as file:
+                with suppress(FaultError), guarded.opened(session.files[split]) as file:
                     total += len(_trial_names(file))
         return total
 
@@ -370,6 +322,7 @@ class Dataset:
                     max_abs=max_abs,
                     patch=patch,
                     corpora=self.corpora(session),
+                    limits=self.limits,
                 )
 
     def corpora(self, session: Session) -> dict[int, str]:
@@ -393,8 +346,11 @@ class Dataset:
         return [known[name] for name in chosen]
 
 
-def open_dataset(root: str | Path) -> Dataset:
-    """The sessions and splits of a directory of session files. Raises DataError where there are none."""
+def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
+    """The sessions and splits of a directory of session files. Raises DataError where there are none.
+
+    limits: the largest trial that is read, 60,000 bins of 16,384 features by default
+    """
     root = Path(root)
     if not root.is_dir():
         found = "is a file; a directory of session files is needed" if root.exists() else "no such directory"
@@ -403,6 +359,8 @@ def open_dataset(root: str | Path) -> Dataset:
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
         files = {split: path for split, path in files.items() if path.exists()}
+        if files and not is_plain_name(folder.name):
+            raise DataError("the folder's name cannot be printed", where=folder, fix="rename the session")
         if files:
             sessions.append(Session(folder.name, files))
     if not sessions:
@@ -410,4 +368,4 @@ def open_dataset(root: str | Path) -> Dataset:
         fix = f"give {inner.parents[1]}" if inner else "give the directory that holds <session>/data_train.hdf5"
         raise DataError("no session files found; <session>/data_{train,val,test}.hdf5 expected", where=root, fix=fix)
     table = next((path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None)
-    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else ())
+    return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else (), limits)

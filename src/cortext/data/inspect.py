@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cortext.data.checks import FLOAT16_MAX, Problem
+from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
 from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import BIN_MS, Session, Trial
-from cortext.errors import DataError
+from cortext.errors import DataError, shown
 from cortext.text.phonemes import RELEASE
 
 Progress = Callable[[int, int], None]
@@ -74,11 +74,12 @@ class DatasetReport:
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
 
-def inspect(path: str | Path, progress: Progress | None = None) -> DatasetReport:
+def inspect(path: str | Path, progress: Progress | None = None, *, limits: Limits = LIMITS) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report. Raises DataError for neither.
 
     Bad trials do not raise, they are listed in `problems`; so are files that number trials as another split does.
     progress: called with trials done and in all
+    limits:   the largest trial that is read from session files
     """
     path = Path(path)
     survey = _Survey()
@@ -93,7 +94,7 @@ def inspect(path: str | Path, progress: Progress | None = None) -> DatasetReport
             survey.take(_packed_trials(packed), None, total)
         survey.problems.extend(packed.bad_trials)
         return survey.report(path, "packed", packed.n_features)
-    dataset = open_dataset(path)
+    dataset = open_dataset(path, limits=limits)
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:
@@ -201,8 +202,8 @@ def _cells(row: SplitReport) -> tuple[str, ...]:
     numbers: list[Any] = [row.n_trials, row.n_bad, f"{row.minutes:.1f}", row.n_sentences, row.n_phonemes]
     bins = "" if row.shortest_bins is None else f"{row.shortest_bins}-{row.longest_bins}"
     values = "" if row.lowest is None else f"{row.lowest:.1f} to {row.highest:.1f}"
-    corpora = ", ".join(f"{name} {count}" for name, count in sorted(row.corpora.items()))
-    return (row.session, row.split, *map(str, numbers), bins, values, corpora)
+    corpora = ", ".join(f"{shown(name, 40)} {count}" for name, count in sorted(row.corpora.items()))
+    return (shown(row.session, 100), row.split, *map(str, numbers), bins, values, corpora)
 
 
 def _aligned(table: list[tuple[str, ...]]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cortext.data.checks import FLOAT16_MAX, Problem
+from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
 from cortext.data.disk import disk_error, replace_directory, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.records import RecordFiles
@@ -44,6 +44,7 @@ def pack(
     format: str = "f16",
     skip_bad: bool = False,
     progress: Progress | None = None,
+    limits: Limits = LIMITS,
 ) -> PackedDataset:
     """Pack session files into directory `out`, one trial in memory at a time; an older packed directory is replaced.
 
@@ -51,12 +52,13 @@ def pack(
               everything
     skip_bad: leave bad trials out and record why in `bad_trials`; otherwise the first one is raised as DataError
     progress: called with trials done and in all
+    limits:   the largest trial that is read from a directory; a Dataset has its own
     The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises DataError,
     ConfigError for another format, and MissingLibrary.
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
-    dataset, out = data if isinstance(data, Dataset) else open_dataset(data), Path(out)
+    dataset, out = data if isinstance(data, Dataset) else open_dataset(data, limits=limits), Path(out)
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
         raise DataError("exists and is not a packed directory", where=out, fix="choose another name or remove it")
     temporary = temporary_name(out)
@@ -161,12 +163,14 @@ def open_data(
     *,
     skip_bad: bool = False,
     progress: Progress | None = None,
+    limits: Limits = LIMITS,
 ) -> PackedDataset:
     """DATA of every verb: a packed directory, or session files, which are packed once and then used again.
 
     packed_cache: where session files are packed to (default: `.packed` inside `path`); made again when a session file
                   was added, removed or changed
     skip_bad:     leave bad trials out; without it a cache made with it is refused as the session files would be
+    limits:       the largest trial that is read from session files
     Raises DataError, also for a packed directory whose session files are at hand and have changed.
     """
     path = Path(path)
@@ -178,7 +182,7 @@ def open_data(
                 f"the session files in {packed.source} have changed since it was packed", where=path, fix=fix
             )
         return packed
-    dataset = open_dataset(path)
+    dataset = open_dataset(path, limits=limits)
     cache = Path(packed_cache) if packed_cache is not None else path / ".packed"
     cached = _usable(cache, dataset)
     if cached is None:

@@ -16,6 +16,11 @@ SPLITS = ("train", "val", "test")
 MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a session file
 
 
+def is_plain_name(name: object) -> bool:
+    """Whether this can name a session, and so a file that lies where it is put: printable and without a slash."""
+    return isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """One attempted sentence.

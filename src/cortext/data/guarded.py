@@ -1,0 +1,292 @@
+"""Guarded access to HDF5 files that somebody else made.
+
+HDF5 follows what a file says: links, virtual datasets and external storage into other files, whatever size a shape
+declares, and compressed chunks of any length. A chunk that is shorter than declared is filled with whatever the
+process has in memory (HDF5 2.0). So everything that is read is looked at first: it lies in the file itself, its size is
+within bounds, and every chunk holds as many bytes as it should.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5l, h5o, h5t, h5z
+
+from cortext.data.checks import FaultError, Limits
+
+AGAIN = "copy or download the file again"
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
+"""What h5py raises on structures that make no sense."""
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what h5py makes of bytes that are not UTF-8
+_WRITE = "write the trial with write_session"
+_INSIDE = "copy the values into the file itself"
+_MOST_LINKS = 16  # soft links in a row; HDF5's own number
+_MOST_ATTRIBUTE = 1 << 16  # bytes of an attribute
+_MOST_TEXT = 10_000  # characters of an attribute
+_MOST_CHUNK = 1 << 26  # bytes of a chunk
+_MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
+_SINGLE_VALUES = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)
+_CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
+_REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=4`"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """The file, or a FaultError that tells a missing, foreign and truncated file apart."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for somebody who writes into it
+            raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
+        file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise FaultError(None, "no such file", "check the path") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise FaultError(None, f"cannot be read: {os.strerror(error.errno)}", "check the path") from None
+        if "truncated" in str(error):
+            raise FaultError(None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", AGAIN) from None
+        raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
+    except DAMAGE:
+        raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
+    with file, damage():
+        yield file
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """A context in which what h5py raises is a FaultError; so is memory that does not suffice."""
+    try:
+        yield
+    except MemoryError:
+        raise FaultError(None, "does not fit into memory", "use a machine with more memory") from None
+    except DAMAGE as error:
+        raise FaultError(None, f"damaged HDF5 ({error})", AGAIN) from None
+
+
+def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
+    """The low-level object of that name, which lies in the same file; None where there is none. Faults name `field`.
+
+    Soft links are followed here, since HDF5 would follow one through a link to another file (or pipe).
+    """
+    here: Any = group.id
+    rest, n_links = [name.encode()], 0
+    while rest:
+        part = rest.pop(0)
+        if part in (b"", b"."):
+            continue
+        if not isinstance(here, h5py.h5g.GroupID) or not here.links.exists(part):
+            if n_links:
+                raise FaultError(field, "damaged HDF5 (a soft link leads nowhere)", AGAIN)
+            return None
+        kind = here.links.get_info(part).type
+        if kind == h5l.TYPE_HARD:
+            here = h5o.open(here, part)
+        elif kind == h5l.TYPE_SOFT and n_links < _MOST_LINKS:
+            target, n_links = here.links.get_val(part), n_links + 1
+            here = group.file.id if target.startswith(b"/") else here
+            here = h5o.open(here, b"/") if target.startswith(b"/") else here
+            rest = target.split(b"/") + rest
+        elif kind == h5l.TYPE_SOFT:
+            raise FaultError(field, "damaged HDF5 (soft links in a circle)", AGAIN)
+        else:
+            raise FaultError(field, "an external link found, which reads another file", _INSIDE)
+    return here
+
+
+def has(group: h5py.Group, name: str) -> bool:
+    """Whether the group has a link or an attribute of that name; nothing is followed."""
+    return bool(group.id.links.exists(name.encode()) or h5a.exists(group.id, name.encode()))
+
+
+def dataset(group: h5py.Group, name: str, n_dims: int) -> h5py.Dataset:
+    """The dataset of numbers in the file itself."""
+    found = member(group, name, name)
+    if not isinstance(found, h5d.DatasetID):
+        raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
+    properties = found.get_create_plist()
+    if properties.get_layout() == h5d.VIRTUAL:  # asked before the shape, which may open the other files
+        raise FaultError(name, "a virtual dataset found, which reads other files", _INSIDE)
+    if properties.get_external_count():
+        raise FaultError(name, "external storage found, which reads other files", _INSIDE)
+    values = h5py.Dataset(found)
+    try:
+        kind, what = values.dtype.kind, str(values.dtype)
+    except TypeError:
+        kind, what = "", "a type that NumPy lacks"
+    if values.shape is None or len(values.shape) != n_dims or kind not in "fiu" or not kind:
+        expected = f"numbers in {n_dims} dimension(s) expected"
+        raise FaultError(name, f"{what} of shape {values.shape} found, {expected}", _WRITE)
+    return values
+
+
+def number(group: h5py.Group, name: str) -> int:
+    """A whole number of 64 bits."""
+    value = _attribute(group, name)
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        whole = None
+    if whole is None or whole != value:
+        raise FaultError(name, f"{value!r} found, a whole number expected", _WRITE)
+    if not -(2**63) <= whole < 2**63:
+        raise FaultError(name, f"{whole} found, a number of 64 bits expected", _WRITE)
+    return whole
+
+
+def text(group: h5py.Group, name: str) -> str:
+    """A text of at most 10,000 characters."""
+    value = _attribute(group, name)
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            value = value.decode()
+    if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
+        raise FaultError(name, f"{value!r} found, a text in UTF-8 expected", _WRITE)
+    if len(value) > _MOST_TEXT:
+        raise FaultError(name, f"{len(value)} characters found, at most {_MOST_TEXT} expected", _WRITE)
+    return value
+
+
+def _attribute(group: h5py.Group, name: str) -> Any:
+    if not h5a.exists(group.id, name.encode()):
+        raise FaultError(name, "attribute missing, expected in every trial", _WRITE)
+    attribute = h5a.open(group.id, name.encode())
+    kind, n_bytes = attribute.get_type().get_class(), attribute.get_storage_size()
+    if kind not in _SINGLE_VALUES or math.prod(attribute.shape or ()) != 1 or n_bytes > _MOST_ATTRIBUTE:
+        raise FaultError(name, f"{n_bytes} bytes of another type found, one number or text expected", _WRITE)
+    value = group.attrs[name]
+    return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+
+
+def check_size(values: h5py.Dataset, name: str, limits: Limits) -> None:
+    """Raise FaultError for a dataset [bins, features] that is larger than the limits allow."""
+    n_bins, n_features = values.shape
+    n_bytes = values.id.get_type().get_size()
+    most = limits.bins * limits.features * np.dtype(np.float32).itemsize
+    if n_bins > limits.bins or n_features > limits.features or n_bins * n_features * n_bytes > most:
+        found = f"{n_bins} bins x {n_features} features of {n_bytes} bytes declared"
+        expected = f"at most {limits.bins} x {limits.features} of 4 bytes expected"
+        fix = "raise it with --max-bins and --max-features of `cortext pack`"
+        raise FaultError(name, f"{found}, {expected}", fix)
+
+
+def first_rows(values: h5py.Dataset, n_rows: int, name: str, limits: Limits) -> np.ndarray:
+    """The first rows of a dataset, whose size has been checked."""
+    chunked = values.id.get_create_plist().get_layout() == h5d.CHUNKED
+    chunks = _Chunks(values, n_rows, name, limits) if chunked else None
+    if values.size and not values.id.get_storage_size():
+        raise FaultError(name, "only declared, no values were ever written", AGAIN)
+    return chunks.rows() if chunks else values[:n_rows]
+
+
+class _Chunks:
+    """The chunks of the first rows of a dataset, whose stored sizes have been checked."""
+
+    def __init__(self, values: h5py.Dataset, n_rows: int, name: str, limits: Limits) -> None:
+        properties = values.id.get_create_plist()
+        self.values, self.n_rows, self.name, self.shape = values, n_rows, name, properties.get_chunk()
+        self.n_bytes = math.prod(self.shape) * values.id.get_type().get_size()
+        if self.n_bytes > _MOST_CHUNK:
+            raise FaultError(name, f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected", _REPACK)
+        extent = (n_rows, *values.shape[1:])
+        n_chunks = math.prod(-(-n // size) for n, size in zip(extent, self.shape, strict=True))
+        if n_chunks > limits.bins:  # HDF5 keeps notes of each: 6 million take 4 GB
+            raise FaultError(name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK)
+        filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+        self.filters, self.settings = (
+            [code for code, *_ in filters],
+            {code: settings for code, _, settings, _ in filters},
+        )
+        if len(_LENGTHS.keys() & self.filters) > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
+            raise FaultError(name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK)
+        stored: list[h5d.StoreInfo] = []
+        values.id.chunk_iter(stored.append)
+        self.stored = [chunk for chunk in stored if chunk.chunk_offset[0] < n_rows]
+        if any(chunk.size > 2 * self.n_bytes + _MOST_OVERHEAD for chunk in self.stored):
+            raise self._damage()
+
+    def rows(self) -> np.ndarray:
+        """The rows. What gzip has made is decoded here, once; the rest is left to HDF5 when every length is right."""
+        dtype = self.values.dtype
+        shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
+        plain = self.values.id.get_type() == h5t.py_create(dtype) and shuffled
+        if plain and self.filters in ([h5z.FILTER_DEFLATE], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE]):
+            return self._inflated_rows()
+        for chunk in self.stored:
+            if self._unfiltered_size(chunk) != self.n_bytes:
+                raise self._damage()
+        return np.asarray(self.values[: self.n_rows])
+
+    def _used(self, chunk: h5d.StoreInfo) -> list[int]:
+        return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
+
+    def _unfiltered_size(self, chunk: h5d.StoreInfo) -> int:
+        """How many bytes the filters make of a chunk; of a chunk with too many, some number that is too large."""
+        size = int(chunk.size)
+        for code in reversed(self._used(chunk)):
+            if code == h5z.FILTER_FLETCHER32:
+                size -= _CHECKSUM
+            elif code in _LENGTHS:
+                _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
+                size = _LENGTHS[code](content[:size], self.n_bytes + _CHECKSUM + 1)
+        return size
+
+    def _inflated_rows(self) -> np.ndarray:
+        dtype = self.values.dtype
+        rows = np.full((self.n_rows, *self.values.shape[1:]), self.values.fillvalue, dtype)
+        for chunk in self.stored:
+            _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
+            used = self._used(chunk)
+            if h5z.FILTER_DEFLATE in used:
+                content = _inflated(content, self.n_bytes + 1)
+            if len(content) != self.n_bytes:
+                raise self._damage()
+            if h5z.FILTER_SHUFFLE in used:  # the first byte of every number, then the second of every number ...
+                content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+            part = np.frombuffer(content, dtype).reshape(self.shape)
+            place = rows[tuple(map(slice, chunk.chunk_offset, np.add(chunk.chunk_offset, self.shape)))]
+            place[...] = part[tuple(map(slice, place.shape))]
+        return rows
+
+    def _damage(self) -> FaultError:
+        return FaultError(self.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN)
+
+
+def _inflated(content: bytes, most: int) -> bytes:
+    """At most so many bytes of what gzip's method makes of the content."""
+    try:
+        return zlib.decompressobj().decompress(content, most)
+    except zlib.error:
+        return b""
+
+
+def _inflated_length(content: bytes, most: int) -> int:
+    return len(_inflated(content, most))
+
+
+def _lzf_length(content: bytes, most: int) -> int:
+    """Bytes that LZF (Lehmann's, version 3) makes of the content: literals, and copies of what came before."""
+    length, at, end = 0, 0, len(content)
+    while at < end and length < most:
+        control = content[at]
+        if control < 32:
+            length, at = length + control + 1, at + control + 2
+        elif control < 224:
+            length, at = length + (control >> 5) + 2, at + 2
+        elif at + 1 < end:
+            length, at = length + 9 + content[at + 1], at + 3
+        else:
+            return 0
+    return length if at <= end or length >= most else 0
+
+
+_LENGTHS = {h5z.FILTER_DEFLATE: _inflated_length, h5z.FILTER_LZF: _lzf_length}
+_KEEP_VALUES = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)

@@ -1,0 +1,314 @@
+"""Attacks on recordings: session files, packed data, the table of blocks. A row says what is done to a good data set.
+
+Each is read by real commands. A bad trial costs itself: `pack` names it in one line, `pack --skip-bad` leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from commands import run
+from h5py import h5a, h5d, h5s, h5t
+
+from cortext.data import Trial, write_session
+
+DAY, OTHER_DAY = "t15.2023.08.11", "t15.2023.08.13"
+N_FEATURES, BINS, BAD = 16, 64, "trial_0001"
+LABELS = np.array([8, 3, 40])
+SECRET = 1234.5
+"""What another file on the machine holds."""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions of three trials, and beside them another person's HDF5 file and a pipe that nobody writes into."""
+    folder = tmp_path_factory.mktemp("good")
+    generator = np.random.default_rng(0)
+    for day in (DAY, OTHER_DAY):
+        trials = [
+            Trial(generator.standard_normal((BINS, N_FEATURES), np.float32), day, 1, number, "a text", LABELS)
+            for number in range(3)
+        ]
+        write_session(folder / "data" / day / "data_train.hdf5", trials)
+    with h5py.File(folder / "secret.hdf5", "w") as file:
+        file["x"] = np.full((BINS, N_FEATURES), SECRET, np.float32)
+    (folder / "secret.raw").write_bytes(np.full((BINS, N_FEATURES), SECRET, np.float32).tobytes())
+    return folder
+
+
+@pytest.fixture
+def place(good: Path, tmp_path: Path) -> Path:
+    """A copy to attack: `data`, `secret.hdf5`, `secret.raw` and `pipe`."""
+    shutil.copytree(good, tmp_path / "place")
+    os.mkfifo(tmp_path / "place" / "pipe")
+    return tmp_path / "place"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack on one trial.
+
+    name:   what is done
+    change: does it to the trial's group, given the folder with `secret.hdf5`
+    says:   a pattern that the line of the refusal has
+    """
+
+    name: str
+    change: Callable[[h5py.Group, Path], object]
+    says: str
+
+
+def instead(name: str, make: Callable[[h5py.Group, Path], object]) -> Callable[[h5py.Group, Path], None]:
+    """Replace a member of the trial by what is returned, or by what is made under that name."""
+
+    def change(group: h5py.Group, folder: Path) -> None:
+        del group[name]
+        made = make(group, folder)
+        if made is not None:
+            group[name] = made
+
+    return change
+
+
+def features(make: Callable[[h5py.Group, Path], object]) -> Callable[[h5py.Group, Path], None]:
+    return instead("input_features", make)
+
+
+def declared(*shape: int, dtype: str = "f4", **how: object) -> Callable[[h5py.Group, Path], None]:
+    return features(lambda group, _: declare(group, "input_features", shape, dtype, **how))
+
+
+def declare(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str, **how: object) -> None:
+    group.create_dataset(name, shape, dtype, **how)
+    group.attrs["n_time_steps"] = min(shape[0], 2**60)
+
+
+def virtual(source: str, name: str = "x", maxshape: int | None = BINS) -> Callable[[h5py.Group, Path], None]:
+    def make(group: h5py.Group, folder: Path) -> None:
+        layout = h5py.VirtualLayout((BINS, N_FEATURES), "f4", maxshape=(maxshape, N_FEATURES))
+        there = h5py.VirtualSource(folder / source, name, (BINS, N_FEATURES), maxshape=(maxshape, N_FEATURES))
+        rows = slice(0, h5s.UNLIMITED if maxshape is None else BINS)
+        layout[rows] = there[rows]
+        group.create_virtual_dataset("input_features", layout)
+
+    return features(make)
+
+
+def external_storage(group: h5py.Group, folder: Path) -> None:
+    size = BINS * N_FEATURES * 4
+    group.create_dataset("input_features", (BINS, N_FEATURES), "f4", external=[(folder / "secret.raw", 0, size)])
+
+
+def chunk(content: bytes | Callable[[], bytes], mask: int = 0, **how: object) -> Callable[[h5py.Group, Path], None]:
+    """The features as one chunk of that content."""
+
+    def make(group: h5py.Group, _: Path) -> None:
+        shape = (BINS, N_FEATURES)
+        made = group.create_dataset("input_features", shape, "f4", chunks=shape, **how)
+        made.id.write_direct_chunk((0, 0), content if isinstance(content, bytes) else content(), mask)
+
+    return features(make)
+
+
+def half_a_gibibyte() -> bytes:
+    packer = zlib.compressobj()
+    return b"".join(packer.compress(bytes(1 << 24)) for _ in range(32)) + packer.flush()
+
+
+def zeros_in_gzip(group: h5py.Group, _: Path) -> None:
+    """Zeros that are there: each chunk of 32 MiB takes 32 KB."""
+    shape, rows = (200_000, 512), 16_384
+    made = group.create_dataset("input_features", shape, "f4", chunks=(rows, 512), compression="gzip")
+    packed = zlib.compress(bytes(rows * 512 * 4))
+    for first in range(0, shape[0], rows):
+        made.id.write_direct_chunk((first, 0), packed)
+    group.attrs["n_time_steps"] = shape[0]
+
+
+def of_type(name: str, kind: h5t.TypeID, n_bytes: int) -> Callable[[h5py.Group, Path], None]:
+    """An attribute, or the features, of a type that NumPy has no numbers for."""
+
+    def change(group: h5py.Group, _: Path) -> None:
+        if name == "input_features":
+            del group[name]
+            h5d.create(group.id, name.encode(), kind, h5s.create_simple((BINS, N_FEATURES)))
+            return
+        h5a.delete(group.id, name.encode())
+        made = h5a.create(group.id, name.encode(), kind, h5s.create(h5s.SCALAR))
+        made.write(np.zeros((), f"V{n_bytes}"), mtype=kind)
+
+    return change
+
+
+def attribute(name: str, value: object, **how: object) -> Callable[[h5py.Group, Path], object]:
+    return lambda group, _: group.attrs.create(name, value, **how)
+
+
+def opaque() -> h5t.TypeID:
+    made = h5t.create(h5t.OPAQUE, 8)
+    made.set_tag(b"opaque")
+    return made
+
+
+def scaled(group: h5py.Group, _: Path) -> None:
+    group.create_dataset("input_features", data=np.ones((BINS, N_FEATURES), "i4"), scaleoffset=True)
+
+
+def whole_trial(link: Callable[[h5py.Group, Path], object]) -> Callable[[h5py.Group, Path], None]:
+    def change(group: h5py.Group, folder: Path) -> None:
+        del group.file[BAD]
+        group.file[BAD] = link(group, folder)
+
+    return change
+
+
+def external(file: str, name: str) -> Callable[[h5py.Group, Path], h5py.ExternalLink]:
+    return lambda _, folder: h5py.ExternalLink(folder / file, name)
+
+
+def soft(target: str) -> Callable[[h5py.Group, Path], h5py.SoftLink]:
+    return lambda *_: h5py.SoftLink(target)
+
+
+def raw_labels(group: h5py.Group, folder: Path) -> None:
+    del group["seq_class_ids"]
+    group.create_dataset("seq_class_ids", 500, "i4", external=[(folder / "secret.raw", 0, 2000)])
+
+
+def endless_labels(group: h5py.Group, _: Path) -> None:
+    del group["seq_class_ids"]
+    group.create_dataset("seq_class_ids", (2**60,), "i4", chunks=(2**29 - 1,))
+
+
+def reference(group: h5py.Group, _: Path) -> None:
+    group.attrs.create("block_num", group.ref, dtype=h5py.ref_dtype)
+
+
+def soft_link_out(group: h5py.Group, folder: Path) -> h5py.SoftLink:
+    """A soft link within the file through a link out of it."""
+    group.file["out"] = h5py.ExternalLink(folder / "secret.hdf5", "/")
+    return h5py.SoftLink("/out/x")
+
+
+def long_circle(group: h5py.Group, _: Path) -> h5py.SoftLink:
+    for number in range(100):
+        group.file[f"link{number}"] = h5py.SoftLink(f"/link{(number + 1) % 100}")
+    return h5py.SoftLink("/link0")
+
+
+TIME, OPAQUE, LONG = h5t.UNIX_D32LE, opaque(), 20_000_000
+TRIAL_ATTACKS = (
+    Attack("features: external link", features(external("secret.hdf5", "x")), "link"),
+    Attack("features: external link to a pipe", features(external("pipe", "x")), "link"),
+    Attack("features: soft link through an external link", features(soft_link_out), "external link"),
+    Attack("features: external storage", features(external_storage), "external storage"),
+    Attack("features: virtual dataset", virtual("secret.hdf5"), "virtual dataset"),
+    Attack("features: virtual dataset of a pipe", virtual("pipe", maxshape=None), "virtual dataset"),
+    Attack("features: soft link to itself", features(soft(f"/{BAD}/input_features")), "circle"),
+    Attack("features: soft links in a long circle", features(long_circle), "circle"),
+    Attack("features: soft link to nowhere", features(soft("/no/where")), "leads nowhere"),
+    Attack("features: a group", features(lambda group, _: group.file.create_group("g")), "dataset missing"),
+    Attack("features: a type", features(lambda *_: np.dtype("f4")), "dataset missing"),
+    Attack("features: an opaque type", of_type("input_features", OPAQUE, 8), "numbers in 2 dimension"),
+    Attack("features: times", of_type("input_features", TIME, 4), "numbers in 2 dimension"),
+    Attack("features: 2^40 bins", declared(2**40, 128, chunks=(64, 128)), "1099511627776 bins x 128 features"),
+    Attack("features: 2^40 bins in a row", declared(2**40, 2**20), "1099511627776 bins"),
+    Attack("features: 2^62 bins", declared(2**62, 1, chunks=(64, 1)), "4611686018427387904 bins"),
+    Attack("features: one bin too many", declared(60_001, 16), "60001 bins .* at most 60000"),
+    Attack("features: one feature too many", declared(64, 16_385), "16385 features .* 16384"),
+    Attack("features: wide numbers", declared(60_000, 16_384, dtype="f8"), "of 8 bytes declared"),
+    Attack("features: gigabytes of zeros in gzip", features(zeros_in_gzip), "200000 bins x 512 features"),
+    Attack("features: never written", declared(60_000, 16_384), "no values were ever written"),
+    Attack("features: chunks over 64 MiB", declared(60_000, 512, chunks=(40_000, 512)), "at most 67108864"),
+    Attack("features: a million chunks", declared(60_000, 16, chunks=(1, 1)), "960000 chunks"),
+    Attack("features: 512 MiB from 0.5 MB of gzip", chunk(half_a_gibibyte, compression="gzip"), "chunk"),
+    Attack("features: short gzip", chunk(zlib.compress(b"1" * 40), compression="gzip"), "chunk"),
+    Attack("features: gzip of nothing", chunk(b"1" * 40, compression="gzip"), "chunk"),
+    Attack("features: short, said to be raw", chunk(b"1" * 40, 1, compression="gzip"), "chunk"),
+    Attack("features: short chunk", chunk(b"1" * 40), "chunk"),
+    Attack("features: short lzf", chunk(b"\x03abcd\xe0\xff\x00", compression="lzf"), "chunk"),
+    Attack("features: short checksum", chunk(b"1", fletcher32=True), "chunk"),
+    Attack("features: another filter", features(scaled), "filters .* gzip or lzf expected"),
+    Attack("labels: external link", instead("seq_class_ids", external("pipe", "x")), "link"),
+    Attack("labels: external storage", raw_labels, "external storage"),
+    Attack("text: external link", instead("transcription", external("pipe", "x")), "link"),
+    Attack("labels: 2^60 in chunks of 2 GiB", endless_labels, "chunks of"),
+    Attack("block_num: 2^64 - 1", attribute("block_num", np.uint64(2**64 - 1)), "number of 64 bits"),
+    Attack("trial_num: 1e300", attribute("trial_num", 1e300), "trial_num: .* 64 bits"),
+    Attack("n_time_steps: 1e300", attribute("n_time_steps", 1e300), "n_time_steps"),
+    Attack("block_num: a time", of_type("block_num", TIME, 4), "block_num: .* one number or text"),
+    Attack("block_num: opaque", of_type("block_num", OPAQUE, 8), "block_num: .* one number or text"),
+    Attack("session: opaque", of_type("session", OPAQUE, 8), "session: .* one number or text"),
+    Attack("block_num: a reference", reference, "block_num"),
+    Attack("block_num: a compound", attribute("block_num", np.zeros((), [("a", "i4"), ("b", "i4")])), "block_num"),
+    Attack("block_num: numbers", attribute("block_num", np.arange(8000)), "block_num"),
+    Attack("sentence_label: 20 MB", attribute("sentence_label", "x" * LONG), "sentence_label: 20000000 characters"),
+    Attack("sentence_label: 1,000 of 10 MB", attribute("sentence_label", ["x" * (LONG // 2)] * 2), "sentence_label"),
+    Attack("session: escapes", attribute("session", "\x1b]0;owned\x07" + "\u202e" * 400), r"session: '\\x1b"),
+    Attack("session: ../..", attribute("session", "../../x"), "session: '../../x' found"),
+    Attack("trial: external link", whole_trial(external("secret.hdf5", "/")), "link"),
+    Attack("trial: external link to a pipe", whole_trial(external("pipe", "/")), "link"),
+    Attack("trial: soft link to itself", whole_trial(soft(f"/{BAD}")), "circle"),
+    Attack("trial: soft link to nowhere", whole_trial(soft("/no/where")), "leads nowhere"),
+    Attack("trial: the whole file", whole_trial(soft("/")), "attribute missing"),
+    Attack("trial: another trial", whole_trial(soft("/trial_0000")), "found again"),
+)  # fmt: skip
+
+
+def attack_trial(attack: Attack, place: Path, day: str = DAY) -> Path:
+    with h5py.File(place / "data" / day / "data_train.hdf5", "r+") as file:
+        attack.change(file[BAD], place)
+    return place / "data"
+
+
+@pytest.mark.parametrize("attack", TRIAL_ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_in_a_trial_is_refused_in_one_line(attack: Attack, place: Path) -> None:
+    data = attack_trial(attack, place)
+    refused = run("pack", data, "--out", place / "packed", patience_s=20)
+    refused.check_refused(f"{BAD}: .*{attack.says}", most_mb=900, most_s=15)
+    assert not (place / "packed").exists()
+
+
+@pytest.fixture(scope="module")
+def all_attacks(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A day for each attack, and the days that are good."""
+    place = tmp_path_factory.mktemp("all") / "place"
+    shutil.copytree(good, place)
+    os.mkfifo(place / "pipe")
+    for number, attack in enumerate(TRIAL_ATTACKS):
+        day = f"attack.{number:03d}"
+        shutil.copytree(place / "data" / OTHER_DAY, place / "data" / day)
+        with h5py.File(place / "data" / day / "data_train.hdf5", "r+") as file:
+            for trial in file.values():
+                trial.attrs["session"] = day
+        attack_trial(attack, place, day)
+    return place
+
+
+def test_every_attack_costs_its_trial_only(all_attacks: Path) -> None:
+    out = all_attacks / "packed"
+    skipped = run("pack", all_attacks / "data", "--out", out, "--skip-bad", patience_s=60)
+    skipped.check_harmless(most_mb=900, most_s=60)
+    n_attacks = len(TRIAL_ATTACKS)
+    assert (skipped.status, f"left out as unusable: {n_attacks}\n" in skipped.stdout) == (0, True), skipped.said
+    assert (out / "train.f16").stat().st_size == (6 + 2 * n_attacks) * BINS * N_FEATURES * 2
+    assert np.float16(SECRET).tobytes() * N_FEATURES not in (out / "train.f16").read_bytes()
+
+
+def test_inspect_lists_every_attack(all_attacks: Path) -> None:
+    seen = run("inspect", all_attacks / "data", patience_s=60)
+    seen.check_harmless(most_mb=900, most_s=60)
+    for number, attack in enumerate(TRIAL_ATTACKS):
+        line = next(
+            line for line in seen.stdout.splitlines() if f"attack.{number:03d}/data_train.hdf5: {BAD}: " in line
+        )
+        assert re.search(attack.says, line), line
