@@ -486,6 +486,93 @@ def test_after_a_shutdown_nothing_counts_as_missed(make_rig, world):
     assert rig.messages() == []
 
 
+def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
+    monkeypatch.setattr("cortext.live.brand_node.WAIT_S", 30.0)
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    for bin_C in x_TC[:10]:
+        rig.send(bin_C.tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"9", "its position")
+    rig.i = 11
+    rig.send(x_TC[11].tobytes())
+    time.sleep(0.3)
+    taken = rig.redis.xrange("binned_spikes")[9][0]
+    assert rig.redis.hmget("speech_position", "id_in", "i_in") == [taken, b"9"]  # a node after it counts it as missed
+    rig.i = 10
+    rig.send(x_TC[10].tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"11", "both of them")
+    assert rig.redis.hget("speech_position", "id_in") == rig.redis.xrevrange("binned_spikes")[0][0]
+
+
+def test_what_waits_when_the_node_is_shut_down_is_decoded(rig, world, monkeypatch):
+    monkeypatch.setattr("cortext.live.brand_node.WAIT_S", 30.0)
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    for n in (*range(80), 81):
+        rig.i = n
+        rig.send(x_TC[n].tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"79", "its position")
+    time.sleep(0.2)
+    rig.nodes[0].end()
+    final = rig.final(1)
+    assert (final[b"n_bins"], final[b"n_lost"]) == (b"81", b"1")
+    assert final[b"text"].decode() == world.offline(np.delete(x_TC[:82], 80, axis=0))[1][0].text
+
+
+def test_a_node_that_was_killed_before_it_wrote_its_position_gives_no_result_twice(make_rig, world):
+    rig = make_rig()
+    rig.start()
+    x_TC = world.trials()[0]
+    rig.say(x_TC, 1)
+    rig.final(1)
+    wait_for(lambda: rig.redis.hget("speech_position", "running") == b"0", "its position")
+    before = rig.redis.hgetall("speech_position")
+    rig.say(x_TC, 2)
+    rig.say(x_TC, 3)
+    rig.final(3)
+    rig.nodes[0].end()
+    rig.redis.hset("speech_position", mapping=before)  # results are written before the position
+    rig.say(x_TC, 4)  # with nobody there
+    rig.start_again()
+    rig.say(x_TC, 5)
+    rig.final(5)
+    finals = [(e[b"utterance"], e[b"trial"], e[b"ended"]) for e in rig.entries("speech_final")]
+    ended = [b"stop", b"stop", b"stop", b"missed", b"stop"]
+    assert finals == [(b"%d" % n, b"%d" % n, ended[n - 1]) for n in range(1, 6)]
+    steps = [uint64(e[b"i"]) for e in rig.entries("speech_output")]
+    assert steps == list(range(len(steps)))
+
+
+def test_a_source_that_begins_anew_with_its_marks_at_once_loses_nothing(rig, world):
+    x_TC = world.trials()[0]
+    rig.say(x_TC, 1)
+    rig.final(1)
+    rig.i = 0
+    pipe = rig.redis.pipeline()  # within a millisecond marks come before data
+    pipe.xadd("marks", {"command": "start", "i": 0, "trial": 2})
+    for n, bin_C in enumerate(x_TC):
+        pipe.xadd("binned_spikes", {"samples": bin_C.tobytes(), "i": n})
+    pipe.xadd("marks", {"command": "stop", "i": 89})
+    pipe.execute()
+    final = rig.final(2)
+    assert (final[b"error"], final[b"n_bins"], final[b"trial"]) == (b"", b"90", b"2")
+
+
+def test_a_late_stop_goes_before_a_start_that_was_announced(rig, world):
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    rig.mark("start", 2, 90)
+    rig.mark("stop", 1, 79)
+    for bin_C in np.concatenate((x_TC, x_TC)):
+        rig.send(bin_C.tobytes())
+    rig.mark("stop", 2, 179)
+    first, second = rig.final(1), rig.final(2)
+    assert [(e[b"trial"], e[b"n_bins"], e[b"ended"], e[b"error"]) for e in (first, second)] == [
+        (b"1", b"80", b"stop", b""),
+        (b"2", b"90", b"stop", b""),
+    ]
+
+
 @pytest.mark.slow
 def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(make_rig, world):
     rig = make_rig()

@@ -129,9 +129,9 @@ class ControlReader:
         self._is_open = mark.what == "start"
         return mark
 
-    def all(self) -> Iterator[Mark]:
-        """All marks that wait: the numbers that they name will not come any more."""
-        while self._waiting:
+    def beyond(self, index: int | None) -> Iterator[Mark]:
+        """The marks of numbers that will not come any more, because numbering began anew after this one."""
+        while self._waiting and index is not None and (self._waiting[0].index or 0) > index:
             yield self._give()
 
     def after(self, index: int | None) -> Iterator[Mark]:

@@ -15,8 +15,8 @@ from cortext.errors import DataError
 from cortext.live.brand_control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand_entries import EntryReader, index_of, no_index, timestamp, uint64
 from cortext.live.brand_parameters import NodeParameters
-from cortext.live.brand_position import MOST_LOST, Missed, Position, catch_up, newest_of
-from cortext.live.brand_sequence import WAIT_S, Placed, Sequencer
+from cortext.live.brand_position import Missed, Position, catch_up, newest_of
+from cortext.live.brand_sequence import MOST_LOST, WAIT_S, Placed, Sequencer
 from cortext.live.llm import Notes
 from cortext.live.log import event
 from cortext.live.pipeline import Pipeline, Update
@@ -220,7 +220,10 @@ class BrandNode:
                 self._utterance.n_duplicates += 1
             if place.kind in ("duplicate", "late"):
                 continue
-            for mark in self._control.all() if place.anew else self._control.before(place.entry, place.index):
+            if place.anew:
+                for mark in self._control.beyond(self._position.i_in):
+                    self._carry_out(mark)
+            for mark in self._control.before(place.entry, place.index):
                 self._carry_out(mark)
             if self._utterance is None and not self._parameters.control_stream:
                 self._begin(b"", None)

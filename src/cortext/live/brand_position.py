@@ -12,10 +12,8 @@ from cortext.errors import LiveError
 from cortext.live.brand_control import ControlReader, Mark
 from cortext.live.brand_entries import index_of
 from cortext.live.brand_parameters import NodeParameters
+from cortext.live.brand_sequence import MOST_LOST
 from cortext.live.redis_link import Entry, RedisLink, StreamId, format_id, parse_id
-
-MOST_LOST = 180_000
-"""Most entries that are counted as lost, an hour of bins: beyond it numbers have jumped."""
 
 
 @dataclass

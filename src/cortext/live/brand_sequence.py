@@ -17,6 +17,8 @@ WAIT_BINS = 2
 WAIT_S = 0.04
 N_RECENT = 64
 """Newest numbers in which a repeated one is sought. What comes again after more than a second is another recording."""
+MOST_LOST = 180_000
+"""Most entries that are lost at once, an hour of bins: beyond it numbers have jumped."""
 _WRAPS = (2**16 - 1, 2**32 - 1)
 """Largest numbers of sources that count with 2 or 4 bytes; the next one is 0."""
 
@@ -97,18 +99,20 @@ class Sequencer:
         self._n_arrived += 1
         return [self._unnumbered(entry, problem), *self._follow(), *self._overdue()]
 
-    def release(self) -> list[Placed]:
-        """Give back all that is held: what it waits for is lost."""
+    def release(self, confirmed: bool = False) -> list[Placed]:
+        """Give back all that is held: what it waits for is lost. `confirmed`: a doubted number is right."""
         placed = []
         while self._early:
             placed += [self._place(self._early.pop(0)), *self._follow()]
-        if (doubted := self._doubted) is not None:
-            self._doubted = None
-            placed.append(self._jump(doubted))
-        return placed
+        if (doubted := self._doubted) is None:
+            return placed
+        if doubted.number > (self.reach or 0) + MOST_LOST and not confirmed:
+            return placed + self._stray()
+        self._doubted = None
+        return [*placed, self._jump(doubted)]
 
     def _sort(self, arrival: _Arrival, last: int) -> list[Placed]:
-        index, digest, reach = arrival.number, arrival.digest, last + self._n_unnumbered
+        index, digest = arrival.number, arrival.digest
         if index == last + 1 and not self.waits:
             return [self._place(arrival)]
         if any(held.number == index and held.digest == digest for held in (*self._early, self._doubted) if held):
@@ -119,11 +123,22 @@ class Sequencer:
                 return [Placed(arrival.entry, index, kind="late" if known is None else "duplicate")]
         if index == 0 and last in _WRAPS:
             return [*self.release(), self._jump(arrival)]
-        if not last <= index <= reach + 1 + self._most_early:
+        if not self._is_near(index):
             return self._doubt(arrival)
-        placed = self._stray()  # numbers go on from the last one
+        placed: list[Placed] = []  # numbers go on from the last one
+        if self._doubted is not None and last <= self._doubted.number <= index + 1 + self._most_early:
+            bisect.insort(self._early, self._doubted)
+            self._doubted = None
+        else:
+            placed = self._stray()
         bisect.insort(self._early, arrival)
         return placed + self._follow()
+
+    def _is_near(self, number: int) -> bool:
+        """Whether a number is among the next ones."""
+        last, reach = self.last or 0, self.reach or 0
+        highest = self._early[-1].number + 1 if self._early else 0
+        return last <= number <= max(reach + 1 + self._most_early, highest)
 
     def _doubt(self, arrival: _Arrival) -> list[Placed]:
         doubted = self._doubted
@@ -133,7 +148,7 @@ class Sequencer:
             return placed
         first, second = sorted((doubted, arrival))
         self._doubted = first
-        return self.release() + self._sort(second, first.number)
+        return self.release(confirmed=True) + self._sort(second, first.number)
 
     def _stray(self) -> list[Placed]:
         """The doubted entry, if any: its number was wrong."""
