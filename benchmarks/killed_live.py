@@ -2,13 +2,14 @@
 
     python benchmarks/killed_live.py [--utterances 1000] [--keep 1,100,1000] [--seed 0] [--json FILE]
 
-A redis-server and one `cortext lm-server --keep N`, or one `cortext brand-node`, run on this machine. A client speaks one
-utterance after the other: it waits for each answer, as clients of the public release do, or writes everything at once.
+A redis-server and one `cortext lm-server --keep N`, or one `cortext brand-node`, run on this machine. A client speaks
+one utterance after the other: it waits for each answer, as clients of the public release do, or writes all at once.
 Meanwhile the server is killed with SIGKILL at random moments and started again after a random pause, so that entries
 wait for it, too. The texts are compared with those of the same utterances before the first kill.
 
 Each utterance ends in one of four ways: the same text; a result whose `error` names what is missing; another text
-without an error (silent); no result within a minute (none). The last two must not occur, nor two results for one utterance.
+without an error (silent); no result within a minute (none). The last two must not occur, nor two results of one
+utterance.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from engine_cases import SENTENCES, sentence_entries, write_lm
+
 from killed_live import Counts, kill_brand_node, kill_lm_server
 
 N_UTTERANCES = 34
