@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import resource
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from commands import Command
 from page_process import DAYS, N_FEATURES, prepare
 from serving import Page
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from cortext.models import AcousticModel, build_model, model_config, save_model
@@ -34,9 +39,10 @@ HEAD_S = 10.0
 HALF_HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 WHOLE_HEAD = b"GET /atkinson-next.woff2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 HANDSHAKE = (
-    b"GET /ws?token=%s HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /%s HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+WATCH, FEED = (HANDSHAKE % (path + TOKEN.encode()) for path in (b"ws?token=", b"feed?token="))
 V, END = b" HTTP/1.1\r\n", b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
 OURS_RAW = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
 
@@ -109,14 +115,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def arguments(root: Path, log: Path, *more: str) -> list[str]:
-    folders = ["--lm", str(root / "lm"), "--data", str(root / "data"), "--session-log", str(log)]
-    return ["serve", str(root / "run"), *folders, "--port", "0", "--token", TOKEN, *more]
-
-
 @contextmanager
-def serving(root: Path, log: Path, *more: str, descriptors: int | None = None) -> Iterator[Server]:
-    command = Command(*arguments(root, log, *more))
+def serving(root: Path, log: Path, *more: str, data: bool = True, descriptors: int | None = None) -> Iterator[Server]:
+    folders = ["--lm", root / "lm", "--session-log", log, *(["--data", root / "data"] if data else [])]
+    command = Command("serve", root / "run", *folders, "--port", "0", "--token", TOKEN, *more)
     try:
         deadline_s = time.monotonic() + 60
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/#token=", command.stdout)):
@@ -139,6 +141,14 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     with serving(root, tmp_path_factory.mktemp("log"), "--speed", "2") as server:
         with server.page() as page:
             assert decode(server, page, lambda: None)[0]["id"] == 1  # which is corrected and rated
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with few file descriptors that takes a feed, which anybody may watch."""
+    log = tmp_path_factory.mktemp("log")
+    with serving(root, log, "--feed", "--open-view", descriptors=DESCRIPTORS, data=False) as server:
         yield server
 
 
@@ -170,8 +180,8 @@ CROWDS = (
     Crowd("silent"),
     Crowd("half a request head", HALF_HEAD),
     Crowd("a head of which a byte comes now and then", HALF_HEAD, b"x"),
-    Crowd("half a web-socket handshake", HANDSHAKE[:120]),
-    Crowd("a web-socket handshake without the token", HANDSHAKE % b"wrong"),
+    Crowd("half a web-socket handshake", HANDSHAKE[:100]),
+    Crowd("a web-socket handshake without the token", HANDSHAKE % b"ws?token=wrong"),
     Crowd("a body of which a byte comes now and then", b"POST /api/stop" + V + b"Content-Length: 9999\r\n" + END, b"x"),
     Crowd("requests whose answers nobody reads", 40 * WHOLE_HEAD, n=70),
     Crowd("one request after another", WHOLE_HEAD, WHOLE_HEAD),
@@ -378,10 +388,10 @@ RAWS = (
     Raw("a long token", STATE + b"Authorization: Bearer " + b"x" * 10_000 + b"\r\n" + END, "HTTP/1.1 401 "),
     Raw("a token that is no text", STATE + b"Authorization: Bearer \xff\xed\xa0\x80\r\n" + END, "HTTP/1.1 401 "),
     Raw("a handshake without a key", b"GET /ws" + V + UPGRADE, "HTTP/1.1 [45]"),
-    Raw("a handshake of another version", (HANDSHAKE % TOKEN.encode()).replace(b"13", b"99"), "HTTP/1.1 4"),
-    Raw("a handshake to another path", (HANDSHAKE % TOKEN.encode()).replace(b"/ws", b"/etc"), "HTTP/1.1 40[34] "),
-    Raw("a handshake with a token that is no text", HANDSHAKE % b"%ff%ed%a0%80", "HTTP/1.1 403 "),
-    Raw("a handshake that is posted", (HANDSHAKE % TOKEN.encode()).replace(b"GET", b"POST"), "HTTP/1.1 4"),
+    Raw("a handshake of another version", WATCH.replace(b"13", b"99"), "HTTP/1.1 4"),
+    Raw("a handshake to another path", HANDSHAKE % b"etc", "HTTP/1.1 40[34] "),
+    Raw("a handshake with a token that is no text", HANDSHAKE % b"ws?token=%ff%ed%a0%80", "HTTP/1.1 403 "),
+    Raw("a handshake that is posted", WATCH.replace(b"GET", b"POST"), "HTTP/1.1 4"),
 )  # fmt: skip
 
 
@@ -408,42 +418,45 @@ def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
 
 @dataclass(frozen=True)
 class Flood:
-    """What a page with the token sends for some seconds, and never reads what it is answered."""
+    """What a client with the token sends, as much as it is let or 64 MiB, and never reads what it is answered."""
 
     name: str
     begins: bytes
     goes_on: bytes
 
 
-PING, FRAGMENT, TEXT = frame(9, b"x" * 125), frame(0, b"", fin=False), frame(1, b"x")
+PING, FRAGMENT, TEXT, BYTES = frame(9, b"x" * 125), frame(0, fin=False), frame(1, b"x"), frame(2)
 FLOODS = (
-    Flood("pings", b"", 500 * PING),
-    Flood("pings without content", b"", 10_000 * frame(9)),
-    Flood("messages and pings", b"", 20 * (TEXT + 25 * PING)),
-    Flood("fragments without content", frame(1, b"", fin=False), 10_000 * FRAGMENT),
-    Flood("pings among fragments", frame(1, b"x", fin=False), 500 * (FRAGMENT + PING)),
-    Flood("messages", b"", 10_000 * TEXT),
-    Flood("pongs", b"", 500 * frame(10, b"x" * 125)),
+    Flood("pings to a page", WATCH, 500 * PING),
+    Flood("pings without content to a page", WATCH, 10_000 * frame(9)),
+    Flood("messages and pings to a page", WATCH, 20 * (TEXT + 25 * PING)),
+    Flood("fragments without content to a page", WATCH + frame(1, fin=False), 10_000 * FRAGMENT),
+    Flood("pings among fragments to a page", WATCH + frame(1, b"x", fin=False), 500 * (FRAGMENT + PING)),
+    Flood("messages to a page", WATCH, 10_000 * TEXT),
+    Flood("pongs to a page", WATCH, 500 * frame(10, b"x" * 125)),
+    Flood("pings to a feed", FEED, 500 * PING),
+    Flood("messages and pings to a feed", FEED, 20 * (BYTES + 250 * PING)),
+    Flood("wrong messages to a feed", FEED, 10_000 * TEXT),
+    Flood("fragments without content to a feed", FEED + frame(2, fin=False), 10_000 * FRAGMENT),
 )
 
 
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.name)
-def test_a_page_that_sends_and_never_reads_takes_no_memory(server: Server, flood: Flood) -> None:
-    before_mb, n_sent = server.resident_mb(), 0
-    with server.connect() as connection:
+def test_a_client_that_sends_and_never_reads_takes_no_memory(fed: Server, flood: Flood) -> None:
+    before_mb, n_sent = fed.resident_mb(), 0
+    with fed.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.sendall(HANDSHAKE % TOKEN.encode())
+        connection.sendall(flood.begins)
         assert connection.recv(12) == b"HTTP/1.1 101"
         connection.settimeout(0.5)
-        until_s = time.monotonic() + 1.5
-        with suppress(OSError):  # it is given up, or read no further
-            connection.sendall(flood.begins)
-            while time.monotonic() < until_s:
+        until_s = time.monotonic() + 15
+        with suppress(OSError):  # it is disconnected, or read no further
+            while time.monotonic() < until_s and n_sent < 64 * 2**20:
                 n_sent += connection.send(flood.goes_on)
-        grown_mb = server.resident_mb() - before_mb
+        grown_mb = fed.resident_mb() - before_mb
     assert n_sent > 0
-    assert grown_mb < 24, f"{grown_mb:.0f} MB for {n_sent / 2**20:.0f} MiB"
-    server.check_whole()
+    assert grown_mb < 16, f"{grown_mb:.0f} MB for {n_sent / 2**20:.0f} MiB"
+    fed.check_whole(most_lines=60)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +472,7 @@ def test_a_page_that_sends_and_never_reads_takes_no_memory(server: Server, flood
 )
 def test_frames_that_are_wrong_end_the_web_socket_with_their_code(server: Server, bad: bytes, code: int) -> None:
     with server.connect() as connection:
-        connection.sendall(HANDSHAKE % TOKEN.encode())
+        connection.sendall(WATCH)
         time.sleep(0.1)
         connection.sendall(bad)
         read = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -473,7 +486,7 @@ def test_of_five_hundred_pages_at_the_same_moment_as_many_as_may_are_let_in(serv
         sockets = []
         for _ in range(500):
             sockets.append(stack.enter_context(server.connect()))
-            sockets[-1].sendall(HANDSHAKE % TOKEN.encode())
+            sockets[-1].sendall(WATCH)
         deadline_s, greeted, read = time.monotonic() + 20, set(), dict.fromkeys(sockets, b"")
         while time.monotonic() < deadline_s and len(greeted) < 32:
             for each in sockets:
@@ -487,3 +500,67 @@ def test_of_five_hundred_pages_at_the_same_moment_as_many_as_may_are_let_in(serv
                 read[each] += each.recv(65536)
         assert sum(b'"hello"' in content for content in read.values()) == 32
     server.check_whole()
+
+
+def test_strangers_who_may_watch_leave_places_for_those_who_show_the_token(fed: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            with suppress(OSError):
+                stack.enter_context(fed.connect()).sendall(HANDSHAKE % b"ws")
+        with fed.page() as page:
+            assert page.read()["can_control"] is True
+    fed.check_whole(most_lines=60)
+
+
+def test_a_feed_is_decoded_while_strangers_hold_what_connections_they_can(fed: Server) -> None:
+    with ExitStack() as stack, fed.page() as page:
+        attack(fed, Crowd("half-open", HALF_HEAD), stack)
+        while fed.get("/api/state").json()["state"] != "idle":  # another test's feed is still there
+            time.sleep(0.05)
+        frames_TC = np.zeros((TRIAL_BINS, N_FEATURES), dtype="<f4")
+        with connect(f"ws://127.0.0.1:{fed.port}/feed?token={TOKEN}") as feed:
+            for t in range(TRIAL_BINS):
+                feed.send(frames_TC[t].tobytes())
+                if t == TRIAL_BINS // 2:
+                    attack(fed, Crowd("half-open", HALF_HEAD), stack)
+            feed.send('{"end": true}')
+            utterance = page.next("utterance", ended="end of trial")
+    assert (utterance["error"], utterance["duration_s"]) == (None, TRIAL_BINS * 0.02)
+    fed.check_whole(most_lines=60)
+
+
+@pytest.mark.slow
+def test_nothing_is_imported_once_the_server_listens(root: Path, tmp_path: Path) -> None:
+    """An import needs a file descriptor, and may find none. In a process of its own, which has imported nothing yet."""
+    program = "from cortext.cli import main; main()"
+    folders = ["--lm", root / "lm", "--data", root / "data", "--session-log", tmp_path / "log", "--token", TOKEN]
+    command = [sys.executable, "-X", "importtime", "-c", program, "serve", root / "run", *folders, "--port", "0"]
+    with (tmp_path / "imports").open("w") as imports:
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=imports, text=True)
+    assert process.stdout is not None
+    try:
+        address = [process.stdout.readline() for _ in range(3)][-1]
+        server = Server(Any, int(address.partition("/#")[0].rpartition(":")[2]))
+        with server.connect() as connection:  # which the system keeps until the server accepts it
+            connection.settimeout(60)
+            connection.sendall(b"GET / HTTP/1.0\r\nHost: elsewhere\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 403"
+        before = (tmp_path / "imports").read_text()
+        with server.page() as page:
+            decode(server, page, lambda: server.get("/app.js"))
+            for verb, content in (
+                ("correction", b'{"utterance": 1, "text": "i see"}'),
+                ("rating", b'{"utterance": 1, "rating": "right"}'),
+                ("options", b'{"nbest": 3}'),
+                ("hotwords", b'{"kiwi": 3}'),
+                ("day", b'{"session": "nowhere"}'),
+                ("stop", b"nonsense"),
+            ):
+                server.post(verb, content)
+        with suppress(InvalidStatus), connect(f"ws://127.0.0.1:{server.port}/feed"):
+            pass
+        imported = (tmp_path / "imports").read_text().removeprefix(before)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert [line for line in imported.splitlines() if line.startswith("import time:")] == []
