@@ -1,0 +1,286 @@
+"""Attacks on the log of daily use: files that `report use` and `serve --session-log` are given, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Command, Ended, run
+from page_process import DAYS, N_FEATURES, prepare
+
+from cortext.data import make_trial, write_session
+from cortext.models import AcousticModel, build_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
+
+WHEN = "2026-11-20T10:00:06-08:00"
+SAID = {"id": "a", "when": WHEN, "session": "t15.2026.11.20", "duration_s": 6.0, "text": "i see you", "source": "feed"}
+RATED = {"id": "a", "when": WHEN, "rating": "right"}
+
+
+def said(**changes: object) -> bytes:
+    """An utterance's line with other values."""
+    return json.dumps(SAID | changes).encode()
+
+
+def about(**what: object) -> bytes:
+    """A line about that utterance."""
+    return json.dumps({"id": "a", "when": WHEN} | what).encode()
+
+
+def raw(field: str, value: bytes) -> bytes:
+    """An utterance's line with bytes as a value."""
+    return json.dumps(SAID | {field: "HERE"}).encode().replace(b'"HERE"', value)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line between an utterance and its rating: it is passed over, and counted."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LINES = [
+    Line("a duration of 400 digits", raw("duration_s", b"1" * 400)),
+    Line("a negative duration of 400 digits", raw("duration_s", b"-" + b"1" * 400)),
+    Line("a duration of 5,000 digits", raw("duration_s", b"1" * 5000)),
+    Line("a duration of 1e308", raw("duration_s", b"1e308")),
+    Line("a duration of 1e400", raw("duration_s", b"1e400")),
+    Line("a duration that is infinite", raw("duration_s", b"Infinity")),
+    Line("a duration that is no number", raw("duration_s", b"NaN")),
+    Line("a duration before the beginning", said(duration_s=-1e-9)),
+    Line("a duration of years", said(duration_s=1e9)),
+    Line("a duration that is a text", said(duration_s="6")),
+    Line("a duration that is a list", said(duration_s=[6])),
+    Line("a duration that is nested deeply", raw("duration_s", b"[" * 900 + b"]" * 900)),
+    Line("a text that is nested deeply", raw("text", b'{"a":' * 300 + b"0" + b"}" * 300)),
+    Line("a line that is nested 100,000 deep", raw("text", b"[" * 100_000 + b"]" * 100_000)),
+    Line("a text of half a character", said(text="i see \ud800")),
+    Line("a text of half a character in raw bytes", raw("text", b'"\xed\xa0\x80"')),
+    Line("a text of a million words", said(text="a " * 1_000_000)),
+    Line("a text that is a number", said(text=7)),
+    Line("a source of half a character", said(source="\udfff")),
+    Line("a source that is a list", said(source=["feed"])),
+    Line("an id of half a character", said(id="\ud800")),
+    Line("an id that is a number", said(id=1)),
+    Line("a degradation that is a number", said(degraded=1)),
+    Line("a session above the folder", said(session="../../../etc")),
+    Line("a session elsewhere", said(session="/etc")),
+    Line("a session that is hidden", said(session=".ssh")),
+    Line("a session with escapes", said(session="\x1b[2J")),
+    Line("a session with a NUL", said(session="a\0b")),
+    Line("a session of 5,000 letters", said(session="a" * 5000)),
+    Line("a time in words", said(when="now")),
+    Line("a time without a zone", said(when="2026-11-20T10:00:06")),
+    Line("a time before clocks", said(when="0001-01-01T00:00:00+23:59")),
+    Line("a time after clocks", said(when="9999-12-31T23:59:59-23:59")),
+    Line("a time that is a number", said(when=1e308)),
+    Line("a time with escapes", said(when="\x1b]0;owned\x07")),
+    Line("a rating with escapes", about(rating="\x1b[2J")),
+    Line("a rating that is nested deeply", about(rating="HERE").replace(b'"HERE"', b"[" * 900 + b"]" * 900)),
+    Line("a correction of half a character", about(correction="I see \ud800")),
+    Line("a correction of a million words", about(correction="a " * 1_000_000)),
+    Line("a correction that is a list", about(correction=["I see"])),
+    Line("a rating of nobody", json.dumps(RATED | {"id": "\x1b[31m" + "b" * 10_000}).encode()),
+    Line("a list", b"[]"),
+    Line("a number", b"1e999"),
+    Line("UTF-16", json.dumps(SAID).encode("utf-16")),
+    Line("bytes", bytes(range(256)).replace(b"\n", b"")),
+    Line("nothing but NULs", bytes(1_000_000)),
+]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How `report use` ended, and what it was given and has written."""
+
+    ended: Ended
+    logs: list[Path]
+    page: Path
+
+
+def write(folder: Path, *lines: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "utterances.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of a log for each line: an utterance, the line, and a rating of the utterance."""
+    root = tmp_path_factory.mktemp("logs")
+    logs = [write(root / str(n), said(), line.content, json.dumps(RATED).encode()) for n, line in enumerate(LINES)]
+    page = root / "use.html"
+    return Report(run("report", "use", *logs, "--json", "--out", page), logs, page)
+
+
+@pytest.mark.parametrize("line", LINES, ids=str)
+def test_a_damaged_line_is_passed_over_and_named(report: Report, line: Line) -> None:
+    report.ended.check_harmless(most_s=30)
+    assert report.ended.status == 0, report.ended.said[-2000:]
+    log = report.logs[LINES.index(line)]
+    (note,) = (note for note in json.loads(report.ended.stdout)["notes"] if f"{log}/" in note)
+    assert "line 2 passed over: " in note
+    assert len(note) < 500
+
+
+def test_damaged_lines_are_counted_and_what_stands_about_them_is_read(report: Report) -> None:
+    found = json.loads(report.ended.stdout)
+    assert (found["overall"]["utterances"], found["overall"]["ratings"]["right"]) == (len(LINES), len(LINES))
+    assert found["damaged"] == len(LINES)
+    page = report.page.read_text()
+    assert page.count("line 2 passed over: ") == len(LINES)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings, a language model, and a model that has learnt nothing."""
+    root = tmp_path_factory.mktemp("materials")
+    prepare(root)
+    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
+    network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
+    reads = {"n_features": N_FEATURES, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
+    save_model(AcousticModel(network, sessions=DAYS, **reads), root / "run")
+    return root
+
+
+def served(root: Path, log: Path) -> Ended:
+    """Start a server that writes the log, ask for its page, and end it."""
+    folders = ["--lm", root / "lm", "--data", root / "data", "--session-log", log]
+    server = Command("serve", root / "run", *folders, "--port", "0")
+    try:
+        deadline_s = time.monotonic() + 60
+        while not (url := re.search("http://[^/]*/", server.stdout)) and server.running():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert url, server.stderr[-2000:]
+        with urllib.request.urlopen(url[0], timeout=30) as answer:
+            assert answer.status == 200
+        return server.interrupt()
+    finally:
+        server.kill()
+
+
+def test_a_server_goes_on_after_damaged_lines_and_names_them(materials: Path, tmp_path: Path) -> None:
+    log = write(tmp_path / "log", said(), *[line.content for line in LINES], about(rating="wrong"))
+    ended = served(materials, log)
+    ended.check_harmless()
+    assert ended.status == 0
+    notes = [json.loads(line)["note"] for line in ended.stderr.splitlines() if "session_log_damaged" in line]
+    assert len(notes) == 21  # twenty are named
+    assert notes[-1].endswith(f"{len(LINES) - 20} more lines passed over")
+
+
+def test_a_session_above_the_folder_costs_no_recording_there(materials: Path, tmp_path: Path) -> None:
+    recording = tmp_path / "outside" / "data_train.hdf5"
+    block = int(datetime.fromisoformat(WHEN).timestamp())  # the log's own name for its first utterance
+    features_TC = np.zeros((100, N_FEATURES), dtype=np.float32)
+    write_session(recording, [make_trial(features_TC, "outside", block, 0, "i see you")])
+    content = recording.read_bytes()
+    ended = served(materials, write(tmp_path / "log", said(session="../../outside"), about(rating="wrong")))
+    ended.check_harmless()
+    assert recording.read_bytes() == content
+
+
+def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path) -> None:
+    many = [line.content for line in LINES] * 200
+    log = write(tmp_path / "log", said(), *[line for line in many if len(line) < 100_000], json.dumps(RATED).encode())
+    n_damaged = len((log / "utterances.jsonl").read_bytes().split(b"\n")) - 3
+    ended = run("report", "use", log)
+    ended.check_harmless(most_s=20)
+    assert ended.status == 0
+    assert len(ended.stdout.splitlines()) < 60
+    assert f"{n_damaged - 20} more lines passed over" in ended.stdout
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands where the log should: it is refused in a line, or read with what is wrong passed over."""
+
+    name: str
+    make: Callable[[Path], None]
+    status: int
+    says: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _line_of_100_mb(path: Path) -> None:
+    path.write_bytes(
+        said() + b"\n" + raw("text", b'"' + b"a" * 100_000_000 + b'"') + b"\n" + json.dumps(RATED).encode()
+    )
+
+
+def _lists_of_100_mb(path: Path) -> None:
+    path.write_bytes(said() + b"\n" + raw("nbest", b"[" + b"[]," * 33_000_000 + b"0]") + b"\n")
+
+
+def _endless_line(path: Path) -> None:
+    with path.open("wb") as file:
+        file.write(said() + b"\n")
+        file.truncate(150_000_000)
+
+
+def _bytes(path: Path) -> None:
+    path.write_bytes(said() + b"\n" + os.urandom(5_000_000))
+
+
+def _ids(path: Path) -> None:
+    path.write_bytes(b"".join(said(id=str(number)) + b"\n" for number in range(20_000)))
+
+
+def _days(path: Path) -> None:
+    first = date(1970, 1, 1)
+    days = (f"{first + timedelta(days=number)}T10:00:00+00:00" for number in range(8_000))
+    path.write_bytes(b"".join(said(when=day) + b"\n" for day in days))
+
+
+PLACES = [
+    Place("a line of 100 MB", _line_of_100_mb, 0, r"line 2 passed over: it has more than \d+ MiB"),
+    Place("lists of 100 MB", _lists_of_100_mb, 0, r"line 2 passed over: it has more than \d+ MiB"),
+    Place("150 MB of NULs without an end", _endless_line, 0, "line 2 passed over: unfinished"),
+    Place("5 MB of bytes", _bytes, 0, r"\d+ more lines passed over"),
+    Place("a pipe that nobody writes to", lambda path: os.mkfifo(path), 2, "no log of use: .*give a directory"),
+    Place("a device without an end", lambda path: path.symlink_to("/dev/zero"), 2, "no log of use: .*give a dir"),
+    Place("a directory", lambda path: path.mkdir(), 2, "no log of use: Is a directory; give a directory"),
+    Place("a link to itself", lambda path: path.symlink_to(path), 2, "no log of use: Too many levels"),
+    Place("20,000 utterances", _ids, 0, ""),
+    Place("22 years of days", _days, 0, ""),
+]
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place.status], ids=str)
+def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path, place: Place) -> None:
+    place.make(tmp_path / "utterances.jsonl")
+    run("report", "use", tmp_path, patience_s=60).check_refused(place.says, most_s=20)
+
+
+def test_logs_of_any_size_are_read_within_bounds(tmp_path: Path) -> None:
+    places = [place for place in PLACES if not place.status]
+    logs = [tmp_path / str(number) for number in range(len(places))]
+    for log, place in zip(logs, places, strict=True):
+        log.mkdir()
+        place.make(log / "utterances.jsonl")
+    ended = run("report", "use", *logs, "--json", patience_s=100)
+    ended.check_harmless(most_mb=1200, most_s=100)
+    found = json.loads(ended.stdout)
+    for log, place in zip(logs, places, strict=True):
+        notes = "".join(note for note in found["notes"] if f"{log}/" in note)
+        assert re.search(place.says, notes), (place.name, notes)
+    assert len(found["notes"]) < 40
+    assert found["overall"]["utterances"] == 3 + 1 + 20_000 + 8_000
