@@ -329,8 +329,8 @@ class BrandNode:
         if place.first and place.index is not None and expected is not None:
             self._note_lost(range(expected, place.index), utterance)
         self._note_lost(place.missing, utterance)
-        if place.anew and place.problem and utterance.n_entries:
-            self._problem(utterance, f"the numbers {self._parameters.index_field} {place.problem}")
+        if place.problem and place.kind == "next" and (utterance.n_entries or not place.anew):
+            self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
 
     def _note_lost(self, missing: range, utterance: _Utterance) -> None:
         """Entries that never came count for the utterance in progress, from its own first entry on."""
@@ -340,7 +340,7 @@ class BrandNode:
             return
         name = self._parameters.index_field
         if len(missing) > MOST_LOST:  # nothing loses that many within an utterance
-            self._problem(utterance, f"the numbers {name} jump from {missing.start} to {missing.stop}")
+            self._problem(utterance, f"{name} jumps from {missing.start} to {missing.stop}")
             return
         utterance.n_lost += len(missing)
         named = f"{name} {missing[0]}" + (f" to {missing[-1]}" if len(missing) > 1 else "")

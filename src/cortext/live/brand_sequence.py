@@ -34,7 +34,7 @@ class Placed:
     missing: numbers that were lost before it
     first:   whether no number was known before it
     anew:    whether numbering began anew with it
-    problem: what is wrong with an unusable entry, or that numbering begins anew
+    problem: what is wrong with an unusable entry; of others, what their numbers say
     """
 
     entry: Entry
@@ -177,7 +177,10 @@ class Sequencer:
     def _unnumbered(self, entry: Entry, problem: str) -> Placed:
         if self.last is not None:
             self._n_unnumbered += 1
-        return Placed(entry, self.reach, guessed=True, kind="unusable" if problem else "next", problem=problem)
+        kind: Literal["next", "unusable"] = "unusable" if problem else "next"
+        if self.last is not None and not problem:
+            problem = f"is missing in entry {entry.id[0]}-{entry.id[1]}"
+        return Placed(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
     def _jump(self, arrival: _Arrival) -> Placed:
         """Go on from a number far from the last one: entries were lost, or the source began anew."""
@@ -187,7 +190,7 @@ class Sequencer:
         self.last, self._n_unnumbered = None, 0
         self._recent.clear()
         place = self._place(arrival)
-        problem = "" if last in _WRAPS and not arrival.number else f"begin anew at {arrival.number} after {last}"
+        problem = "" if last in _WRAPS and not arrival.number else f"begins anew at {arrival.number} after {last}"
         return Placed(place.entry, place.index, anew=True, problem=problem)
 
     def _place(self, arrival: _Arrival, first: bool = False) -> Placed:
@@ -197,5 +200,6 @@ class Sequencer:
         self._recent[index] = arrival.digest
         if len(self._recent) > 2 * N_RECENT:
             self._recent = {n: digest for n, digest in self._recent.items() if n > index - N_RECENT}
+        problem = f"{index} comes again with other samples" if index == self.last else ""
         self.last, self._n_unnumbered = index, 0
-        return Placed(arrival.entry, index, missing=missing, first=first)
+        return Placed(arrival.entry, index, missing=missing, first=first, problem=problem)
