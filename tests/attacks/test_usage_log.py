@@ -191,7 +191,9 @@ def test_a_session_above_the_folder_costs_no_recording_there(materials: Path, tm
     features_TC = np.zeros((100, N_FEATURES), dtype=np.float32)
     write_session(recording, [make_trial(features_TC, "outside", block, 0, "i see you")])
     content = recording.read_bytes()
-    ended = served(materials, write(tmp_path / "log", said(session="../../outside"), about(rating="wrong")))
+    log = write(tmp_path / "log", said(session="../../outside"), about(rating="wrong"))
+    (log / "recordings").mkdir()
+    ended = served(materials, log)
     ended.check_harmless()
     assert recording.read_bytes() == content
 
