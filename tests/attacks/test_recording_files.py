@@ -5,13 +5,18 @@ Each is read by real commands. A bad trial costs itself: `pack` names it in one 
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import shutil
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -312,3 +317,280 @@ def test_inspect_lists_every_attack(all_attacks: Path) -> None:
             line for line in seen.stdout.splitlines() if f"attack.{number:03d}/data_train.hdf5: {BAD}: " in line
         )
         assert re.search(attack.says, line), line
+
+
+@dataclass(frozen=True)
+class FileAttack:
+    """An attack on a file or folder of the data set.
+
+    name:   what is done
+    change: does it, given the folder with `data`, `pipe` and the secrets
+    says:   a pattern that the line of the refusal has
+    others: whether `--skip-bad` leaves the session out and goes on
+    """
+
+    name: str
+    change: Callable[[Path], object]
+    says: str
+    others: bool = False
+
+
+def session_file(make: Callable[[Path, Path], object]) -> Callable[[Path], None]:
+    """Replace a session file by what is made in its place."""
+
+    def change(place: Path) -> None:
+        file = place / "data" / DAY / "data_train.hdf5"
+        file.unlink()
+        make(file, place)
+
+    return change
+
+
+def sparse(file: Path, _: Path) -> None:
+    with file.open("wb") as writer:
+        writer.truncate(2**40)
+
+
+def folder_named(name: bytes) -> Callable[[Path], None]:
+    """A session whose folder and trials have that name."""
+
+    def change(place: Path) -> None:
+        folder = place / "data" / os.fsdecode(name)
+        (place / "data" / DAY).rename(folder)
+        with h5py.File(folder / "data_train.hdf5", "r+") as file:
+            for trial in file.values():
+                trial.attrs["session"] = np.bytes_(name)
+
+    return change
+
+
+def table(content: bytes, size: int = 0) -> Callable[[Path], None]:
+    def change(place: Path) -> None:
+        with (place / "data" / "t15_copyTaskData_description.csv").open("wb") as file:
+            file.write(b"date,day,block,sentences,corpus,split\n" + content)
+            if size:
+                file.truncate(size)
+
+    return change
+
+
+FILE_ATTACKS = (
+    FileAttack("a pipe", session_file(lambda file, _: os.mkfifo(file)), "not a file", others=True),
+    FileAttack(
+        "a link to a pipe", session_file(lambda file, at: file.symlink_to(at / "pipe")), "not a file", others=True
+    ),
+    FileAttack(
+        "a link to a device", session_file(lambda file, _: file.symlink_to("/dev/zero")), "not a file", others=True
+    ),
+    FileAttack("a folder", session_file(lambda file, _: file.mkdir()), "not a file", others=True),
+    FileAttack("a terabyte of nothing", session_file(sparse), "not an HDF5 file", others=True),
+    FileAttack("a session's name with escapes", folder_named(b"\x1b]0;x\x07\x1b[2J"), r"\\x1b.*rename the session"),
+    FileAttack("a session's name that is not UTF-8", folder_named(b"t15.\xff"), "rename the session"),
+    FileAttack("a table of blocks with a cell of 100 MB", table(b"x" * 10**8), "not the table of blocks"),
+    FileAttack("a table of blocks with NUL", table(b"2023-08-11,\0,1,1,a,Train\n"), "not the table of blocks"),
+    FileAttack(
+        "a table of blocks with endless numbers", table(b"2023-08-11," + b"9" * 4000 + b",1,1,a,Train\n"), "blocks"
+    ),
+    FileAttack("a table of blocks of a terabyte", table(b"", 2**40), "not the table of blocks"),
+    FileAttack("a table of blocks with escapes", table(b"\x1b]0;x\x07,a,1,1,a,Train\n"), "not the table of blocks"),
+)
+
+
+@pytest.mark.parametrize("attack", FILE_ATTACKS, ids=lambda attack: attack.name)
+def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(attack: FileAttack, place: Path) -> None:
+    attack.change(place)
+    refused = run("pack", place / "data", "--out", place / "packed", patience_s=20)
+    refused.check_refused(attack.says, most_mb=900, most_s=15)
+    assert not (place / "packed").exists()
+    run("inspect", place / "data", patience_s=20).check_harmless(most_mb=900, most_s=15)
+    if attack.others:
+        skipped = run("pack", place / "data", "--out", place / "packed", "--skip-bad", patience_s=20)
+        skipped.check_harmless(most_mb=900, most_s=15)
+        assert (place / "packed" / "train.f16").stat().st_size == 3 * BINS * N_FEATURES * 2
+
+
+def test_corpora_with_escapes_reach_the_terminal_escaped(place: Path) -> None:
+    table(b"2023-08-11,3,1,3,\x1b]0;x\x07" + b"y" * 10_000 + b",Train\n")(place)
+    seen = run("inspect", place / "data", patience_s=20)
+    seen.check_harmless()
+    assert seen.status == 0
+    assert max(map(len, seen.stdout.splitlines())) < 400
+
+
+def test_the_limits_are_raised_by_options(place: Path) -> None:
+    with h5py.File(place / "data" / DAY / "data_train.hdf5", "r+") as file:
+        del file[BAD]["input_features"]
+        file[BAD]["input_features"] = np.ones((60_010, N_FEATURES), np.float32)
+    data, out = place / "data", place / "packed"
+    run("pack", data, "--out", out).check_refused("60010 bins .*--max-bins")
+    assert run("pack", data, "--out", out, "--max-bins", "60010").status == 0
+    assert "60001" not in run("inspect", data, "--max-bins", "60010").stdout
+    run("pack", data, "--out", out, "--max-features", "15").check_refused("16 features .*--max-features")
+
+
+@dataclass(frozen=True)
+class IndexAttack:
+    """An attack on the index of a packed directory, whose checksums are made right again.
+
+    name:   what is done
+    change: changes the index and its arrays in place
+    says:   a pattern that the line of the refusal has
+    """
+
+    name: str
+    change: Callable[[dict[str, Any], dict[str, np.ndarray]], object]
+    says: str = "the index is damaged"
+
+
+def put(key: str, value: object) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    """Set a value by its dotted key."""
+
+    def change(index: dict[str, Any], _: dict[str, np.ndarray]) -> None:
+        *folders, last = key.split(".")
+        for folder in folders:
+            index = index[folder]
+        index[last] = value
+
+    return change
+
+
+def put_array(name: str, value: object) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    return lambda _, arrays: arrays.__setitem__(f"train/{name}", np.asarray(value))
+
+
+def records(file: str, size: int, place: int = 0) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    """Say that the bins lie in that file."""
+
+    def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        index["splits"]["train"]["records"] = {file: size}
+        arrays["train/file"], arrays["train/byte"] = np.zeros(6, np.int64), np.full(6, place)
+
+    return change
+
+
+SECRET_BYTES = BINS * N_FEATURES * 4
+INDEX_ATTACKS = (
+    IndexAttack("sessions: a way out", put("sessions", [DAY, "../../../x"])),
+    IndexAttack("sessions: escapes", put("sessions", [DAY, "\x1b]0;x\x07"])),
+    IndexAttack("sessions: numbers", put("sessions", [1, 2])),
+    IndexAttack("n_features: negative", put("n_features", -16)),
+    IndexAttack("n_features: a text", put("n_features", "16")),
+    IndexAttack("n_features: 2^62", put("n_features", 2**62), "bytes found"),
+    IndexAttack("n_features: 10^4000", put("n_features", 10**4000)),
+    IndexAttack("source: NUL", put("source", "/\0")),
+    IndexAttack("source: a number", put("source", 3)),
+    IndexAttack("source_files: one number", put("source_files", {"a": [1]})),
+    IndexAttack("bad_trials: unknown fields", put("bad_trials", [{"file": "a", "trial": "b", "x": 1, "message": ""}])),
+    IndexAttack("bad_trials: a number", put("bad_trials", 3)),
+    IndexAttack("post_implant_day: a text", put("post_implant_day", {DAY: "x"})),
+    IndexAttack("splits: a list", put("splits", [])),
+    IndexAttack("splits: a way out", put("splits", {"../x": {}})),
+    IndexAttack("splits: nested deeply", lambda index, _: index.update(x=json.loads("[" * 900 + "]" * 900))),
+    IndexAttack("sentences: too few", put("splits.train.sentences", ["a"])),
+    IndexAttack("sentences: numbers", put("splits.train.sentences", [1] * 6)),
+    IndexAttack("n_bins: negative", put_array("n_bins", [-BINS, 3 * BINS, BINS, BINS, BINS, BINS])),
+    IndexAttack("n_bins: overflow", put_array("n_bins", np.full(6, 2**62))),
+    IndexAttack("n_bins: decimals", put_array("n_bins", np.full(6, 64.0))),
+    IndexAttack("n_bins: two dimensions", put_array("n_bins", np.full((6, 1), 64))),
+    IndexAttack("n_bins: nothing", put_array("n_bins", np.zeros(0, np.int64))),
+    IndexAttack("day: no session", put_array("day", np.full(6, 7))),
+    IndexAttack("day: negative", put_array("day", np.full(6, -1))),
+    IndexAttack("n_labels: beyond the labels", put_array("n_labels", np.full(6, 400))),
+    IndexAttack("n_labels: negative", put_array("n_labels", [-3, 9, 3, 3, 3, 3])),
+    IndexAttack("labels: no phoneme", put_array("labels", np.full(18, 999, np.int16))),
+    IndexAttack("labels: the blank", put_array("labels", np.zeros(18, np.int16))),
+    IndexAttack("records: another file", records("../secret.raw", SECRET_BYTES)),
+    IndexAttack("records: another file from the root", records("/etc/passwd", 1)),
+    IndexAttack("records: before the file", records("train.f16", 6 * BINS * N_FEATURES * 2, -64)),
+    IndexAttack("records: behind the file", records("train.f16", 6 * BINS * N_FEATURES * 2, 2**40)),
+    IndexAttack("an array is missing", lambda _, arrays: arrays.pop("train/day")),
+)
+
+
+@pytest.fixture(scope="module")
+def packed(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "packed"
+    assert run("pack", good / "data", "--out", out).status == 0
+    return out
+
+
+def write_index(folder: Path, index: dict[str, Any], arrays: bytes) -> None:
+    """Write both files with the checksums that the format asks for."""
+
+    def checksum(content: bytes) -> str:
+        return blake2b(content, digest_size=16).hexdigest()
+
+    (folder / "index.npz").write_bytes(arrays)
+    index |= {"arrays": checksum(arrays)}
+    text = json.dumps(index, ensure_ascii=False, sort_keys=True)
+    outer = {"format": "cortext-packed", "format_version": 1, "checksum": checksum(text.encode()), "index": index}
+    (folder / "index.json").write_text(json.dumps(outer, ensure_ascii=False))
+
+
+def parts_of(packed: Path, place: Path) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    """A copy beside `secret.raw`, with its index and arrays."""
+    folder = place / "packed"
+    shutil.copytree(packed, folder)
+    index = json.loads((folder / "index.json").read_text())["index"]
+    with np.load(folder / "index.npz") as arrays:
+        return folder, index, dict(arrays)
+
+
+@pytest.mark.parametrize("attack", INDEX_ATTACKS, ids=lambda attack: attack.name)
+def test_an_index_that_was_changed_on_purpose_is_refused(attack: IndexAttack, packed: Path, place: Path) -> None:
+    folder, index, arrays = parts_of(packed, place)
+    attack.change(index, arrays)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    write_index(folder, index, content.getvalue())
+    run("inspect", folder, patience_s=20).check_refused(attack.says, most_mb=900, most_s=15)
+
+
+def zipped(method: int, **members: bytes) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as archive:
+        for name, member in members.items():
+            archive.writestr(name.replace("__", "/") + ".npy", member)
+    return content.getvalue()
+
+
+def header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+ARRAYS = {
+    "a bomb": lambda: zipped(zipfile.ZIP_DEFLATED, train__n_bins=bytes(1 << 28)),
+    "2^40 numbers declared": lambda: zipped(
+        zipfile.ZIP_STORED,
+        train__n_bins=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,), }\n"),
+    ),
+    "a pickle": lambda: zipped(
+        zipfile.ZIP_STORED,
+        train__n_bins=header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n") + b"cos\n",
+    ),
+    "a header of brackets": lambda: zipped(zipfile.ZIP_STORED, train__n_bins=header("[" * 9000)),
+    "no archive": lambda: b"PK\x05\x06",
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_the_index_that_are_none_are_refused(name: str, packed: Path, place: Path) -> None:
+    folder, index, _ = parts_of(packed, place)
+    write_index(folder, index, ARRAYS[name]())
+    run("inspect", folder, patience_s=20).check_refused("the index is damaged", most_mb=900, most_s=15)
+
+
+def test_an_index_nested_deeply_is_refused(packed: Path, place: Path) -> None:
+    folder, _, _ = parts_of(packed, place)
+    (folder / "index.json").write_text('{"format": ' + "[" * 200_000)
+    run("inspect", folder, patience_s=20).check_refused("the index is damaged")
+
+
+def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"M\xfcnster")
+    shutil.copytree(good / "data", folder)
+    assert run("pack", folder, "--out", tmp_path / "packed").status == 0
+    seen = run("inspect", tmp_path / "packed")
+    seen.check_harmless()
+    assert (seen.status, "problems: none" in seen.stdout) == (0, True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from cortext.errors import DataError
 
 DESCRIPTION = "t15_copyTaskData_description.csv"
+_MOST_BYTES = 1 << 24  # 1,600 times the release's
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,11 @@ def read_description(path: str | Path) -> list[BlockDescription]:
     """The rows of `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
     path = Path(path)
     try:
+        if path.exists() and (not path.is_file() or path.stat().st_size > _MOST_BYTES):
+            raise ValueError("no file of at most 16 MiB")
         with path.open(newline="") as file:
             return [
-                BlockDescription(date, int(day), int(block), int(sentences), corpus, split)
+                BlockDescription(date, _number(day), _number(block), _number(sentences), corpus, split)
                 for date, day, block, sentences, corpus, split in list(csv.reader(file))[1:]
             ]
     except OSError as error:
@@ -40,3 +43,10 @@ def read_description(path: str | Path) -> list[BlockDescription]:
         raise DataError(
             f"not the table of blocks ({error})", where=path, fix="take the release's, or remove it"
         ) from None
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if abs(number) >= 2**31:
+        raise ValueError(f"{text} is no number of days, blocks or sentences")
+    return number

@@ -205,7 +205,8 @@ class _Chunks:
             [code for code, *_ in filters],
             {code: settings for code, _, settings, _ in filters},
         )
-        if len(_LENGTHS.keys() & self.filters) > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
+        n_compressors = sum(code in _LENGTHS for code in self.filters)
+        if n_compressors > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
             raise FaultError(name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK)
         stored: list[h5d.StoreInfo] = []
         values.id.chunk_iter(stored.append)

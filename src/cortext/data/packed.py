@@ -14,17 +14,13 @@ import numpy as np
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
 from cortext.data.disk import disk_error, replace_directory, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset
+from cortext.data.packed_index import is_packed, write_index
 from cortext.data.records import RecordFiles
 from cortext.data.store import (
-    FORMAT,
-    FORMAT_VERSION,
     Batch,
     PackedDataset,
     PackedSplit,
     Progress,
-    digest,
-    dump,
-    is_packed,
     open_packed,
     source_files,
 )
@@ -93,7 +89,6 @@ def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress
             arrays |= {f"{name}/{array}": values for array, values in split_arrays.items()}
     if not splits:
         raise DataError(f"every trial is bad; the first: {problems[0]}", where=dataset.root)
-    np.savez(folder / "index.npz", allow_pickle=False, **arrays)
     index = {
         "n_features": dataset.n_features,
         "sessions": [session.name for session in dataset.sessions],
@@ -101,11 +96,9 @@ def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress
         "bad_trials": [problem.to_json() for problem in problems],
         "source": str(dataset.root.resolve()),
         "source_files": files,
-        "arrays": digest((folder / "index.npz").read_bytes()),
         "splits": splits,
     }
-    outer = {"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": digest(dump(index).encode())}
-    (folder / "index.json").write_text(dump(outer | {"index": index}), encoding="utf-8")
+    write_index(folder, index, arrays)
     for path in folder.iterdir():
         sync(path)
 

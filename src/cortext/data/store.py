@@ -11,12 +11,10 @@ file) in milliseconds; `PackedDataset.verify` reads every byte, which for the fu
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +23,12 @@ import numpy as np
 from cortext.data.buffers import BufferPool
 from cortext.data.checks import Problem
 from cortext.data.hdf5 import open_dataset
+from cortext.data.packed_index import AGAIN, read_index
 from cortext.data.trial import SPLITS, Trial
 from cortext.errors import ConfigError, DataError, nearest
-from cortext.files import read_json
 
-FORMAT, FORMAT_VERSION = "cortext-packed", 1
 Progress = Callable[[int, int], None]
 BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
-_AGAIN = "pack the session files again"
 _PIECE = 1 << 24  # bytes read at once
 
 
@@ -312,7 +308,7 @@ class PackedDataset:
                     progress(done, total)
             if checksum != self.checksums[name]:
                 found = f"checksum {checksum:08x} found, {self.checksums[name]:08x} expected"
-                raise DataError(found, where=split.path, fix=_AGAIN)
+                raise DataError(found, where=split.path, fix=AGAIN)
 
 
 def source_files(root: Path) -> dict[str, tuple[int, int]]:
@@ -321,20 +317,10 @@ def source_files(root: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
-def is_packed(path: Path) -> bool:
-    """Whether `path` is a packed directory."""
-    return (path / "index.json").is_file()
-
-
-def digest(content: bytes) -> str:
-    """Checksum of the small index files."""
-    return blake2b(content, digest_size=16).hexdigest()
-
-
 def open_packed(path: str | Path) -> PackedDataset:
     """Open a packed directory; sizes and the index are checked. Raises DataError for anything else or a damaged one."""
     path = Path(path)
-    index, arrays = _read_index(path)
+    index, arrays = read_index(path)
     named = {name: index["splits"][name] for name in SPLITS if name in index["splits"]}
     return PackedDataset(
         path,
@@ -359,7 +345,7 @@ def _open_split(path: Path, name: str, index: dict[str, Any], arrays: dict[str, 
     for file, expected in zip(files, sizes.values(), strict=True):
         found = file.stat().st_size if file.is_file() else 0
         if found != expected:
-            raise DataError(f"{found} bytes found, {expected} expected", where=file, fix=_AGAIN)
+            raise DataError(f"{found} bytes found, {expected} expected", where=file, fix=AGAIN)
     places = None
     if "records" in entry:
         at = zip(arrays[f"{name}/file"].tolist(), arrays[f"{name}/byte"].tolist(), strict=True)
@@ -381,28 +367,3 @@ def _open_split(path: Path, name: str, index: dict[str, Any], arrays: dict[str, 
         corpora=tuple(entry["corpora"]),
         places=places,
     )
-
-
-def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    if not is_packed(path):
-        found = "not a packed directory (no index.json)" if path.is_dir() else "no such directory"
-        raise DataError(found, where=path, fix="make one with cortext pack")
-    try:
-        outer = read_json(path / "index.json")
-        if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
-            found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
-            raise DataError(f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=_AGAIN)
-        index: dict[str, Any] = outer["index"]
-        whole = digest(dump(index).encode()) == outer["checksum"]
-        whole = whole and digest((path / "index.npz").read_bytes()) == index["arrays"]
-        if whole:
-            with np.load(path / "index.npz", allow_pickle=False) as arrays:
-                return index, dict(arrays)
-    except (OSError, ValueError, KeyError, AttributeError):
-        pass
-    raise DataError("the index is damaged", where=path, fix=_AGAIN)
-
-
-def dump(index: Mapping[str, Any]) -> str:
-    """The index as text, always the same for the same content, so that it has a checksum."""
-    return json.dumps(index, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,146 @@
+"""The index of a packed directory: `index.json` and `index.npz`, written with checksums and read with suspicion.
+
+A checksum finds accidents. Who changes an index on purpose changes the checksum, too; so each value that could name
+another file, leave an array or take memory is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import MAX_LABEL, SPLITS, is_plain_name
+from cortext.errors import DataError
+from cortext.files import read_json
+from cortext.text.phonemes import RELEASE
+
+FORMAT, FORMAT_VERSION = "cortext-packed", 1
+AGAIN = "pack the session files again"
+_JSON, _ARRAYS = "index.json", "index.npz"
+_MOST_BYTES = 1 << 28  # of the arrays; 1,000,000 trials take half of it
+_NUMBERS = ("n_bins", "day", "block", "trial", "n_labels")
+_PLACES = ("file", "byte")
+_DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, EOFError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, TokenError),
+)
+"""What the readers of JSON, zip archives and arrays raise."""
+
+
+def is_packed(path: Path) -> bool:
+    """Whether `path` is a packed directory."""
+    return (path / _JSON).is_file()
+
+
+def write_index(folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write both files."""
+    np.savez(folder / _ARRAYS, allow_pickle=False, **arrays)
+    index = index | {"arrays": _digest((folder / _ARRAYS).read_bytes())}
+    outer = {"format": FORMAT, "format_version": FORMAT_VERSION, "checksum": _digest(_dump(index))}
+    (folder / _JSON).write_bytes(_dump(outer | {"index": index}))
+
+
+def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The index of a packed directory and its arrays by name, checked. Raises DataError."""
+    if not is_packed(path):
+        found = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
+        raise DataError(found, where=path, fix="make one with cortext pack")
+    try:
+        outer = read_json(path / _JSON)
+        if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
+            found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
+            raise DataError(f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=AGAIN)
+        _need((path / _ARRAYS).is_file(), f"no file {_ARRAYS}")
+        _need((path / _ARRAYS).stat().st_size <= _MOST_BYTES, f"{_ARRAYS} has more than 256 MiB")
+        index, content = outer["index"], (path / _ARRAYS).read_bytes()
+        _need(_digest(_dump(index)) == outer["checksum"] and _digest(content) == index["arrays"], "another checksum")
+        arrays = _arrays(content, index["splits"])
+        _check(index)
+        for name, entry in index["splits"].items():
+            _check_split({key.removeprefix(f"{name}/"): array for key, array in arrays.items()}, entry, index)
+    except _DAMAGE as error:
+        raise DataError(f"the index is damaged ({error or type(error).__name__})", where=path, fix=AGAIN) from None
+    return index, arrays
+
+
+def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays that the splits need. They are stored as they are, so that they take no more memory than the file."""
+    with zipfile.ZipFile(io.BytesIO(content)) as members:
+        stored = all(member.compress_type == zipfile.ZIP_STORED for member in members.infolist())
+        _need(stored, f"{_ARRAYS} is compressed")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {
+            f"{split}/{name}": arrays[f"{split}/{name}"]
+            for split, entry in splits.items()
+            for name in (*_NUMBERS, "labels", *(_PLACES if "records" in entry else ()))
+        }
+
+
+def _check(index: Mapping[str, Any]) -> None:
+    _need(all(is_plain_name(name) for name in index["sessions"]), "a session's name is no name of a folder")
+    _need(_whole(index["n_features"], 1), "n_features is no number")
+    _need(set(index["splits"]) <= set(SPLITS), "another split than train, val and test")
+    _need(all(_text(name) and _whole(day) for name, day in index["post_implant_day"].items()), "post_implant_day")
+    _need(_text(index["source"]) and "\0" not in index["source"], "the source is no path")
+    _need(all(_whole(size) and _whole(at) for size, at in index["source_files"].values()), "source_files")
+    for problem in index["bad_trials"]:
+        _need(_text(problem["file"]) and _text(problem["message"]) and len(problem) == 4, "bad_trials")
+        _need(all(problem[name] is None or _text(problem[name]) for name in ("trial", "field")), "bad_trials")
+
+
+def _check_split(arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], index: Mapping[str, Any]) -> None:
+    numbers = [arrays[name] for name in (*_NUMBERS, *(_PLACES if "records" in entry else ()))]
+    n_bins_N, day_N, _, _, n_labels_N, *places = numbers
+    n_trials = len(n_bins_N)
+    _need(all(array.shape == (n_trials,) and array.dtype == np.int64 for array in numbers), "numbers of another kind")
+    _need(1 <= n_bins_N.min(initial=1) <= n_bins_N.max(initial=1) < 2**31, "n_bins out of range")
+    _need(0 <= day_N.min(initial=0) <= day_N.max(initial=0) < len(index["sessions"]), "a day without a session")
+    _need(0 <= n_labels_N.min(initial=0) <= n_labels_N.max(initial=0) <= MAX_LABEL, "n_labels out of range")
+    labels = arrays["labels"]
+    _need(labels.dtype == np.int16 and labels.shape == (n_labels_N.sum(),), "labels of another number")
+    _need(1 <= labels.min(initial=1) <= labels.max(initial=1) < len(RELEASE), "a label that is no phoneme")
+    _need(_whole(entry["crc32"]), "crc32 is no number")
+    for texts in (entry["sentences"], entry["corpora"]):
+        _need(len(texts) == n_trials and all(text is None or _text(text) for text in texts), "texts of another kind")
+    if places:
+        sizes = entry["records"]
+        _need(all(is_plain_name(name) and _whole(size, 1) for name, size in sizes.items()), "records")
+        file_N, byte_N = places
+        _need(0 <= file_N.min(initial=0) <= file_N.max(initial=0) < len(sizes), "a record in no file")
+        room_N = np.array(list(sizes.values()), dtype=np.int64)[file_N] - n_bins_N * (2 * index["n_features"])
+        _need(bool(np.all((byte_N >= 0) & (byte_N <= room_N))), "a record beyond the end of its file")
+
+
+def _need(right: bool, what: str) -> None:
+    if not right:
+        raise ValueError(what)
+
+
+def _whole(value: Any, least: int = -(2**63)) -> bool:
+    return type(value) is int and least <= value < 2**63
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _dump(index: Mapping[str, Any]) -> bytes:
+    """The index as text, always the same for the same content, so that it has a checksum.
+
+    Paths may hold bytes that are not UTF-8, which Python's texts have as lone surrogates.
+    """
+    return json.dumps(index, ensure_ascii=False, sort_keys=True).encode(errors="surrogatepass")
