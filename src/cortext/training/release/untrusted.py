@@ -7,6 +7,7 @@ and dtypes stand for two parts of this module. NumPy itself is not called: its d
 
 from __future__ import annotations
 
+import pickle
 import re
 import struct
 import zipfile
@@ -97,6 +98,8 @@ def _reason(error: Exception) -> str:
         return f"refused: it asks for {name[1]}, which is not data; nothing of it was run"
     if isinstance(error, ValueError) and "NumPy" in text:
         return f"refused: it holds {text}"
+    if isinstance(error, pickle.UnpicklingError):  # torch's own text says how to run what the file holds
+        return "refused: it holds something that is not data; nothing of it was run"
     return f"cannot be read as a checkpoint: {type(error).__name__}: {(text.splitlines() or [''])[0][:200]}"
 
 
