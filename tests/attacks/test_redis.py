@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,3 +317,148 @@ def test_a_json_server_starts_with_an_unreadable_position_too(lab):
     lab.start("--profile", "json")
     assert lab.db.get(f"{JSON_KEY}:unreadable") == b"x"
     assert json.loads(lab.db.xrevrange("cortext_lm_output", count=1)[0][1][b"message"])["type"] == "ready"
+
+
+# Entries that are not what they should be
+
+MANY = "x" * 2_000_000
+BEGINS: dict[str, tuple[Any, str]] = {
+    "order is a list": ({"order": []}, "order is no text"),
+    "order is a number": ({"order": 5}, "order is no text"),
+    "context is a number": ({"context": 5}, "context is no text"),
+    "hotwords is a list": ({"hotwords": [1]}, "hotwords is no object"),
+    "hotwords is false": ({"hotwords": False}, "hotwords is no object"),
+    "a bonus is a text": ({"hotwords": {"see": "x"}}, "a finite number is needed"),
+    "a bonus is a list": ({"hotwords": {"see": []}}, "a finite number is needed"),
+    "a bonus is infinite": ({"hotwords": {"see": 10**400}}, "a finite number is needed"),
+    "a lone surrogate": ({"hotwords": {"\ud800": 1}}, "is not a word"),
+    "2,000 hotwords": ({"hotwords": {f"w{n}": 1 for n in range(2000)}}, "at most 1000"),
+    "options is a text": ({"options": "x"}, "options is no object"),
+    "nbest is 10^400": ({"options": {"nbest": 10**400}}, "a finite int is needed"),
+    "nbest is a billion": ({"options": {"nbest": 10**9}}, "at most 1000"),
+    "max_active is a billion": ({"options": {"max_active": 10**9}}, "at most 20000"),
+    "beam is NaN": ({"options": {"beam": float("nan")}}, "a finite float is needed"),
+    "recombine is a list": ({"options": {"recombine": []}}, "use 'logadd' or 'max'"),
+    "llm is a number": ({"options": {"llm": 5}}, "llm is 5"),
+    "llm.weight is a list": ({"options": {"llm": {"weight": []}}}, "llm.weight is"),
+    "label priors are numbers": ({"options": {"label_priors": [1]}}, "a mapping of token symbols"),
+    "the name is a list": ({"utterance": []}, "names no utterance"),
+    "the name is long": ({"utterance": MANY[:1000]}, "names no utterance"),
+    "the type is a list": ({"type": []}, "did you mean|known"),
+    "2 MB": ({"context": MANY}, "at most 1048576 are read"),
+    "nested deeply": (
+        {"options": json.loads('{"a":' * 700 + "1" + "}" * 700)},
+        "unknown decoder option|nested|no JSON",
+    ),
+}
+
+
+def test_every_wrong_message_gets_one_error_that_names_it(lab):
+    lab.start("--profile", "json")
+    seen = lab.db.xrevrange("cortext_lm_output", count=1)[0][0]
+    for name, (facts, says) in BEGINS.items():
+        message = {"type": "begin", "utterance": "one"} | facts
+        lab.db.xadd("cortext_lm_input", {"message": json.dumps(message)})
+        [[_, [(seen, fields)]]] = lab.db.xread({"cortext_lm_output": seen}, block=20_000, count=1)
+        answer = json.loads(fields[b"message"])
+        assert (answer["type"], len(answer["error"]) <= 1000) == ("error", True), name
+        assert re.search(says, answer["error"]), (name, answer["error"])
+        assert "internal error" not in answer["error"], name
+
+
+def answered(lab: Lab) -> str:
+    """Id of the newest request that has its answer."""
+    newest = lab.db.xrevrange("cortext_lm_output", count=1)[0][1][b"message"]
+    return str(json.loads(newest).get("request"))
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def test_names_of_utterances_that_never_began_are_not_kept(lab):
+    lab.start("--profile", "json")
+    numbers = []
+    for number in range(8):
+        pipeline = lab.db.pipeline(transaction=False)
+        for each in range(2000):
+            name = f"{number}-{each}-".ljust(200, "x")
+            pipeline.xadd("cortext_lm_input", {"message": json.dumps({"type": "frames", "utterance": name})})
+        newest = pipeline.execute()[-1].decode()
+        wait_for(lambda newest=newest: answered(lab) == newest, "answers")
+        numbers.append(resident_mb(lab.server.process.pid))
+    assert numbers[-1] - numbers[2] < 4, numbers
+
+
+PARAMETERS: dict[str, dict[bytes, bytes]] = {
+    "NaN": {b"beam": b"nan"},
+    "5,000 digits": {b"nbest": b"9" * 5000},
+    "10 MB of zeros": {b"beam": b"0" * 10_000_000 + b"5"},
+    "a name of 10 MB": {b"x" * 10_000_000: b"1"},
+    "not UTF-8": {b"\xff\xfe": b"\xff"},
+    "deep": {b"beam": b"[" * 100_000},
+    "1,000 names": {f"p{number}".encode(): b"1" for number in range(1000)},
+}
+
+
+def test_wrong_parameters_are_refused_by_name_and_change_nothing(lab):
+    lab.start()
+    expected = lab.client.decode(LOGITS).total
+    for name, fields in PARAMETERS.items():
+        assert lab.client.update(**{"rescore": 0}) == {b"done": b"1"}
+        n_before = len(lab.errors())
+        lab.db.xadd("remote_lm_update_params", fields)
+        assert lab.client.wait("remote_lm_done_updating_params") == {b"done": b"1"}
+        assert 1 <= len(lab.errors()) - n_before <= 21, name
+        assert all(len(value) <= 1000 for _, error in lab.db.xrange("remote_lm_errors") for value in error.values())
+    assert lab.client.decode(LOGITS).total == expected
+    assert len(lab.db.hget(KEY, "changes")) < 1000
+
+
+def test_odd_logits_clients_and_contexts_are_named_and_harm_nothing(lab):
+    lab.start()
+    lab.client.reset()
+    for raw in (b"", b"x", b"\xff" * 164, bytes(68 * 2**20)):
+        lab.db.xadd("remote_lm_input", {"logits": raw, "client": "y" * 5_000_000})
+        lab.client.wait("remote_lm_output_partial")
+    lab.db.xadd("remote_lm_input", {"logits": LOGITS[0].tobytes(), "client": "z" * 5_000_000})
+    lab.db.set("contextual_decoding_current_context", b"\xff" * 5_000_000)
+    lab.db.xadd("remote_lm_finalize", {"done": 0, "client": "y" * 5_000_000})
+    final = lab.client.wait("remote_lm_output_final")
+    assert b"at most 67108864 are read at once" in final[b"error"]
+    assert len(final[b"context_str"]) <= 3 * 2**20 + 1
+    assert all(len(value) <= 1000 for _, error in lab.db.xrange("remote_lm_errors") for value in error.values())
+    lab.db.delete("contextual_decoding_current_context")
+    lab.db.set(KEY, "x") if lab.db.delete(KEY) else None
+    assert lab.client.decode(LOGITS).text == TEXT  # a position that is lost in the meantime is written anew
+    lab.server.interrupt().check_harmless()
+
+
+def test_overlapping_utterances_of_json_messages_outlive_kills(lab):
+    """One utterance is always in progress; what no utterance needs any more goes all the same."""
+    n = len(LOGITS) // 4
+
+    def say(kind, name, **logits):
+        lab.db.xadd("cortext_lm_input", {"message": json.dumps({"type": kind, "utterance": name}), **logits})
+
+    lab.start("--profile", "json", "--keep", "1")
+    for number in range(12):
+        say("begin", f"u{number}")
+        for part in range(4):
+            say("frames", f"u{number}", logits=LOGITS[part * n : (part + 1) * n if part < 3 else None].tobytes())
+            if part == 1 and number:
+                say("end", f"u{number - 1}")
+        if number % 4 == 3:
+            lab.kill()
+            lab.start("--profile", "json", "--keep", "1")
+    say("end", "u11")
+
+    def finals():
+        found = [json.loads(fields[b"message"]) for _, fields in lab.db.xrange("cortext_lm_output")]
+        return [message for message in found if message["type"] == "final" and message["utterance"] == "u11"]
+
+    [final] = wait_for(finals, "the last final")
+    assert (final["text"], final["error"]) == (TEXT, None)
+    wait_for(lambda: lab.db.xlen("cortext_lm_input") <= 2, "deleted entries")

@@ -16,6 +16,7 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder
 from cortext.errors import LiveError, nearest
+from cortext.live.limits import LIVE_BOUNDS, check_hotwords, check_options
 from cortext.live.llm import Notes
 from cortext.live.lm_protocol import Answer
 from cortext.live.lm_utterance import LiveUtterance
@@ -26,6 +27,8 @@ from cortext.text.phonemes import get_inventory
 INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
 MOST_UTTERANCES = 16
 """Under way at once; each takes memory."""
+LARGEST_MESSAGE = 2**20
+"""Bytes of a message, beside its logits."""
 SILENT_S = 600.0
 """After so long without a word an utterance gives its place to a new one."""
 
@@ -85,6 +88,8 @@ class JsonProtocol:
             return self._actions[message["type"]](name, message, entry)
         except Stopped:
             raise
+        except RecursionError:
+            return [self._error(name, "the message is nested too deeply", entry)]
         except Exception as error:  # the client waits for an answer, whatever it is
             return [self._error(name, internal_error(error), entry)]
 
@@ -125,11 +130,11 @@ class JsonProtocol:
             answers.append(self._error(name, "begun again before its end; what it had is dropped", entry))
             self._forget(name)
         self._make_room()
-        options = self._options.changed(_mapping(message, "options"))
-        inventory, hotwords = get_inventory(message.get("order", "lm")), _mapping(message, "hotwords")
-        context = message.get("context", self._context)
-        if not isinstance(context, str):
-            raise LiveError("context is no text")
+        changes, hotwords = _mapping(message, "options"), _mapping(message, "hotwords")
+        options = self._options.changed(changes)
+        check_options(_bounded(changes))
+        check_hotwords(hotwords)
+        inventory, context = get_inventory(_text(message, "order", "lm")), _text(message, "context", self._context)
         self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords, context)
         self._began[name], self._heard_at[name] = entry.id, time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
@@ -215,21 +220,41 @@ class JsonProtocol:
 
 def _message(entry: Entry) -> Message:
     """The message of an entry. Raises LiveError for one that is none."""
+    raw = entry.fields.get(b"message", b"")
+    if len(raw) > LARGEST_MESSAGE:
+        raise LiveError(f"the message has {len(raw)} bytes; at most {LARGEST_MESSAGE} are read")
     try:
-        message = json.loads(entry.fields.get(b"message", b""))
+        message = json.loads(raw)
     except (ValueError, RecursionError):
         raise LiveError("the field 'message' holds no JSON") from None
     kinds = ("begin", "frames", "end", "drop")
     if not isinstance(message, dict) or message.get("type") not in kinds:
         kind = message.get("type") if isinstance(message, dict) else None
-        raise LiveError(f"the message's type is {str(kind)[:40]!r}; {nearest(str(kind), kinds)}")
+        shown = str(kind)[:40]
+        raise LiveError(f"the message's type is {shown!r}; {nearest(shown, kinds)}")
     if not isinstance(message.get("utterance"), str) or not 0 < len(message["utterance"]) <= 200:
         raise LiveError("the message names no utterance", fix="give a text of at most 200 characters")
     return message
 
 
+def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
+    """Default options with those changes that a live search bounds."""
+    bounded = {name: changes[name] for name in LIVE_BOUNDS if name in changes}
+    budget_ms = dict(changes.get("llm") or {}).get("budget_ms", 0.0)
+    return DecoderOptions().changed(bounded | {"llm": {"budget_ms": budget_ms}})
+
+
+def _text(message: Message, name: str, default: str) -> str:
+    found = message.get(name, default)
+    if not isinstance(found, str):
+        raise LiveError(f"{name} is no text")
+    return found
+
+
 def _mapping(message: Message, name: str) -> Mapping[str, Any]:
-    found = message.get(name) or {}
+    found = message.get(name)
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise LiveError(f"{name} is no object")
     return found

@@ -10,6 +10,9 @@ from cortext.decoding.options import DecoderOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.live.limits import LIVE_BOUNDS
 
+LONGEST_VALUE = 100
+"""Characters of a parameter's value, which is kept for a server after this one."""
+
 
 @dataclass(frozen=True)
 class PublishedParams:
@@ -133,7 +136,9 @@ def _value(name: str, text: str) -> int | float | bool:
     """A value as clients write it. Raises ConfigError for a name or a value that cannot be."""
     kind = _KINDS.get(name)
     if kind is None:
-        raise ConfigError(f"unknown parameter; {nearest(name, _KINDS)}")
+        raise ConfigError(f"unknown parameter; {nearest(name[:LONGEST_VALUE], _KINDS)}")
+    if len(text) > LONGEST_VALUE:
+        raise ConfigError(f"{name} has {len(text)} characters; at most {LONGEST_VALUE} are a value")
     text = text.strip()
     if kind == "bool":
         if text.lower() not in ("0", "1", "false", "true"):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cortext.errors import shown
 from cortext.live.redis_link import LAST, Entry, RedisLink, StreamId, before, format_id, parse_id
 
 MOST_BYTES = 2**20
@@ -31,6 +32,7 @@ class Place:
     n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to `answered`
     known:    an entry that was read and that this server does not delete, or None
     held:     ids and sizes of entries that were read and are not marked, oldest first
+    done:     the same of those that are marked, until Redis knows it
     """
 
     after: StreamId = (0, 0)
@@ -40,6 +42,7 @@ class Place:
     n_answered: int = 0
     known: StreamId | None = None
     held: deque[tuple[StreamId, int]] = field(default_factory=deque)
+    done: deque[tuple[StreamId, int]] = field(default_factory=deque)
 
 
 class Position:
@@ -83,7 +86,7 @@ class Position:
             self.changes = {}
             return False
         self.places, self.known = places, True
-        self.miss(texts.get("missing", ""))
+        self.miss(shown(texts.get("missing", "")))
         for stream, place in places.items():
             if place.n_answered < 0:  # a server of an older version did not count
                 info = self._link.stream_info(stream)
@@ -146,6 +149,8 @@ class Position:
                 same_time = (milliseconds, LAST) if number < own else before((milliseconds, 0))
                 to = min(to, before(first[1]) if number == own else same_time)
             place.marked = max(place.marked, to)
+            while place.held and place.held[0][0] <= place.marked:
+                place.done.append(place.held.popleft())
         if self.places[self._speech].marked >= self._missing_until:
             self.miss_nothing()
 
@@ -163,20 +168,22 @@ class Position:
     def save(self) -> None:
         """Write what Redis does not have yet."""
         if fields := self.unsaved():
-            self._link.call(lambda redis: redis.hset(self.key, mapping=fields))
+            self._link.write_hash(self.key, fields)
             self.saved |= fields
 
     def retire(self) -> None:
         """Allow that entries up to the mark that Redis knows are deleted, when there are too many of them."""
         for stream, place in self.places.items():
             marked, done = parse_id(self.saved.get(stream, "0-0")), []
-            while place.held and place.held[0][0] <= marked:
-                done.append(place.held.popleft())
+            while place.done and place.done[0][0] <= marked:
+                done.append(place.done.popleft())
             self._link.retire(stream, done)
 
     def in_use(self) -> list[tuple[str, list[StreamId]]]:
         """Entries of utterances in progress, by stream. They may be deleted where nothing else makes room."""
-        found = [(stream, [entry_id for entry_id, _ in place.held]) for stream, place in self.places.items()]
+        found = [
+            (stream, [entry_id for entry_id, _ in (*place.done, *place.held)]) for stream, place in self.places.items()
+        ]
         for place in self.places.values():
             place.known = None
         return found

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Protocol as Interface
 
 from cortext.decoding.llm.augment import augmented
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.decoding.session import Decoder
+from cortext.errors import shown
 from cortext.live.candidates import candidates_of, plain, scoring
 from cortext.live.llm import Notes
 from cortext.live.lm_params import PublishedParams
@@ -25,6 +27,10 @@ CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of what was said before, which a large model reads before each candidate."""
 OWNER_SILENT_S = 30.0
 """After so long without a request a client's utterance may be taken over by another client."""
+MOST_REFUSED = 20
+"""So many refused parameters of one entry are named."""
+LONGEST_NAME = 200
+"""So much of a client's or a parameter's name is used."""
 NO_CANDIDATES = ";0.0;0.0;0.0;0.0"
 """The empty sentence; clients want at least one candidate."""
 NO_LLM = "do_opt asks for a large model, and none is loaded: start the server with --llm MODEL"
@@ -154,7 +160,7 @@ class PublishedProtocol:
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         """Do what an entry asks, in its turn."""
-        client = entry.fields.get(b"client", b"")
+        client = entry.fields.get(b"client", b"")[:LONGEST_NAME]
         if self.in_utterance() and client != self._owner:
             silent_s = time.monotonic() - self._heard_at
             if silent_s < OWNER_SILENT_S:
@@ -265,10 +271,12 @@ class PublishedProtocol:
             self._utterance.set_options(self._options())
         event("parameters_updated", values=self.params.announced())
         errors = []
-        for name, reason in refused.items():
+        for name, reason in islice(refused.items(), MOST_REFUSED):
             event("parameter_refused", "error", parameter=name, reason=reason)
-            errors.append(self._error(entry, reason, parameter=name))
-        self._say_what_is_missing(texts)
+            errors.append(self._error(entry, reason, parameter=shown(name, LONGEST_NAME)))
+        if len(refused) > MOST_REFUSED:
+            errors.append(self._error(entry, f"{len(refused) - MOST_REFUSED} more parameters were refused"))
+        self._say_what_is_missing(texts.keys())
         return [*errors, self.announcement(), Answer(self.streams.update_done, {"done": 1})]
 
     def _say_what_is_missing(self, names: Collection[str]) -> None:
@@ -317,7 +325,7 @@ class PublishedProtocol:
         """A named error, in the log and on the stream of errors."""
         asked = {"stream": entry.stream, "id": format_id(entry.id)} if entry else {}
         if entry and (client := entry.fields.get(b"client")):
-            asked["client"] = client.decode(errors="replace")
+            asked["client"] = client[:LONGEST_NAME].decode(errors="replace")
         if not facts:
             event("request_failed", "error", error=what, request=asked)
         return Answer(self.streams.errors, {"error": what} | asked | facts)

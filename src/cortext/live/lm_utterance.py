@@ -17,6 +17,8 @@ from cortext.text.phonemes import LM, Inventory
 
 LARGEST_LOGIT = 1e6
 """What is above is no logit; other types of numbers, read as float32, are."""
+LARGEST_ENTRY = 64 * 2**20
+"""Bytes of logits in one entry, nine hours of speech."""
 MOST_PROBLEMS = 10
 _SLICE_FRAMES = 500
 """So much is searched between two looks at whether to stop."""
@@ -51,12 +53,13 @@ class LiveUtterance:
         self.n_entries += 1
         start = time.perf_counter()
         try:
-            log_probs_PV = to_log_probs(logits_from(raw, self._inventory))
-            for first in range(0, len(log_probs_PV), _SLICE_FRAMES):
+            logits_PV = logits_from(raw, self._inventory)
+            for first in range(0, len(logits_PV), _SLICE_FRAMES):
                 if self._stop():
                     raise Stopped
-                self.partial = self._session.step(log_probs_PV[first : first + _SLICE_FRAMES])
-                self.n_frames += len(log_probs_PV[first : first + _SLICE_FRAMES])
+                log_probs_PV = to_log_probs(logits_PV[first : first + _SLICE_FRAMES])
+                self.partial = self._session.step(log_probs_PV)
+                self.n_frames += len(log_probs_PV)
         except DecodingError as error:
             self.problem(f"entry {self.n_entries} was left out: {error}")
             return str(error)
@@ -91,6 +94,8 @@ def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
     size = 4 * len(inventory)
     if raw is None:
         raise DecodingError("the entry has no field 'logits'")
+    if len(raw) > LARGEST_ENTRY:
+        raise DecodingError(f"the entry has {len(raw)} bytes of logits; at most {LARGEST_ENTRY} are read at once")
     if len(raw) % size:
         raise DecodingError(
             f"{len(raw)} bytes are no whole number of frames of {len(inventory)} float32 logits ({size} bytes)"

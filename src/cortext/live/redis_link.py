@@ -160,6 +160,9 @@ class RedisLink:
             pipeline.xread(asked, count=count, block=block_ms)
             pipeline.exists(*keys)
             replies = pipeline.execute(raise_on_error=False)
+            if save[1] and str(replies[0]).startswith("WRONGTYPE"):
+                self.set_aside(save[0])
+                replies[0] = len(save[1])
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
@@ -282,6 +285,20 @@ class RedisLink:
     def has(self, stream: str, entry_id: StreamId) -> bool:
         """Whether a stream holds that entry."""
         return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
+
+    def write_hash(self, key: str, fields: Mapping[str, str]) -> None:
+        """Write fields of a hash; anything else that the key holds is set aside."""
+
+        def write(redis: Any) -> None:
+            try:
+                redis.hset(key, mapping=fields)
+            except self._errors.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                self.set_aside(key)
+                redis.hset(key, mapping=fields)
+
+        self.call(write)
 
     def set_aside(self, key: str) -> str:
         """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost; returns its name.

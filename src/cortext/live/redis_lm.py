@@ -19,7 +19,8 @@ from cortext.live.redis_link import LAST, Entry, RedisLink, Stopped, StreamId, b
 
 BLOCK_MS = 100
 """How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
-
+LONGEST_TEXT = 2**20
+"""Bytes of a text from a client's key that are read, and sent back."""
 
 PROFILES = ("published", "json")
 PRESETS = ("published",)
@@ -114,7 +115,7 @@ class LMServer:
             self._mark()
             self._position.save()
             if not self._protocol.in_utterance():
-                self._link.call(lambda redis: redis.hset(self._position.key, "changes", "{}"))
+                self._link.write_hash(self._position.key, {"changes": "{}"})
         except Stopped:  # Redis is away; the log has what it could not be told
             pass
         except LiveError:
@@ -153,7 +154,7 @@ class LMServer:
             # an answer's id is later than its question's: what is later than the newest answer has none
             answered = {stream: link.newest_id(answers[stream]) or begin[stream] for stream in self._protocol.inputs}
             position.begin_after(begin if anew else answered, answered)
-            if not anew:
+            if asked and not anew:  # named utterances without their beginning are refused one by one
                 position.miss(UNREADABLE)
         elif anew and anew > position.places[asked].answered and (position.known or not self._has_answer(anew)):
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST))
@@ -225,7 +226,7 @@ class LMServer:
         """Say that the server is there."""
         announcement = self._protocol.announcement()
         entry_id = self._link.add(announcement.stream, announcement.fields)
-        self._link.call(lambda redis: redis.hset(self._position.key, "announced", format_id(entry_id)))
+        self._link.write_hash(self._position.key, {"announced": format_id(entry_id)})
         self._keep_changes()
         self._position.saved = {}
         self._mark()
@@ -233,8 +234,7 @@ class LMServer:
     def _keep_changes(self) -> None:
         """Remember what clients changed, for a server after this one, should this one be killed."""
         self._changes = dict(self._protocol.changes)
-        text = json.dumps(self._changes)
-        self._link.call(lambda redis: redis.hset(self._position.key, "changes", text))
+        self._link.write_hash(self._position.key, {"changes": json.dumps(self._changes)})
 
     def _after_loss(self) -> None:
         """The streams are gone: read the new ones from their beginning, and name what may be missing."""
@@ -243,9 +243,12 @@ class LMServer:
         for stream, entry_id in self._position.after.items():
             if (self._link.newest_id(stream) or (0, 0)) < entry_id:
                 self._position.begin_anew(stream)
+        gap = self._position.gap(self._protocol.speech)
         if self._first_answer and not self._link.has(*self._first_answer):
             self._first_answer = None
             self._answer_to((0, 0), self._protocol.lost(LOST))
+        else:
+            self._position.miss(gap)
 
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
         for answer in answers:
@@ -272,11 +275,11 @@ class LMServer:
                 self._answer_to((0, 0), self._protocol.lost(gap))
 
     def _text(self, key: str) -> str:
-        """The text under a key, empty where there is none."""
+        """The text under a key, empty where there is none; of a very long one the end."""
         if self._link.call(lambda redis: redis.type(key)) != b"string":
             return ""
         found: bytes | None = self._link.call(lambda redis: redis.get(key))
-        return found.decode(errors="replace") if found else ""
+        return found[-LONGEST_TEXT:].decode(errors="replace") if found else ""
 
     def _refuse_rivals(self, take_over: bool) -> None:
         rivals = self._link.rivals()
