@@ -558,6 +558,22 @@ def test_a_source_that_begins_anew_with_its_marks_at_once_loses_nothing(rig, wor
     assert (final[b"error"], final[b"n_bins"], final[b"trial"]) == (b"", b"90", b"2")
 
 
+def test_a_start_that_comes_after_its_first_entries_loses_none_of_them(rig, world):
+    x_TC = world.trials()[0]
+    rig.say(world.trials()[1], marks=False)
+    first = rig.i
+    for bin_C in x_TC[:10]:
+        rig.send(bin_C.tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"%d" % (first + 9), "its position")
+    rig.mark("start", 1, first)
+    for bin_C in x_TC[10:]:
+        rig.send(bin_C.tobytes())
+    rig.mark("stop", 1, rig.i - 1)
+    final = rig.final(1)
+    assert (final[b"error"], final[b"n_bins"]) == (b"", b"90")
+    assert final[b"text"].decode() == world.offline(x_TC)[1][0].text
+
+
 def test_a_late_stop_goes_before_a_start_that_was_announced(rig, world):
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)

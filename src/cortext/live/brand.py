@@ -18,8 +18,9 @@ import numpy as np
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, CortextError, LiveError, shown
 from cortext.extras import need
-from cortext.live.brand_node import BrandNode, States
+from cortext.live.brand_node import BrandNode
 from cortext.live.brand_parameters import SUPERGRAPH, NodeParameters, node_parameters
+from cortext.live.brand_states import States
 from cortext.live.llm import with_llm
 from cortext.live.log import LOGGER, event
 from cortext.live.pauses import no_long_pauses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field, replace
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from cortext.live.brand_control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand_entries import EntryReader, index_of, no_index, timestamp, uint64
 from cortext.live.brand_parameters import NodeParameters
 from cortext.live.brand_position import Missed, Position, catch_up, newest_of
-from cortext.live.brand_sequence import MOST_LOST, WAIT_S, Placed, Sequencer
+from cortext.live.brand_sequence import MOST_LOST, N_RECENT, WAIT_S, Placed, Sequencer
+from cortext.live.brand_states import States, Utterance
 from cortext.live.llm import Notes
 from cortext.live.log import event
 from cortext.live.pipeline import Pipeline, Update
@@ -27,55 +28,8 @@ BLOCK_MS = 100
 HURRY_MS = 5
 """The same while a stop waits for what was recorded before it."""
 ENTRIES_AT_ONCE = 64
-MOST_PROBLEMS = 5
-"""Problems of an utterance that are named; the others are counted."""
-
-
-class States:
-    """The stream NICK_state."""
-
-    def __init__(self, link: RedisLink, nickname: str) -> None:
-        self._link, self._nickname = link, nickname
-
-    def tell(self, status: str, message: str = "") -> None:
-        """Add an entry; the log gets it too.
-
-        `status` is where nodes in Python have the state, `state` where those in C have it.
-        """
-        level = {"NODE_FATAL_ERROR": "error", "NODE_WARNING": "warning"}.get(status, "info")
-        event(status.lower(), level, node=self._nickname, message=message)
-        code = int(status == "NODE_FATAL_ERROR")
-        fields = {"code": code, "status": status, "state": status, "message": message, "ts": timestamp()}
-        self._link.add(f"{self._nickname}_state", fields)
-
-
-@dataclass
-class _Utterance:
-    """An utterance in progress, and what went wrong in it."""
-
-    trial: bytes = b""
-    first_index: int | None = None
-    n_bins: int = 0
-    n_entries: int = 0
-    n_lost: int = 0
-    n_unusable: int = 0
-    n_duplicates: int = 0
-    problems: list[str] = field(default_factory=list)
-    n_problems: int = 0
-
-    def add_problem(self, problem: str) -> bool:
-        """Note a problem; whether it is one to tell at once."""
-        self.n_problems += 1
-        if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(problem)
-            return True
-        return False
-
-    @property
-    def error(self) -> str:
-        """All that went wrong; empty where nothing did."""
-        more = self.n_problems - len(self.problems)
-        return "; ".join([*self.problems, f"and {more} more"] if more else self.problems)
+MOST_KEPT_BYTES = 1 << 20
+"""Largest entry that is kept for a start that comes late."""
 
 
 class BrandNode:
@@ -93,8 +47,10 @@ class BrandNode:
         self._read = dict[str, StreamId]()
         """Ids up to which the streams were read. The position's are those up to which all was carried out."""
         self._read_s = 0.0
-        self._utterance: _Utterance | None = None
+        self._utterance: Utterance | None = None
         self._newest = Entry(parameters.input_stream, (0, 0), {})
+        self._outside = deque[Placed](maxlen=N_RECENT)
+        """The newest entries between trials: a start may come after the first entry that it names."""
         self._begins_late = ""
         self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
 
@@ -221,6 +177,7 @@ class BrandNode:
             if place.kind in ("duplicate", "late"):
                 continue
             if place.anew:
+                self._outside.clear()
                 for mark in self._control.beyond(self._position.i_in):
                     self._carry_out(mark)
             for mark in self._control.before(place.entry, place.index):
@@ -232,13 +189,18 @@ class BrandNode:
             self._newest, self._position.i_in = place.entry, place.index
             if self._utterance is not None:
                 self._decode(place, self._utterance)
+            elif place.entry.n_bytes <= MOST_KEPT_BYTES:
+                self._outside.append(place)
             if not place.guessed:
                 for mark in self._control.after(place.index):
                     self._carry_out(mark)
 
-    def _decode(self, place: Placed, utterance: _Utterance) -> None:
+    def _decode(self, place: Placed, utterance: Utterance) -> None:
         utterance.n_entries += 1
-        self._check_label(place, utterance)
+        name = self._parameters.sync_key
+        if (n_bytes := len(place.entry.fields.get(name.encode(), b""))) > LONGEST_LABEL:
+            problem = f"{name} has {n_bytes} bytes; at most {LONGEST_LABEL} are copied"
+            self._problem(utterance, f"entry {self._name(place)}: {problem}")
         try:
             if place.kind == "unusable":
                 raise DataError(place.problem)
@@ -265,15 +227,6 @@ class BrandNode:
             utterance.n_bins += update.held_bins
             bins_TC = bins_TC[:0]
 
-    def _check_label(self, place: Placed, utterance: _Utterance) -> None:
-        """Leave out labels that are too long to be copied into every output."""
-        name, entry = self._parameters.sync_key, place.entry
-        n_bytes = len(entry.fields.get(name.encode(), b""))
-        if n_bytes > LONGEST_LABEL:
-            self._newest = replace(entry, fields={})
-            problem = f"{name} has {n_bytes} bytes; at most {LONGEST_LABEL} are copied"
-            self._problem(utterance, f"entry {self._name(place)}: {problem}")
-
     def _carry_out(self, mark: Mark) -> None:
         self._carried_id = max(self._carried_id, mark.id)
         if self._carried_id < self._control.first_id:
@@ -285,9 +238,10 @@ class BrandNode:
                 self._finish("start", "no stop came before the next start")
             context = self._parameters.context
             self._pipeline.context = context if mark.context is None else mark.context.decode(errors="replace")
-            self._begin(mark.trial, mark.index)
+            utterance = self._begin(mark.trial, mark.index)
             if mark.problem:
                 self._note_mark(mark)
+            self._decode_earlier(utterance)
         elif mark.what == "stop":
             if self._utterance is not None:
                 expected = self._expected(self._utterance)
@@ -299,10 +253,22 @@ class BrandNode:
                 self._finish("block", "a block began before its stop came")
             self._pipeline.start_block()
 
-    def _begin(self, trial: bytes, first_index: int | None) -> _Utterance:
+    def _decode_earlier(self, utterance: Utterance) -> None:
+        """Decode the entries of a trial that came before its start."""
+        outside, first = list(self._outside), utterance.first_index
+        self._outside.clear()
+        if first is None or not outside or outside[0].index is None or outside[0].index > first:
+            return  # the start's number is not that of an entry which came lately
+        for place in outside:
+            if place.index is not None and place.index >= first and self._utterance is utterance:
+                self._note_missing(place, utterance)
+                self._newest = place.entry
+                self._decode(place, utterance)
+
+    def _begin(self, trial: bytes, first_index: int | None) -> Utterance:
         self._position.utterance += 1
         self._position.running = True
-        self._utterance = _Utterance(trial, first_index)
+        self._utterance = Utterance(trial, first_index)
         if self._begins_late:
             self._utterance.add_problem(self._begins_late)
             self._begins_late = ""
@@ -317,13 +283,13 @@ class BrandNode:
         self._utterance.n_unusable += 1
         self._problem(self._utterance, mark.problem)
 
-    def _expected(self, utterance: _Utterance) -> int | None:
+    def _expected(self, utterance: Utterance) -> int | None:
         """Number of the next data entry: before the first one it is known by the start of the trial."""
         if self._position.i_in is not None:
             return self._position.i_in + 1
         return None if utterance.first_index is None else utterance.first_index + utterance.n_entries
 
-    def _note_missing(self, place: Placed, utterance: _Utterance) -> None:
+    def _note_missing(self, place: Placed, utterance: Utterance) -> None:
         """Note what is missing before an entry of the utterance in progress."""
         expected = self._expected(utterance)
         if place.first and place.index is not None and expected is not None:
@@ -332,7 +298,7 @@ class BrandNode:
         if place.problem and place.kind == "next" and (utterance.n_entries or not place.anew):
             self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
 
-    def _note_lost(self, missing: range, utterance: _Utterance) -> None:
+    def _note_lost(self, missing: range, utterance: Utterance) -> None:
         """Entries that never came count for the utterance in progress, from its own first entry on."""
         if utterance.first_index is not None:
             missing = range(max(missing.start, utterance.first_index), missing.stop)
@@ -346,7 +312,7 @@ class BrandNode:
         named = f"{name} {missing[0]}" + (f" to {missing[-1]}" if len(missing) > 1 else "")
         self._problem(utterance, f"{len(missing)} entries lost ({named})")
 
-    def _problem(self, utterance: _Utterance, problem: str) -> None:
+    def _problem(self, utterance: Utterance, problem: str) -> None:
         if utterance.add_problem(problem):
             self._states.tell("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
 
@@ -366,7 +332,7 @@ class BrandNode:
 
     def _finish(self, ended: str, problem: str | None = None) -> None:
         """End the utterance with a result, and with all that went wrong in it."""
-        utterance = self._utterance or _Utterance()
+        utterance = self._utterance or Utterance()
         start = time.perf_counter()
         nbest = self._pipeline.finish()
         final_ms = 1000 * (time.perf_counter() - start)
@@ -385,20 +351,17 @@ class BrandNode:
         """The named error of an utterance that has no result."""
         if number is None:
             self._position.utterance += 1
-        utterance = _Utterance(trial)
+        utterance = Utterance(trial)
         utterance.add_problem(error)
         self._write_final(utterance, "missed", text.decode(errors="replace"), [])
 
-    def _write_final(self, utterance: _Utterance, ended: str, text: str, nbest: list[Any], **facts: Any) -> None:
+    def _write_final(self, utterance: Utterance, ended: str, text: str, nbest: list[Any], **facts: Any) -> None:
         p = self._parameters
         facts = {"degraded": ""} | facts
         facts |= {
             "ended": ended,
             "error": utterance.error,
-            "n_bins": utterance.n_bins,
-            "n_lost": utterance.n_lost,
-            "n_unusable": utterance.n_unusable,
-            "n_duplicates": utterance.n_duplicates,
+            **utterance.counts,
         }
         fields = self._common(self._position.utterance - 1, utterance.trial)
         fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}
@@ -411,13 +374,13 @@ class BrandNode:
 
     def _common(self, i: int, trial: bytes) -> dict[str, Any]:
         """What entries of both output streams have: when, the running numbers, and what came in with the data."""
-        p, fields = self._parameters, self._newest.fields
-        i_in = self._position.i_in
+        p, i_in = self._parameters, self._position.i_in
+        labels = self._newest.fields.get(p.sync_key.encode(), b"{}")
         return {
             p.time_key: timestamp(),
             p.index_field: uint64(i),
             f"{p.index_field}_in": b"" if i_in is None else uint64(i_in),
-            p.sync_key: fields.get(p.sync_key.encode(), b"{}"),
+            p.sync_key: labels if len(labels) <= LONGEST_LABEL else b"{}",
             "utterance": self._position.utterance,
             "trial": trial,
         }
