@@ -168,12 +168,14 @@ class Crowd:
 
     sends:   by each of them at the beginning
     trickle: sent by each of them again and again
+    reset:   they are reset at once
     """
 
     name: str
     sends: bytes = b""
     trickle: bytes = b""
     n: int = 300
+    reset: bool = False
 
 
 CROWDS = (
@@ -186,6 +188,8 @@ CROWDS = (
     Crowd("requests whose answers nobody reads", 40 * WHOLE_HEAD, n=70),
     Crowd("one request after another", WHOLE_HEAD, WHOLE_HEAD),
     Crowd("2,000 silent connections", n=2000),
+    Crowd("connections that are reset", n=1000, reset=True),
+    Crowd("requests that are reset", WHOLE_HEAD, n=500, reset=True),
 )  # fmt: skip
 
 
@@ -198,6 +202,9 @@ def attack(server: Server, crowd: Crowd, stack: ExitStack) -> list[socket.socket
             sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             sockets[-1].setblocking(False)
             sockets[-1].send(crowd.sends)
+            if crowd.reset:
+                sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sockets.pop().close()
     return sockets
 
 

@@ -70,7 +70,7 @@ class Listener:
         self._strangers[connection] = None
         # The lowest free number is taken: a high one says that nearly all of them are in use.
         most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if len(self._strangers) > MAX_STRANGERS or connection.descriptor >= most_files - SPARE_FILES:
+        if len(self._strangers) > MAX_STRANGERS or 0 <= most_files - SPARE_FILES <= connection.descriptor:
             self._disconnect_one()
 
     def remove_stranger(self, connection: Connection) -> None:
@@ -225,8 +225,13 @@ class _Transport:
         return getattr(self._transport, name)
 
 
-def _network(peer: tuple[Any, ...]) -> int:
-    """A number for whoever has an address: an IPv4 address, or the 64 bits of an IPv6 network that one host may own."""
+def _network(peer: tuple[Any, ...] | None) -> int:
+    """A number for whoever has an address: an IPv4 address, or the 64 bits of an IPv6 network that one host may own.
+
+    0 for a connection that was reset before it was accepted: it has no address any more.
+    """
+    if not peer:
+        return 0
     address = ipaddress.ip_address(peer[0].partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         return int(address.ipv4_mapped or int(address) >> 64)

@@ -69,7 +69,9 @@ class LiveSession:
             found = f"the recordings have {source.n_features} features, the model needs {n_features}"
             raise DataError(found, fix="give recordings, or a preset, that the run was trained for")
         self.n_features, self.is_feed, self.scribe = n_features, source is None, scribe
-        self._days, self._source, self._speed, self._about = days, source, speed, dict(about or {})
+        self._days, self._source, self._speed = days, source, speed
+        # Made once: a list of ten thousand trials takes as long as several steps of the search.
+        self._greeting = greeting(days.pipeline, days.known, source) | dict(about or {})
         self._tally, self.readers = Tally(), Fanout()
         assert days.pipeline.decoder is not None
         self._notes = Notes(days.pipeline.decoder)
@@ -363,7 +365,7 @@ class LiveSession:
     # What readers are told
 
     def _greet(self, reader: Reader, can_control: bool) -> None:
-        hello = self._state_body() | greeting(self._days.pipeline, self._days.known, self._source) | self._about
+        hello = self._state_body() | self._greeting
         hello |= {"can_control": can_control, "session_log": self.scribe is not None}
         for message in (Event("hello", hello), self._latest, Event("stats", self._tally.to_json())):
             if message is not None:
