@@ -109,6 +109,8 @@ def run(arguments: list[str]) -> int:
         return _complain(f"{error.format_message().rstrip('.')}; see `{verb} --help`", 2)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)
+    except MemoryError:
+        return _complain("there is not enough memory for this; give less at once, or end other programs", 2)
     except BrokenPipeError:  # the reader of a pipe (head, less) has left; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -32,7 +32,7 @@ REDIS_URL = typer.Option(
     show_default=False,
     help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
 )
-MOST_PRINTED = 10_000
+MOST_PRINTED = 2_000
 """Longest line, or cell of a table, that is printed."""
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
 

@@ -15,6 +15,8 @@ from cortext.text.normalize import normalize
 NBEST = "nbest.jsonl"
 KEY = ("id", "session", "block", "trial")
 """The fields that must agree for two lines to be of one trial."""
+MOST_WORDS = 1000
+"""Longest sentence: aligning two takes the product of their lengths in time and memory."""
 
 
 def read_lists(path: str | Path, field: str) -> list[Candidates]:
@@ -34,6 +36,7 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{field} is no list of sentences", where=where, fix="give another field with --field")
         _check_reference(reference, where)
+        _check_lengths(texts, where)
         name = line.get("id", number - 1)
         if not isinstance(name, int | str):
             raise DataError(f"id is {name!r}; a number or a name is needed", where=where)
@@ -98,6 +101,13 @@ def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
 def _check_reference(reference: Any, where: str) -> None:
     if reference is not None and not isinstance(reference, str):
         raise DataError(f"reference is {reference!r}; a sentence is needed", where=where)
+    _check_lengths([reference or ""], where)
+
+
+def _check_lengths(texts: Sequence[str], where: str) -> None:
+    for text in texts:
+        if (n_words := len(text.split())) > MOST_WORDS:
+            raise DataError(f"a sentence has {n_words:,} words; at most {MOST_WORDS:,} are aligned", where=where)
 
 
 def _check_hypotheses(hypotheses: Any, where: str) -> None:
@@ -107,6 +117,7 @@ def _check_hypotheses(hypotheses: Any, where: str) -> None:
         score = hypothesis.get("score") if isinstance(hypothesis, dict) else "none"
         if not isinstance(hypothesis, dict) or not isinstance(hypothesis.get("text"), str):
             raise DataError("a hypothesis has no text", where=where, fix="evaluate the run again")
+        _check_lengths([hypothesis["text"]], where)
         if score is not None and not is_finite(score):
             raise DataError(f"the score of a hypothesis is {score!r}; a number is needed", where=where)
 
