@@ -1,4 +1,4 @@
-"""Attacks on recordings: session files, packed data, the table of blocks. A row says what is done to a good data set.
+"""Attacks on recordings: session files, packed data, archives, lists of files. A row says what is done.
 
 Each is read by real commands. A bad trial costs itself: `pack` names it in one line, `pack --skip-bad` leaves it out.
 """
@@ -10,11 +10,14 @@ import json
 import os
 import re
 import shutil
+import threading
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,13 @@ import h5py
 import numpy as np
 import pytest
 from commands import run
+from engine_cases import SENTENCES, sentence_entries, write_lm
 from h5py import h5a, h5d, h5s, h5t
 
 from cortext.data import Trial, write_session
+from cortext.models import AcousticModel, build_model, model_config, save_model
+from cortext.models.acoustic import Smoothing
+from cortext.text.phonemes import RELEASE
 
 DAY, OTHER_DAY = "t15.2023.08.11", "t15.2023.08.13"
 N_FEATURES, BINS, BAD = 16, 64, "trial_0001"
@@ -257,7 +264,7 @@ TRIAL_ATTACKS = (
     Attack("block_num: a compound", attribute("block_num", np.zeros((), [("a", "i4"), ("b", "i4")])), "block_num"),
     Attack("block_num: numbers", attribute("block_num", np.arange(8000)), "block_num"),
     Attack("sentence_label: 20 MB", attribute("sentence_label", "x" * LONG), "sentence_label: 20000000 characters"),
-    Attack("sentence_label: 1,000 of 10 MB", attribute("sentence_label", ["x" * (LONG // 2)] * 2), "sentence_label"),
+    Attack("sentence_label: two of 10 MB", attribute("sentence_label", ["x" * (LONG // 2)] * 2), "sentence_label"),
     Attack("session: escapes", attribute("session", "\x1b]0;owned\x07" + "\u202e" * 400), r"session: '\\x1b"),
     Attack("session: ../..", attribute("session", "../../x"), "session: '../../x' found"),
     Attack("trial: external link", whole_trial(external("secret.hdf5", "/")), "link"),
@@ -297,6 +304,37 @@ def all_attacks(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 trial.attrs["session"] = day
         attack_trial(attack, place, day)
     return place
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory of both days."""
+    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
+    network = build_model(config, n_features=N_FEATURES, n_days=2, n_classes=len(RELEASE))
+    reads = {"n_features": N_FEATURES, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    save_model(AcousticModel(network, sessions=(DAY, OTHER_DAY), **reads), run_dir)
+    (run_dir / "config.yaml").write_text("seed: 7\n")
+    return run_dir
+
+
+VERBS = {
+    "train": ("train", "--config", "tiny", "--data", "DATA", "--out", "OUT"),
+    "evaluate": ("evaluate", "RUN", "--data", "DATA", "--split", "train", "--out", "OUT"),
+    "decode": ("decode", "RUN", "--data", "DATA", "--split", "train", "--lm", "LM", "--out", "OUT"),
+    "adapt": ("adapt", "RUN", "--data", "DATA", "--session", OTHER_DAY, "--out", "OUT"),
+    "replay": ("replay", "--data", "DATA", "--profile", "json", "--run", "RUN", "--redis-port", "1"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_refuses_another_file_in_the_data(verb: str, trained: Path, place: Path) -> None:
+    data = attack_trial(TRIAL_ATTACKS[0], place)
+    lm = write_lm(place / "lm", sentence_entries(), SENTENCES) if verb == "decode" else place
+    places = {"DATA": data, "RUN": trained, "OUT": place / "out", "LM": lm}
+    refused = run(*(places.get(word, word) for word in VERBS[verb]), patience_s=60)
+    refused.check_refused(f"{BAD}: input_features: an external link")
+    assert not (data / ".packed").exists()
 
 
 def test_every_attack_costs_its_trial_only(all_attacks: Path) -> None:
@@ -594,3 +632,96 @@ def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(good: Path,
     seen = run("inspect", tmp_path / "packed")
     seen.check_harmless()
     assert (seen.status, "problems: none" in seen.stdout) == (0, True)
+
+
+def archive(*members: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as made:
+        for name, member in members:
+            info = zipfile.ZipInfo(name)
+            info.external_attr, info.compress_type = mode << 16, method
+            made.writestr(info, member)
+    return content.getvalue()
+
+
+def damaged(method: int) -> bytes:
+    """An archive whose compressed bytes are changed."""
+    whole = bytearray(archive(("a/b", os.urandom(10_000)), method=method))
+    whole[60:2000] = b"\xff" * 1940
+    return bytes(whole)
+
+
+ARCHIVES = {
+    "a way out": (lambda: archive(("../x", b"")), "outside the directory"),
+    "from the root": (lambda: archive(("/tmp/x", b"")), "outside the directory"),
+    "a link": (lambda: archive(("a", b"/etc/passwd"), mode=0o120777), "a link or a device"),
+    "a bomb": (lambda: archive(*((f"{n}", bytes(1 << 28)) for n in range(5))), "more than 100 times"),
+    "a thousand folders deep": (lambda: archive(("a/" * 900 + "b", b"")), "outside the directory"),
+    "twice the same": (lambda: archive(("a", b"1"), ("a", b"2")), "File exists"),
+    "damaged lzma": (lambda: damaged(zipfile.ZIP_LZMA), "archive|cannot be"),
+    "damaged deflate": (lambda: damaged(zipfile.ZIP_DEFLATED), "damaged archive"),
+    "an unknown method": (lambda: archive(("a", b"1" * 99)).replace(b"\x08\0", b"\x63\0"), "damaged archive"),
+    "escapes": (lambda: archive(("../\x1b]0;x\x07" + "y" * 5000, b"")), "outside the directory"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_that_is_no_recording_is_refused(name: str, tmp_path: Path) -> None:
+    make, says = ARCHIVES[name]
+    (tmp_path / "by-hand").mkdir()
+    (tmp_path / "by-hand" / "t15_copyTask_neuralData.zip").write_bytes(make())
+    words = ("--part", "neural", "--from", tmp_path / "by-hand", "--base-url", "http://127.0.0.1:1")
+    run("fetch", "t15", tmp_path / "out" / "t15", *words).check_refused(says)
+    assert list((tmp_path / "out" / "t15").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["by-hand", "out"]
+
+
+class Liar(BaseHTTPRequestHandler):
+    """A mirror of the repository that answers every request with the text in its address."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[1]
+        content = LISTINGS[name].replace("NAME", name).encode()
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(content)
+
+
+def listing(**entry: object) -> str:
+    entry = {"path": "t15_copyTask.pkl", "size": 3, "_links": {"stash:download": {"href": "/x"}}} | entry
+    pages = {"stash:files": [entry], "stash:versions": [{"_links": {"stash:files": {"href": "/NAME/files"}}}]}
+    return json.dumps({"_embedded": pages, "_links": {}})
+
+
+LISTINGS = {
+    "deep": "[" * 200_000,
+    "long": " " * (70 << 20),
+    "endless": listing(_links={"stash:download": {"href": "/x"}}).replace(
+        '"_links": {}}', '"_links": {"next": {"href": "/NAME/x"}}}'
+    ),
+    "numbers": "[" + "9" * 10_000 + "]",
+    "up": listing(path=".."),
+    "escapes": listing(path="\x1b]0;x\x07"),
+    "digest": listing(digest="../../../x", digestType="sha-256"),
+    "file": listing(_links={"stash:download": {"href": "file:///etc/passwd"}}),
+}
+
+
+@pytest.fixture(scope="module")
+def mirror() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_mirror_that_lies_is_refused(name: str, mirror: str, tmp_path: Path) -> None:
+    fetched = run("fetch", "t15", tmp_path / "out", "--base-url", f"{mirror}/{name}", patience_s=60)
+    fetched.check_refused("list of files|address of the web", most_s=15)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import shutil
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from cortext.errors import DataError
+from cortext.files import parse_json
 
 _CHUNK = 1 << 20
 _TRIES = 5  # in a row without a single byte of progress
+_MOST_LISTING = 1 << 26
 _BUSY = (429, 500, 502, 503, 504)
 
 
@@ -32,20 +36,38 @@ class RemoteFile:
     digest: str | None = None
     digest_type: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.digest is not None and not re.fullmatch("[0-9a-fA-F]+", self.digest):  # it is part of a file's name
+            raise ValueError("a digest that is not hexadecimal")
+
     def hasher(self) -> Any | None:
         """An empty hash of the file's digest type, or None where that is not stated or not known here."""
         name = (self.digest_type or "").lower().replace("-", "")
         if name == "gitsha1" and self.digest and self.size is not None:  # of a git object: a header goes first
             return hashlib.sha1(b"blob %d\0" % self.size)
-        return hashlib.new(name) if self.digest and name in hashlib.algorithms_available else None
+        known = name in hashlib.algorithms_available and not name.startswith("shake")  # whose length is not fixed
+        return hashlib.new(name) if self.digest and known else None
 
 
 def open_url(url: str, *, headers: dict[str, str] | None = None, token: str | None = None, timeout: float) -> Any:
-    """The response to a GET request. The token is not passed on to where the server redirects (a storage service)."""
+    """The response to a GET request. The token is not passed on to where the server redirects (a storage service).
+
+    A list of files may name any address: DataError is raised for one that is not of the web, such as `file:`.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise DataError("is no address of the web", where=url, fix="check the list of files and --base-url")
     request = urllib.request.Request(url, headers={"User-Agent": "cortext", **(headers or {})})
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     return urllib.request.urlopen(request, timeout=timeout)
+
+
+def read_listing(response: Any) -> Any:
+    """The JSON of a server's answer. Raises ValueError for anything else, and for more than 64 MiB."""
+    content = response.read(_MOST_LISTING + 1)
+    if len(content) > _MOST_LISTING:
+        raise ValueError("more than 64 MiB")
+    return parse_json(content)
 
 
 def download(

@@ -7,7 +7,6 @@ your account, or download the files in a browser and give their folder as `from_
 
 from __future__ import annotations
 
-import json
 import os
 import urllib.error
 import urllib.parse
@@ -17,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.disk import disk_errors
-from cortext.data.download import RemoteFile, open_url
+from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.hub import LM_5GRAM, fetch_language_model
 from cortext.data.obtain import Meter, completed, obtain
+from cortext.data.trial import is_plain_name
 from cortext.errors import DataError, nearest
 
 DRYAD = "https://datadryad.org"
 TOKEN_VARIABLE = "DRYAD_TOKEN"
 _LISTING_TIMEOUT_S = 20.0
+_MOST_PAGES = 100  # a page may name itself as the next one
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,16 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
     doi = urllib.parse.quote(f"doi:{release.doi}", safe=":")
     try:
         versions = _json(f"{base_url}/api/v2/datasets/{doi}/versions")["_embedded"]["stash:versions"]
-        link, files = versions[-1]["_links"]["stash:files"]["href"], []
-        while link:
+        link = versions[-1]["_links"]["stash:files"]["href"]
+        files: list[RemoteFile] = []
+        for _ in range(_MOST_PAGES):
             page = _json(urllib.parse.urljoin(base_url, link))
             files += [_remote_file(entry, base_url) for entry in page["_embedded"]["stash:files"]]
             link = page["_links"].get("next", {}).get("href")
+            if not link:
+                break
+        else:
+            raise ValueError("a list without an end")
     except urllib.error.HTTPError as error:
         raise _refused(error, f"the list of files of doi:{release.doi}", release, hint) from None
     except OSError as error:
@@ -138,12 +144,12 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
 
 def _json(url: str) -> Any:
     with open_url(url, headers={"Accept": "application/json"}, timeout=_LISTING_TIMEOUT_S) as response:
-        return json.loads(response.read())
+        return read_listing(response)
 
 
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     name, size = entry["path"], entry.get("size")
-    if Path(name).name != name or "\\" in name:
+    if not is_plain_name(name) or "\\" in name:
         raise DataError(f"the list of files names {name!r}, which is no plain file name", where=base_url)
     url = urllib.parse.urljoin(base_url, entry["_links"]["stash:download"]["href"])
     return RemoteFile(name, url, None if size is None else int(size), entry.get("digest"), entry.get("digestType"))

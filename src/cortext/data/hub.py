@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.disk import disk_errors
-from cortext.data.download import RemoteFile, open_url
+from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.obtain import Meter, completed, obtain
 from cortext.errors import DataError
 from cortext.files import read_json
@@ -83,7 +83,7 @@ def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
     page = f"{HUB}/{REPOSITORY}"
     try:
         with open_url(f"{base_url}/api/models/{REPOSITORY}/tree/main", timeout=_LISTING_TIMEOUT_S) as response:
-            listed = {entry["path"]: entry for entry in json.loads(response.read())}
+            listed = {entry["path"]: entry for entry in read_listing(response)}
         return [_remote_file(listed[remote], local, base_url) for local, remote in _names(name).items()]
     except urllib.error.HTTPError as error:
         raise _refused(error, f"the list of files of {REPOSITORY}", hint) from None
