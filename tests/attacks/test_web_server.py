@@ -54,7 +54,7 @@ POST, STATE = b"POST /api/stop" + V + OURS_RAW, b"GET /api/state" + V
 class Server:
     """A `cortext serve` under way."""
 
-    command: Command
+    command: Command | subprocess.Popen[str]
     port: int
 
     @property
@@ -519,42 +519,56 @@ def test_strangers_who_may_watch_leave_places_for_those_who_show_the_token(fed: 
     fed.check_whole(most_lines=60)
 
 
+FRAMES_TC = np.zeros((TRIAL_BINS, N_FEATURES), dtype="<f4")
+
+
+def feed_frames(server: Server, meanwhile: Callable[[], object]) -> None:
+    """Feed an utterance frame by frame, and do something in the middle of it."""
+    with connect(f"ws://127.0.0.1:{server.port}/feed?token={TOKEN}") as feed:
+        for t, frame_C in enumerate(FRAMES_TC):
+            feed.send(frame_C.tobytes())
+            if t == TRIAL_BINS // 2:
+                meanwhile()
+        feed.send('{"end": true}')
+
+
 def test_a_feed_is_decoded_while_strangers_hold_what_connections_they_can(fed: Server) -> None:
+    half_open = Crowd("half-open", HALF_HEAD)
     with ExitStack() as stack, fed.page() as page:
-        attack(fed, Crowd("half-open", HALF_HEAD), stack)
+        attack(fed, half_open, stack)
         while fed.get("/api/state").json()["state"] != "idle":  # another test's feed is still there
             time.sleep(0.05)
-        frames_TC = np.zeros((TRIAL_BINS, N_FEATURES), dtype="<f4")
-        with connect(f"ws://127.0.0.1:{fed.port}/feed?token={TOKEN}") as feed:
-            for t in range(TRIAL_BINS):
-                feed.send(frames_TC[t].tobytes())
-                if t == TRIAL_BINS // 2:
-                    attack(fed, Crowd("half-open", HALF_HEAD), stack)
-            feed.send('{"end": true}')
-            utterance = page.next("utterance", ended="end of trial")
+        feed_frames(fed, lambda: attack(fed, half_open, stack))
+        utterance = page.next("utterance", ended="end of trial")
     assert (utterance["error"], utterance["duration_s"]) == (None, TRIAL_BINS * 0.02)
     fed.check_whole(most_lines=60)
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_once_the_server_listens(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_fed", [False, True])
+def test_nothing_is_imported_once_the_server_listens(root: Path, tmp_path: Path, is_fed: bool) -> None:
     """An import needs a file descriptor, and may find none. In a process of its own, which has imported nothing yet."""
     program = "from cortext.cli import main; main()"
-    folders = ["--lm", root / "lm", "--data", root / "data", "--session-log", tmp_path / "log", "--token", TOKEN]
-    command = [sys.executable, "-X", "importtime", "-c", program, "serve", root / "run", *folders, "--port", "0"]
+    options = ["--lm", root / "lm", "--session-log", tmp_path / "log", "--token", TOKEN, "--port", "0"]
+    options += ["--feed", "--normalise", "rolling"] if is_fed else ["--data", root / "data"]
+    command = [sys.executable, "-X", "importtime", "-c", program, "serve", root / "run", *options]
     with (tmp_path / "imports").open("w") as imports:
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=imports, text=True)
     assert process.stdout is not None
     try:
         address = [process.stdout.readline() for _ in range(3)][-1]
-        server = Server(Any, int(address.partition("/#")[0].rpartition(":")[2]))
+        server = Server(process, int(address.partition("/#")[0].rpartition(":")[2]))
         with server.connect() as connection:  # which the system keeps until the server accepts it
             connection.settimeout(60)
             connection.sendall(b"GET / HTTP/1.0\r\nHost: elsewhere\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 403"
         before = (tmp_path / "imports").read_text()
         with server.page() as page:
-            decode(server, page, lambda: server.get("/app.js"))
+            if is_fed:
+                feed_frames(server, lambda: server.get("/app.js"))
+                page.next("utterance")
+            else:
+                decode(server, page, lambda: server.get("/app.js"))
             for verb, content in (
                 ("correction", b'{"utterance": 1, "text": "i see"}'),
                 ("rating", b'{"utterance": 1, "rating": "right"}'),

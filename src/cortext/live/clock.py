@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import numpy.ma  # numpy imports it at the first percentile: in mid-utterance, where a descriptor may lack
 
 STAGES = ("normalise", "smooth", "model", "search")
 """Of a step: from the arrival of the bin that completes a frame to its words."""
