@@ -249,6 +249,17 @@ def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(small: Serv
     small.check_whole(most_lines=60)
 
 
+def test_a_crowd_from_one_address_costs_another_address_nothing(small: Server) -> None:
+    target, elsewhere = ("127.0.0.1", small.port), ("127.0.0.2", 0)
+    with ExitStack() as stack, socket.create_connection(target, timeout=10, source_address=elsewhere) as oldest:
+        oldest.sendall(b"GET / HTTP/1.1\r\n")
+        attack(small, CROWDS[0], stack)
+        assert small.get("/api/state").status_code == 200  # all of them have been accepted
+        oldest.sendall(END)
+        assert oldest.recv(12) == b"HTTP/1.1 200"
+    small.check_whole(most_lines=60)
+
+
 @pytest.mark.slow
 def test_what_takes_longer_than_ten_seconds_is_given_up(server: Server) -> None:
     slow_body = POST + b"Content-Length: 9999\r\n" + END
