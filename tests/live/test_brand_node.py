@@ -349,7 +349,7 @@ def test_redis_restarted_in_mid_utterance_loses_no_utterance_silently(rig, world
     rig.mark("start", 5, 0)
     for bin_C in x_TC[:100]:
         rig.send(bin_C.tobytes())
-    wait_for(lambda: len(rig.entries("speech_output")) > 19, "steps")
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"99", "its position")  # it has read all of them
     rig.server.restart()  # nothing is kept
     for bin_C in x_TC[100:]:
         rig.send(bin_C.tobytes())
@@ -556,6 +556,16 @@ def test_a_source_that_begins_anew_with_its_marks_at_once_loses_nothing(rig, wor
     pipe.execute()
     final = rig.final(2)
     assert (final[b"error"], final[b"n_bins"], final[b"trial"]) == (b"", b"90", b"2")
+
+
+def test_stops_of_numbers_that_never_come_keep_no_trial_waiting(rig, world):
+    x_TC = world.trials()[0]
+    for _ in range(3):
+        rig.mark("stop", 1, 100_000)
+    rig.say(x_TC, 2)
+    final = rig.final(1)
+    assert (final[b"trial"], final[b"n_bins"], final[b"error"]) == (b"2", b"90", b"")
+    assert sum("i 100000 is beyond 0 of the start after it" in message for message in rig.messages()) == 3
 
 
 def test_a_start_that_comes_after_its_first_entries_loses_none_of_them(rig, world):

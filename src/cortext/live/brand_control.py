@@ -58,6 +58,7 @@ class ControlReader:
         self._waiting: deque[Mark] = deque()
         self._heard_s = 0.0
         self._is_open = False  # whether the last mark was a start
+        self._highest, self._is_disordered = 0, False  # whether a mark has a lower number than one before it
 
     def mark(self, entry: Entry, near: int | None = None) -> Mark | None:
         """The mark of a control entry; None for entries that are others' business.
@@ -84,6 +85,9 @@ class ControlReader:
 
     def add(self, mark: Mark) -> None:
         """Hold a mark."""
+        if mark.index is not None:
+            self._is_disordered = self._is_disordered or mark.index < self._highest
+            self._highest = max(self._highest, mark.index)
         self._waiting.append(mark)
 
     @property
@@ -105,21 +109,26 @@ class ControlReader:
         """The marks that come before a data entry."""
         self._heard_s = time.monotonic()
         while (n := self._first_due(entry, index)) is not None:
-            first, due = self._waiting[0], self._waiting[n]
-            if n and not (due.what == "stop" and first.what != "stop" and self._is_open):
-                problem = f"the {first.what} {first.id[0]}-{first.id[1]} is unusable in part: {self._index_name} "
-                problem += f"{first.index} is beyond {due.index} of the {due.what} after it"
-                self._waiting[0] = replace(first, index=None, problem=problem)
-                n = 0
-            yield self._give(n)
+            due = self._waiting[n]
+            if due.what == "stop" and self._waiting[0].what != "stop" and self._is_open:
+                yield self._give(n)  # a late stop, and a start that was announced
+                continue
+            for _ in range(n):
+                mark = self._give()
+                problem = f"the {mark.what} {mark.id[0]}-{mark.id[1]} is unusable in part: {self._index_name} "
+                problem += f"{mark.index} is beyond {due.index} of the {due.what} after it"
+                yield mark if mark.index is None else replace(mark, index=None, problem=problem)
+            yield self._give()
 
     def _first_due(self, entry: Entry, index: int | None) -> int | None:
         """Place of the first mark that is due; a later one only goes before the first with a lower number."""
+        if not self._waiting or _is_due(self._waiting[0], entry, index):
+            return 0 if self._waiting else None
+        first = self._waiting[0].index
+        if first is None or not self._is_disordered:
+            return None
         for n, mark in enumerate(self._waiting):
-            first = self._waiting[0].index
-            if n and (first is None or mark.index is None or mark.index >= first):
-                return None
-            if _is_due(mark, entry, index):
+            if mark.index is not None and mark.index < first and _is_due(mark, entry, index):
                 return n
         return None
 
@@ -127,6 +136,8 @@ class ControlReader:
         mark = self._waiting[n]
         del self._waiting[n]
         self._is_open = mark.what == "start"
+        if not self._waiting:
+            self._highest, self._is_disordered = 0, False
         return mark
 
     def beyond(self, index: int | None) -> Iterator[Mark]:
