@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 MOST_CHARACTERS = 1000
 """Longest line that is shown of an error or of a text from outside."""
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
+"""What terminals obey and pages hide, what turns the direction of writing, and halves of characters."""
 
 
 def plain(text: object, most: int = MOST_CHARACTERS) -> str:
@@ -104,10 +109,15 @@ class Interrupted(RunError):
     """Work that the user stopped, and that can be continued."""
 
 
+_LONGEST_NAME = 200
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'gru'?` for the known name nearest to `name`, else the list of known names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    short = [known_name for known_name in names if len(known_name) <= _LONGEST_NAME]
+    # Comparing takes the product of the lengths.
+    close = difflib.get_close_matches(name, short, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 

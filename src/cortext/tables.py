@@ -1,13 +1,14 @@
-"""Tables as CSV files, whose cells come from recordings, lexicons and other programs."""
+"""Result files, CSV and JSON, whose texts come from recordings, lexicons and other programs."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cortext.errors import plain
+from cortext.errors import HIDDEN, plain
 
 LONGEST_CELL = 32_767
 """Characters that a spreadsheet reads of a cell."""
@@ -35,3 +36,10 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     writer.writerow([csv_cell(name) for name in header])
     writer.writerows([csv_cell(value) for value in row] for row in rows)
     return text.getvalue().encode()
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """Return a value as JSON for people: letters of every script as they are, and written as JSON's escapes what a
+    terminal obeys or hides, and halves of characters, which no file can hold. `options` are those of `json.dumps`."""
+    text = json.dumps(value, ensure_ascii=False, **options)
+    return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

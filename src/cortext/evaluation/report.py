@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -14,6 +13,7 @@ from markupsafe import Markup
 
 from cortext.data.trial import Session
 from cortext.decoding.options import is_finite
+from cortext.errors import HIDDEN
 from cortext.evaluation import figures, pictures
 from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import Confusion, Rates, TrialResult, group_rates
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from cortext.evaluation.run import Metrics
 
 N_PICTURES, N_EXAMPLES, N_CONFUSIONS = 6, 16, 18
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-"""What pages do not show, what turns the direction of writing, and halves of characters, which no file can hold."""
 SMALL_VOCABULARY = "50-word"
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
@@ -62,7 +58,7 @@ def render(template: str, **values: Any) -> str:
     )  # fmt: skip
     environment.filters |= {"percent": percent, "interval": interval, "number": number}
     page = environment.get_template(template).render(**values)
-    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
+    return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
 
 
 def percent(rate: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from cortext.evaluation.scores import (
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.files import read_json
 from cortext.provenance import provenance
-from cortext.tables import csv_table
+from cortext.tables import csv_table, json_text
 from cortext.text.normalize import normalize
 
 FORMAT_VERSION = 1
@@ -320,5 +319,4 @@ def _write_confusion(path: Path, confused: Confusion) -> None:
 
 
 def _write_json(path: Path, mapping: Mapping[str, Any]) -> None:
-    text = json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of half a character JSON's escape
+    path.write_text(json_text(mapping, indent=2, default=str) + "\n", encoding="utf-8")

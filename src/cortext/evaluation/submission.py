@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.recognise import Options, Progress, in_order, recognise
 from cortext.evaluation.scores import TrialResult
-from cortext.tables import csv_table
+from cortext.tables import csv_table, json_text
 
 
 def decode(
@@ -98,11 +97,9 @@ def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mappin
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
     """Write one JSON object a line and trial: its candidate sentences with their scores (natural logs) and words.
 
-    Half a character (a lone surrogate) in a name is written as JSON's escape of it.
-
     source: what searched; `degraded` says what is missing in the sentences, such as a large model's scores.
     """
-    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+    with path.open("w", encoding="utf-8") as file:
         for trial in trials:
             line = {
                 "id": trial.id,
@@ -114,4 +111,4 @@ def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
                 "source": source,
                 "degraded": trial.nbest.degraded if trial.nbest else None,
             }
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(json_text(line, allow_nan=False) + "\n")

@@ -81,7 +81,7 @@ def _shares(axis: Axes, starts: np.ndarray, days: Sequence[Day]) -> None:
         corners = [(sides[0], below), (sides[0], below + share), (sides[1], below + share), (sides[1], below)]
         bars = np.stack([np.column_stack(corner) for corner in corners], axis=1)
         # One collection: a patch for each bar takes a minute for the days of a lifetime.
-        axis.add_collection(PolyCollection(bars, facecolor=colour, alpha=alpha, linewidth=0, label=rating))
+        axis.add_collection(PolyCollection(list(bars), facecolor=colour, alpha=alpha, linewidth=0, label=rating))
         below = below + share
     axis.set_ylim(0, 100)
     axis.set_title("utterances rated, %", color=INK)

@@ -17,6 +17,7 @@ from cortext.decoding.llm.large_model import ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.options import DecoderOptions, Hypothesis
 from cortext.files import parse_json, write_whole
+from cortext.tables import json_text
 from cortext.tuning.decoder_trial import word_errors
 from cortext.tuning.search import Search, Settings
 from cortext.tuning.space import Space, settings_of, with_settings, within
@@ -72,8 +73,7 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
     lines: list[Any] = [dict(made_by)]
     for one in lists:
         lines.append([{**asdict(replace(found, words=())), **asdict(said)} for found, said in one])
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_whole(path, text.encode(errors="backslashreplace"))
+    write_whole(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
 
 
 def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypothesis, TextScore]]] | None:

@@ -17,6 +17,7 @@ from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles
 from cortext.files import read_json, write_whole
+from cortext.tables import json_text
 from cortext.tuning.decoder_search import DecoderSearch
 from cortext.tuning.decoder_trial import DevSet
 from cortext.tuning.directory import ANOTHER, make, refuse_another, refuse_strangers
@@ -119,7 +120,7 @@ def evaluated(
     metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
     if not metrics.n_words:
         raise DataError(f"split {split!r} has no references", where=data, fix="name a labelled split")
-    write_whole(mark, json.dumps(now, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
+    write_whole(mark, json_text(now, indent=1).encode())
     return folder
 
 
@@ -177,7 +178,7 @@ def check_directory(out: Path, description: Mapping[str, Any]) -> None:
     if not file.is_file():
         refuse_strangers(out, _is_ours)
         content = {"format_version": FORMAT_VERSION, "description": now}
-        write_whole(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
+        write_whole(file, f"{json_text(content, indent=1)}\n".encode())
         return
     try:
         content = read_json(file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, DecodingError
 from cortext.files import read_json
 from cortext.provenance import provenance
-from cortext.tables import csv_table
+from cortext.tables import csv_table, json_text
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
 from cortext.text.normalize import normalize
 
@@ -234,10 +233,10 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
             folder.mkdir(parents=True)
             _write_json(folder / "metrics.json", _metrics(found))
             _write_predictions(folder / "predictions.csv", found)
-            with (folder / NBEST).open("w", encoding="utf-8", errors="backslashreplace") as file:
+            with (folder / NBEST).open("w", encoding="utf-8") as file:
                 for number in range(len(found.trials)):
                     line = _nbest_line(found, number)
-                    file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+                    file.write(json_text(line, allow_nan=False) + "\n")
             if found.log_probs is not None:
                 _write_logits(folder / "logits", found.trials, found.log_probs)
             replace_directory(folder, out)
@@ -302,5 +301,4 @@ def _write_logits(folder: Path, trials: Sequence[Candidates], log_probs: Sequenc
 
 
 def _write_json(path: Path, mapping: dict[str, Any]) -> None:
-    text = json.dumps(mapping, indent=2, ensure_ascii=False, default=str) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    path.write_text(json_text(mapping, indent=2, default=str) + "\n", encoding="utf-8")
