@@ -142,6 +142,7 @@ def test_a_client_that_shortens_its_own_streams_is_told_of_no_gap(lab):
     assert lab.errors() == []
 
 
+@pytest.mark.slow
 def test_every_utterance_of_many_with_kills_between_is_whole(lab):
     rng = random.Random(0)
     lab.start("--keep", "100")
@@ -171,12 +172,14 @@ class Gap:
     delete: does it, when half of the frames have been answered and the others wait for the server
     alive:  whether the server is there again, or only stopped for the moment
     says:   what the error of the result holds; empty: the text is whole
+    slow:   whether it is tried in the slow tests alone
     """
 
     name: str
     delete: Callable[[Lab], Any]
     says: str = "deleted"
     alive: bool = False
+    slow: bool = False
 
 
 def waiting(lab: Lab) -> list[bytes]:
@@ -187,28 +190,38 @@ def waiting(lab: Lab) -> list[bytes]:
 GAPS = [
     Gap("nothing", lambda lab: None, ""),
     Gap("all but the last 5 frames", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False)),
-    Gap("one that was read", lambda lab: lab.db.xdel("remote_lm_input", lab.db.xrange("remote_lm_input")[3][0])),
-    Gap("one of the middle", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry of remote_lm_input"),
-    Gap("all frames", lambda lab: lab.db.xtrim("remote_lm_input", 0)),
-    Gap("the stream", lambda lab: lab.db.delete("remote_lm_input")),
-    Gap("the newest frame", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[-1])),
-    Gap("all answers", lambda lab: lab.db.xtrim("remote_lm_output_partial", 0), ""),
     Gap(
-        "all streams of answers", lambda lab: lab.db.delete("remote_lm_output_partial", "remote_lm_done_resetting"), ""
+        "one that was read",
+        lambda lab: lab.db.xdel("remote_lm_input", lab.db.xrange("remote_lm_input")[3][0]),
+        slow=True,
     ),
+    Gap("one of the middle", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry of remote_lm_input"),
+    Gap("all frames", lambda lab: lab.db.xtrim("remote_lm_input", 0), slow=True),
+    Gap("the stream", lambda lab: lab.db.delete("remote_lm_input"), slow=True),
+    Gap("the newest frame", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[-1]), slow=True),
+    Gap("all answers", lambda lab: lab.db.xtrim("remote_lm_output_partial", 0), ""),
+    Gap("the answers' stream", lambda lab: lab.db.delete("remote_lm_output_partial"), "", slow=True),
     Gap("what was read, live", lambda lab: lab.db.xtrim("remote_lm_input", len(LOGITS) - HALF), "", alive=True),
-    Gap("one of the middle, live", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry", alive=True),
+    Gap(
+        "one of the middle, live",
+        lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]),
+        "1 entry",
+        alive=True,
+        slow=True,
+    ),
     Gap("all but the last 5, live", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False), alive=True),
-    Gap("the stream, live", lambda lab: lab.db.delete("remote_lm_input"), alive=True),
+    Gap("the stream, live", lambda lab: lab.db.delete("remote_lm_input"), alive=True, slow=True),
 ]
 
 
-@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.name)
+@pytest.mark.parametrize(
+    "gap", [pytest.param(gap, id=gap.name, marks=[pytest.mark.slow] if gap.slow else []) for gap in GAPS]
+)
 def test_what_others_delete_in_mid_utterance_is_named_in_the_result(lab, gap):
     lab.start("--keep", "100")
     lab.client.reset()
     lab.speak(LOGITS[:HALF])
-    time.sleep(0.05)  # the server notes its position when it reads on
+    time.sleep(0.3)  # the server notes its position when it waits
     if gap.alive:
         os.kill(lab.server.process.pid, signal.SIGSTOP)
     else:
@@ -277,7 +290,13 @@ DAMAGE: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+OFTEN = ("wrong type", "not UTF-8", "5,000 digits", "broken JSON", "huge")
+"""Tried in the fast tests, too."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGE]
+)
 def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_goes_on(lab, name):
     lab.start()
     lab.client.reset()
@@ -378,6 +397,7 @@ def resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 
+@pytest.mark.slow
 def test_names_of_utterances_that_never_began_are_not_kept(lab):
     lab.start("--profile", "json")
     numbers = []
@@ -431,7 +451,8 @@ def test_odd_logits_clients_and_contexts_are_named_and_harm_nothing(lab):
     assert len(final[b"context_str"]) <= 3 * 2**20 + 1
     assert all(len(value) <= 1000 for _, error in lab.db.xrange("remote_lm_errors") for value in error.values())
     lab.db.delete("contextual_decoding_current_context")
-    lab.db.set(KEY, "x") if lab.db.delete(KEY) else None
+    lab.db.delete(KEY)
+    lab.db.set(KEY, "x")
     assert lab.client.decode(LOGITS).text == TEXT  # a position that is lost in the meantime is written anew
     lab.server.interrupt().check_harmless()
 

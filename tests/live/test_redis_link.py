@@ -73,8 +73,16 @@ def test_streams_are_shortened_by_number_and_by_size(link, redis_server):
     assert 90 <= redis.xlen("small") <= 100
     assert redis.xlen("large") <= 10
     assert redis.xrevrange("small", count=1)[0][1] == {b"x": b"499"}
-    link.retire_up_to("large", link.newest["large"])
-    assert redis.xlen("large") <= 10
+
+
+def test_what_others_have_left_is_shortened_up_to_an_id(link, redis_server):
+    redis = redis_server.client()
+    for number in range(1, 401):
+        redis.xadd("s", {"x": number}, id=f"{number}-0")
+    link.retire_up_to("s", (300, 5))
+    left = [int(fields[b"x"]) for _, fields in redis.xrange("s")]
+    assert left == list(range(left[0], 401))
+    assert 201 <= left[0] <= 211
 
 
 def test_waiting_ends_when_asked_to(redis_server):

@@ -171,18 +171,21 @@ class RedisLink:
         n_new, found, n_keys = self.call(all_three, block_ms / 1000)
         return n_new == 0 and n_keys == len(keys), _in_order(found, list(after), count)
 
-    def add(self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0)) -> StreamId:
+    def add(
+        self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0), now: StreamId | None = None
+    ) -> StreamId:
         """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.
 
         A client that waits for what comes after the time at which it asked so misses no answer, however fast.
+        now: the time of Redis's clock, where it has just been asked
         """
-        sent: StreamId | None = None
+        sent = None if now is None else self._next_id(stream, now[0], answers)
         again = False
 
         def write(redis: Any) -> StreamId:
             nonlocal sent, again
             while True:
-                sent, before, again = sent or self._next_id(stream, redis.time(), answers), again, True
+                sent, before, again = sent or self._next_id(stream, _ms(redis.time()), answers), again, True
                 try:
                     redis.xadd(stream, fields, id=format_id(sent))
                 except self._errors.ResponseError as error:
@@ -216,8 +219,7 @@ class RedisLink:
 
     def now(self) -> StreamId:
         """The time of Redis's clock, as an id that all later entries come after."""
-        seconds, micros = self.call(lambda redis: redis.time())
-        return seconds * 1000 + micros // 1000, 0
+        return _ms(self.call(lambda redis: redis.time())), 0
 
     def newest_id(self, stream: str) -> StreamId | None:
         """Id of the newest entry of a stream, or None."""
@@ -355,8 +357,8 @@ class RedisLink:
         connection.on_connect()
         self.n_connections += 1
 
-    def _next_id(self, stream: str, now: tuple[int, int], answers: StreamId) -> StreamId:
-        milliseconds = max(now[0] * 1000 + now[1] // 1000, answers[0])
+    def _next_id(self, stream: str, now_ms: int, answers: StreamId) -> StreamId:
+        milliseconds = max(now_ms, answers[0])
         newest = max(self.newest.get(stream, (0, 0)), answers)
         return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
 
@@ -456,6 +458,10 @@ def parse_id(text: bytes | str) -> StreamId:
 def format_id(entry_id: StreamId) -> str:
     """The id as Redis writes it."""
     return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def _ms(time: tuple[int, int]) -> int:
+    return time[0] * 1000 + time[1] // 1000
 
 
 def before(entry_id: StreamId) -> StreamId:

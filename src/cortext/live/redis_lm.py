@@ -19,6 +19,8 @@ from cortext.live.redis_link import LAST, Entry, RedisLink, Stopped, StreamId, b
 
 BLOCK_MS = 100
 """How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
+SAVE_EVERY = 64
+"""Most entries until Redis is told the position, in mid-utterance; otherwise it is told with each read."""
 LONGEST_TEXT = 2**20
 """Bytes of a text from a client's key that are read, and sent back."""
 
@@ -100,7 +102,10 @@ class LMServer:
         self._n_connections = 0
         self._first_answer: tuple[str, StreamId] | None = None
         self._changes: dict[str, str] = {}
-        self._in_entry = False
+        self._announced = protocol.announcement().stream
+        # answers that come after the position are counted when a server begins: none of them may be deleted here
+        self._save_every, self._n_unsaved = max(min(keep[0] // 2, SAVE_EVERY), 1), 0
+        self._idle = self._in_entry = False
 
     def run(self) -> None:
         """Serve until told to stop. Raises LiveError where Redis refuses, or another server has these streams."""
@@ -179,7 +184,7 @@ class LMServer:
 
     def _mark(self) -> dict[str, str]:
         """Note up to where everything has been answered; returns what Redis does not know of it."""
-        position = self._position
+        position, self._n_unsaved = self._position, 0
         position.mark(self._protocol.first())
         if not position.saved:
             position.save()
@@ -188,7 +193,8 @@ class LMServer:
     def _serve(self) -> None:
         """Wait for entries, and answer them."""
         position = self._position
-        keys, fields = (self._protocol.announcement().stream, position.key), self._mark()
+        due = self._idle or self._n_unsaved >= self._save_every or self._protocol.first() is None
+        keys, fields = (self._announced, position.key), self._mark() if due else {}
         steady, entries = self._link.read_and_save(keys, position.after, BLOCK_MS, (position.key, fields))
         if self._link.n_connections != self._n_connections:
             self._n_connections = self._link.n_connections
@@ -198,13 +204,15 @@ class LMServer:
         else:
             self._after_loss()
             self._announce()
-        if not entries:  # all that was there has been done again
+        self._idle = not entries
+        if self._idle:  # all that was there has been done again
             position.given = {}
         for entry in entries:
             self._answer(entry)
             if self.stop.is_set():
                 break
-        position.retire()
+        if due:
+            position.retire()
 
     def _answer(self, entry: Entry) -> None:
         self._in_entry = True
@@ -218,9 +226,9 @@ class LMServer:
             self._first_answer = stream, self._link.newest[stream]
         self._position.take(entry)
         self._in_entry = False
+        self._n_unsaved += 1
         if entry.stream == self._protocol.anew:
             self._position.miss_nothing()
-        self._position.mark(self._protocol.first())
 
     def _announce(self) -> None:
         """Say that the server is there."""
@@ -251,13 +259,14 @@ class LMServer:
             self._position.miss(gap)
 
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
+        entry_id: StreamId | None = None
         for answer in answers:
             if request > (0, 0) and self._position.given.get(answer.stream):  # a server before this one has said it
                 self._position.given[answer.stream] -= 1
                 continue
             n_connections = self._link.n_connections
             try:
-                entry_id = self._link.add(answer.stream, answer.fields, request)
+                entry_id = self._link.add(answer.stream, answer.fields, request, now=entry_id)
             except (Stopped, LiveError):
                 event("answer_lost", "error", stream=answer.stream, request=format_id(request))
                 raise
