@@ -100,6 +100,7 @@ FILES = [
     FileAttack("a list", "- model", "the file is a list"),
     FileAttack("a smoothing of 16 GB", transforms(smooth_kernel_size=HUGE), "smooth_kernel_size 2000000000"),
     FileAttack("a wide smoothing", transforms(smooth_kernel_std=1e9), "smooth_kernel_std is 1000000000"),
+    FileAttack("noise that no float32 holds", transforms(white_noise_std=1e308), "white_noise_std is 1e.308"),
     FileAttack("2 billion units", model(n_units=HUGE), "n_units is 2000000000; .* at most 65536"),
     FileAttack("2 billion layers", model(n_layers=HUGE), "n_layers is 2000000000; .* at most 100"),
     FileAttack("2 billion bins in a patch", model(patch_size=HUGE), "patch_size is 2000000000"),
@@ -115,6 +116,8 @@ FILES = [
     FileAttack("a seed that no generator takes", f"seed: {2**63}", "seed is 9223372036854775808"),
     FileAttack("a share of the trials without end", dataset(test_percentage=".inf"), "test_percentage is inf"),
     FileAttack("a session above the data", dataset(sessions="[../../../x]"), "'../../../x' cannot name a session"),
+    FileAttack("a block that is no number", dataset(bad_trials_dict="{a: {null: [1]}}"), "names block None; a number"),
+    FileAttack("a block without end", dataset(bad_trials_dict="{a: {.inf: [1]}}"), "names block inf; a number"),
     FileAttack("a session without a name", dataset(sessions='[""]'), "'' cannot name a session"),
 ]  # fmt: skip
 

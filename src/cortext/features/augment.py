@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -27,6 +26,8 @@ class Augmenter(Protocol):
         """
         ...
 
+
+_MOST = 1e30  # what is drawn with it must be a float32
 
 AUGMENTATIONS = Registry("augmentation")
 register_augmentation = AUGMENTATIONS.register
@@ -67,8 +68,8 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("white_noise_std", "constant_offset_std", "random_walk_std", "static_gain_std", "random_cut"):
-            if not getattr(self, name) >= 0 or not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be 0 or more")
+            if not 0 <= getattr(self, name) <= _MOST:
+                raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be 0 or more, finite")
         if self.random_walk_axis not in (-3, -2, -1, 0, 1, 2):
             raise ConfigError(
                 f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"

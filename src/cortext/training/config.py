@@ -60,6 +60,12 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         self.augmentations = augmentation_configs(self.augmentations)
         check_sessions(self.sessions or ())
+        for block in (block for blocks in (self.bad_trials_dict or {}).values() for block in blocks):
+            try:
+                int(block)
+            except (TypeError, ValueError, OverflowError):
+                what = f"dataset.bad_trials_dict names block {block!r}; a number is needed"
+                raise ConfigError(what, fix="write {session: {block: [trial, ...]}}") from None
         counts = dict.fromkeys(("batch_size", "days_per_batch", "length_buckets"), (1, MOST_TRIALS))
         for name, (low, high) in (counts | {"seed": (0, MOST_SEED), "test_percentage": (0, 100)}).items():
             if not low <= getattr(self, name) <= high:
