@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,18 @@ def test_a_device_that_is_full_ends_nothing():
 def test_a_log_that_cannot_be_opened_is_an_error(tmp_path):
     with pytest.raises(LiveError, match="the log cannot be written"), open_log(tmp_path / "no" / "log"):
         pass
+
+
+def test_what_others_say_is_cut_and_escaped_and_nothing_ends_the_log(tmp_path):
+    with open_log(tmp_path / "log"):
+        event("refused", who="\x1b[2J\u202e" + "a" * 1_000_000, kind=Path("b\x9b"), level_of="größer")
+        event("refused", number=10**5000)
+        event("refused", of={(1, 2): 3})
+        event("after")
+    content = (tmp_path / "log").read_bytes()
+    assert all(32 <= byte < 127 or byte == 10 for byte in content)
+    first, digits, keys, after = map(json.loads, content.splitlines())
+    assert first["who"].startswith("\\x1b[2J\\u202eaaa")
+    assert len(first["who"]) == 1000
+    assert (first["kind"], first["level_of"]) == ("b\\x9b", "größer")
+    assert (digits["not_written"], keys["not_written"], after["event"]) == ("ValueError", "TypeError", "after")

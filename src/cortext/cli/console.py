@@ -118,7 +118,8 @@ def print_notes(notes: Sequence[str]) -> None:
 def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr, drawn only on a terminal; yields `report(done, total)`."""
     console = Console(stderr=True)
-    columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    name = TextColumn("{task.description}", markup=False)  # a stage may name a file
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        number = bar.add_task(task, total=None)
+        number = bar.add_task(plain(task, 80), total=None)
         yield lambda done, total: bar.update(number, completed=done, total=total)
