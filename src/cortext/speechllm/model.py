@@ -24,7 +24,7 @@ from cortext.errors import ConfigError, RunError
 from cortext.files import parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.precision import full_float32
-from cortext.models.storage import read_tensors, write_tensors
+from cortext.models.storage import check_finite, read_tensors, write_tensors
 from cortext.speechllm.audio_llm import AudioLLM
 from cortext.speechllm.config import GenerationConfig, SpeechConfig
 from cortext.speechllm.generate import Candidate, generate
@@ -189,6 +189,7 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
     path = run_dir / FILE
     try:
         tensors, metadata, _ = read_tensors(path, "the speech LLM's weights")
+        check_finite(tensors, path)
         facts = parse_json_object(metadata["speech_llm"])
         version = facts["format_version"]
         if version == FORMAT_VERSION:
@@ -205,6 +206,6 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
 
 def _check_pair(run_dir: Path, facts: dict[str, Any]) -> None:
     """Raise RunError where encoder and projector are of two validations, as after a kill between the two files."""
-    if read_tensors(run_dir / "model.safetensors")[2] != facts["encoder_crc32"]:
+    if read_tensors(run_dir / "model.safetensors")[2] != facts.get("encoder_crc32"):
         fix = "finish the run with --resume, or copy both files again"
         raise RunError(f"model.safetensors and {FILE} are not of one validation", where=run_dir, fix=fix)
