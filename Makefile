@@ -8,7 +8,7 @@ TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest
 DEV := $(VENV)/.dev $(VENV)/.built
 CPP := $(wildcard native/*.cpp native/*.hpp)
 DEMO_OUT ?= runs/demo
-FUZZ_SECONDS ?= 30
+FUZZ_SECONDS ?= 20
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 # Python itself is not checked: its allocator must not hide ours, and what it never frees is no leak of ours. The tests for
 # leaks, by the memory of the process, run with the usual build: the checker holds back what is freed. What stands on the
@@ -53,9 +53,11 @@ sanitize: checked  ## the tests of the native part with the checked build
 	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak" -n 2 -q tests/native tests/decoding \
 	    $(addprefix --ignore=tests/decoding/,ngram llm ensemble)
 
-fuzz: checked  ## damaged files, with the usual build and with the checked one
+fuzz: checked  ## damaged files, with the usual build and with the checked one; damaged messages to the live servers
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz
 	$(CHECKED) $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --seed 1000 --out build/fuzz-checked
+	for server in lm_server brand; do \
+	    OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_$$server.py --seconds $(FUZZ_SECONDS) --out build/fuzz-$$server || exit 1; done
 
 demo: $(VENV)/.built  ## simulate, train, evaluate, report
 	$(BIN)/cortext demo --out $(DEMO_OUT)

@@ -197,7 +197,11 @@ def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
         rig.publish()
 
         def start() -> Command:
-            return started(redis, "speech", "brand-node", "-n", "speech", "-i", "127.0.0.1", "-p", str(redis.port))
+            n_before = rig.states().count("NODE_READY")
+            node = started(redis, "speech", "brand-node", "-n", "speech", "-i", "127.0.0.1", "-p", str(redis.port))
+            if rng.random() < 0.8:  # else it may be killed while it loads its model
+                wait_for(lambda: not node.running() or rig.states().count("NODE_READY") > n_before, "NODE_READY", 60)
+            return node
 
         server = start()
         wait_for(lambda: "NODE_READY" in rig.states(), "NODE_READY", 60)
