@@ -33,6 +33,15 @@ using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 using Weights = std::vector<std::tuple<std::size_t, std::size_t, double>>;  // word, pronunciation, log weight
 using Added = std::vector<std::tuple<std::string, std::string, std::vector<double>>>;
 
+// What the Python side sees to; a slip there must not become a wrong address here.
+void check(bool holds, const char* what) {
+    if (!holds) throw Error(what);
+}
+
+void check(const Model& model, const Options& options) {
+    check_options(options, static_cast<std::size_t>(model.tokens().count()));
+}
+
 // Pronunciations as text: one character a phoneme, from 'A' on; blanks between pronunciations.
 Spelling spelling_of(std::string_view codes) {
     Spelling spelling(1);
@@ -49,13 +58,14 @@ Spelling spelling_of(std::string_view codes) {
 
 std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram, const std::vector<std::string_view>& words,
                                   const std::vector<std::string_view>& codes, const Weights& weights, int n_phonemes) {
-    if (words.size() != codes.size()) throw Error("as many pronunciations as words are needed");
+    check(words.size() == codes.size(), "as many pronunciations as words are needed");
     std::vector<Entry> entries(words.size());
     for (std::size_t word = 0; word < words.size(); ++word) {
         entries[word] = {std::string(words[word]), spelling_of(codes[word])};
     }
     for (const auto& [word, pronunciation, log_weight] : weights) {
-        entries.at(word).spelling.at(pronunciation).log_weight = log_weight;
+        check(word < entries.size() && pronunciation < entries[word].spelling.size(), "a weight of no pronunciation");
+        entries[word].spelling[pronunciation].log_weight = log_weight;
     }
     nb::gil_scoped_release release;
     auto lexicon = std::make_shared<Lexicon>(entries, *ngram, 0, n_phonemes);
@@ -70,9 +80,9 @@ std::shared_ptr<Model> changed_model(const Model& model, const Added& added, con
     std::vector<Entry> entries;
     for (const auto& [word, codes, log_weights] : added) {
         entries.push_back({word, spelling_of(codes)});
-        for (std::size_t each = 0; each < log_weights.size(); ++each) {
-            entries.back().spelling.at(each).log_weight = log_weights[each];
-        }
+        Spelling& spelling = entries.back().spelling;
+        check(log_weights.size() <= spelling.size(), "a weight of no pronunciation");
+        for (std::size_t each = 0; each < log_weights.size(); ++each) spelling[each].log_weight = log_weights[each];
     }
     const Vocabulary& now = model.vocabulary();
     auto vocabulary = std::make_shared<Vocabulary>(now.shared_ngram(), now.base(), entries, removed, bonuses,
@@ -109,13 +119,9 @@ struct Result {
     }
 };
 
-// What the Python side sees to; a slip there must not become a wrong address here.
-void check(bool holds, const char* what) {
-    if (!holds) throw Error(what);
-}
-
-void check(const Model& model, const Options& options) {
-    check(options.offsets.size() == static_cast<std::size_t>(model.tokens().count()), "one offset a token is needed");
+const Options& checked(const Model& model, const Options& options) {
+    check(model, options);
+    return options;
 }
 
 std::vector<int> checked(const Model& model, std::vector<int> columns) {
@@ -136,9 +142,8 @@ class Guarded {
 public:
     Guarded(const std::shared_ptr<Model>& model, const Options& options, std::vector<int> columns,
             std::shared_ptr<NGram> second, bool has_hook)
-        : utterance_(model, options, checked(*model, std::move(columns)), std::move(second), has_hook) {
-        check(*model, options);
-    }
+        : utterance_(model, checked(*model, options), checked(*model, std::move(columns)), std::move(second),
+                     has_hook) {}
 
     template <class Work>
     auto alone(Work work) {
@@ -268,6 +273,8 @@ void bind_engine(nb::module_& module) {
             "add_scores",
             [](Guarded& guarded, const std::vector<std::uint32_t>& ids, Scores scores) {
                 check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
+                check(std::all_of(scores.data(), scores.data() + ids.size(), is_sound),
+                      "a score is not a number or beyond a million");
                 guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
             },
             nb::arg("ids"), nb::arg("scores").noconvert())

@@ -26,15 +26,24 @@ void check(const Array& array, std::size_t n_rows, std::size_t n_columns, const 
     if (array.shape(0) != n_rows || array.shape(1) != n_columns) {
         throw std::invalid_argument(std::string(name) + " has a wrong shape");
     }
+    require_aligned(array, name);
+}
+
+template <typename Array>
+void check(const Array& array, std::size_t n_numbers, const char* name) {
+    if (array.shape(0) != n_numbers) throw std::invalid_argument(std::string(name) + " has a wrong shape");
+    require_aligned(array, name);
 }
 
 RecurrentLayer to_layer(const Starts& starts, const Matrix& h0_BD, const Matrix& w_hh_GD, std::size_t n_rows) {
     const std::size_t B = h0_BD.shape(0), D = h0_BD.shape(1);
+    check(h0_BD, B, D, "h0_BD");
     check(w_hh_GD, 3 * D, D, "w_hh_GD");
     if (!can_run_recurrence() || D == 0 || D % unit_multiple != 0) {
         throw std::invalid_argument("this number of units or this processor is not supported");
     }
     if (starts.shape(0) != B + 1) throw std::invalid_argument("starts must have one more number than there are trials");
+    require_aligned(starts, "starts");
     for (std::size_t b = 0; b <= B; ++b) {
         const std::int64_t least = b == 0 ? 0 : starts(b - 1), most = static_cast<std::int64_t>(n_rows);
         if (starts(b) < least || starts(b) > most || (b == 0 && starts(b) != 0) || (b == B && starts(b) != most)) {
@@ -56,7 +65,7 @@ void forward(const Starts& starts, const Halves& input_NG, const Matrix& h0_BD, 
     check(h_ND, N, D, "h_ND");
     check(h_before_ND, N, D, "h_before_ND");
     check(gates_N4D, N, 4 * D, "gates_N4D");
-    if (b_hh_G.shape(0) != 3 * D) throw std::invalid_argument("b_hh_G has a wrong shape");
+    check(b_hh_G, 3 * D, "b_hh_G");
     const ForwardPass pass{bits(input_NG), b_hh_G.data(), h_ND.data(), bits(h_before_ND), gates_N4D.data()};
     nb::gil_scoped_release released;
     run_forward(layer, pass, n_threads);
@@ -73,7 +82,7 @@ void backward(const Starts& starts, const Matrix& d_h_ND, const Matrix& h0_BD, c
     check(d_input_NG, N, 3 * D, "d_input_NG");
     check(d_recurrent_NG, N, 3 * D, "d_recurrent_NG");
     check(d_h0_BD, B, D, "d_h0_BD");
-    if (d_b_hh_G.shape(0) != 3 * D) throw std::invalid_argument("d_b_hh_G has a wrong shape");
+    check(d_b_hh_G, 3 * D, "d_b_hh_G");
     const BackwardPass pass{d_h_ND.data(),        h_ND.data(),    gates_N4D.data(), bits(d_input_NG),
                             bits(d_recurrent_NG), d_h0_BD.data(), d_b_hh_G.data()};
     nb::gil_scoped_release released;

@@ -8,6 +8,7 @@
 
 #include "bind.hpp"
 #include "error.hpp"
+#include "options.hpp"
 #include "sentences.hpp"
 
 namespace nb = nanobind;
@@ -23,6 +24,7 @@ using Result = std::tuple<double, int, std::vector<std::pair<int, int>>>;
 Spelling to_spelling(const std::vector<std::pair<std::vector<int>, double>>& pronunciations,
                      const SentenceOptions& options, std::size_t n_tokens) {
     Spelling spelling;
+    if (pronunciations.size() > kMostPronunciations) throw Error("a word has more than 1,000 pronunciations");
     for (const auto& [tokens, log_weight] : pronunciations) {
         spelling.push_back({{}, log_weight});
         for (int token : tokens) {
@@ -32,6 +34,7 @@ Spelling to_spelling(const std::vector<std::pair<std::vector<int>, double>>& pro
             spelling.back().tokens.push_back(static_cast<std::uint8_t>(token));
         }
         if (tokens.empty()) throw Error("a pronunciation has no tokens");
+        if (!is_sound(log_weight)) throw Error("a weight is not a number or beyond a million");
     }
     return spelling;
 }
@@ -40,9 +43,13 @@ std::vector<Result> score(const std::vector<Spellings>& sentences, Scores scores
                           double sil_cost, bool logadd, bool sil_required, int blank, int sil) {
     const SentenceOptions options{acoustic_scale, sil_cost, logadd, sil_required, blank, sil};
     const std::size_t P = scores_PV.shape(0), V = scores_PV.shape(1);
-    if (V > 256 || blank < 0 || blank >= static_cast<int>(V) || sil < 0 || sil >= static_cast<int>(V)) {
+    if (V > 256 || blank < 0 || blank >= static_cast<int>(V) || sil < 0 || sil >= static_cast<int>(V) || blank == sil) {
         throw Error("blank and SIL must be two of at most 256 tokens");
     }
+    if (!is_sound(acoustic_scale) || !is_sound(sil_cost)) {
+        throw Error("acoustic_scale or sil_cost is not a number or beyond a million");
+    }
+    require_aligned(scores_PV, "scores_PV");
     std::vector<std::vector<Spelling>> spellings;
     for (const Spellings& sentence : sentences) {
         spellings.emplace_back();

@@ -31,17 +31,24 @@ void require(bool holds, const char* name) {
     if (!holds) throw std::invalid_argument(std::string(name) + " has a wrong shape");
 }
 
+// An array of a shape, at which it can be read.
+template <typename Array>
+void require(const Array& array, bool has_shape, const char* name) {
+    require(has_shape, name);
+    require_aligned(array, name);
+}
+
 Weights weights_as(const std::string& name) {
     if (name == "fp32") return Weights::float32;
     if (name == "bf16") return Weights::bfloat16;
-    require(name == "int8", "kept_as");
-    return Weights::int8;
+    if (name == "int8") return Weights::int8;
+    throw std::invalid_argument("kept_as is none of fp32, bf16 and int8");
 }
 
 StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks,
                   const std::string& kept_as) {
-    require(weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
-    require(!bias || bias->shape(0) == weight.shape(0), "bias");
+    require(weight, weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
+    if (bias) require(*bias, bias->shape(0) == weight.shape(0), "bias");
     return {weight.data(),      bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1),
             weights_as(kept_as)};
 }
@@ -61,16 +68,17 @@ std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers, 
 }
 
 void step(StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOut& next_state_LD) {
-    require(x.shape(0) == self.n_inputs(), "x");
-    require(state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(), "state_LD");
-    require(next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(), "next_state_LD");
+    require(x, x.shape(0) == self.n_inputs(), "x");
+    require(state_LD, state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(), "state_LD");
+    require(next_state_LD, next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(),
+            "next_state_LD");
     nb::gil_scoped_release released;
     self.step(x.data(), state_LD.data(), next_state_LD.data());
 }
 
 void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
-    require(x.shape(0) == self.matrix().n_columns(), "x");
-    require(y.shape(0) == self.n_rows(), "y");
+    require(x, x.shape(0) == self.matrix().n_columns(), "x");
+    require(y, y.shape(0) == self.n_rows(), "y");
     nb::gil_scoped_release released;
     const float* const end = x.data() + x.shape(0);
     if (std::any_of(x.data(), end, [](float number) { return std::isnan(number); })) {  // a step that is prepared

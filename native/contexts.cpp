@@ -1,6 +1,8 @@
 #include "contexts.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace cortext {
@@ -33,7 +35,12 @@ Contexts::Next Contexts::follow(ContextId context, WordId word) {
 
 std::vector<double> Contexts::add_scores(const std::vector<ContextId>& contexts, const float* scores) {
     std::vector<const float*> own(contexts_.size(), nullptr);
-    for (std::size_t each = 0; each < contexts.size(); ++each) own.at(contexts[each]) = scores + each;
+    for (std::size_t each = 0; each < contexts.size(); ++each) {
+        if (contexts[each] >= own.size()) {
+            throw std::out_of_range("no hypothesis has the number " + std::to_string(contexts[each]));
+        }
+        own[contexts[each]] = scores + each;
+    }
     std::vector<double> got(contexts_.size(), 0.0);
     for (ContextId context = 0; context < contexts_.size(); ++context) {
         got[context] = own[context] ? double{*own[context]} : got[contexts_[context].parent];

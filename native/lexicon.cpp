@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "error.hpp"
+#include "options.hpp"
 
 namespace cortext {
 
@@ -21,7 +22,7 @@ struct Lexicon::Spoken {
 };
 
 Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word, int n_tokens) {
-    if (n_tokens > kMostPhonemes) throw Error("more than 64 phonemes");
+    if (n_tokens < 1 || n_tokens > kMostPhonemes) throw Error("1 to 64 phonemes are possible");
     for (const Entry& entry : entries) store(entry, ngram, n_tokens);
     first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
     std::vector<Spoken> spoken;
@@ -37,6 +38,9 @@ Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId f
 
 void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
     if (entry.spelling.empty()) throw Error{"the word '" + entry.word + "' has no pronunciation", "", ""};
+    if (entry.spelling.size() > kMostPronunciations) {
+        throw Error{"the word '" + entry.word + "' has more than 1,000 pronunciations", "", ""};
+    }
     texts_ += entry.word;
     text_ends_.push_back(static_cast<std::uint32_t>(texts_.size()));
     ngram_words_.push_back(ngram.index(entry.word));
@@ -45,6 +49,9 @@ void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
     for (const Pronunciation& pronunciation : entry.spelling) {
         bool known = std::all_of(pronunciation.tokens.begin(), pronunciation.tokens.end(),
                                  [&](std::uint8_t token) { return token < n_tokens; });
+        if (!is_sound(pronunciation.log_weight)) {
+            throw Error{"a weight of '" + entry.word + "' is not a number or beyond a million", "", ""};
+        }
         if (pronunciation.tokens.empty() || !known) {
             throw Error{"a pronunciation of '" + entry.word + "' is empty or has an unknown phoneme", "", ""};
         }
@@ -123,6 +130,7 @@ Vocabulary::Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const
     for (const auto& [word, bonus] : bonuses) {
         WordId number = find(word);
         if (number == kNoWord) throw Error{"the word '" + word + "' is not in the lexicon", "", "add it first"};
+        if (!is_sound(bonus)) throw Error{"the bonus of '" + word + "' is not a number or beyond a million", "", ""};
         bonuses_[number] = static_cast<float>(bonus);
     }
 }

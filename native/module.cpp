@@ -34,11 +34,22 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 }  // namespace
 
-NB_MODULE(_native, module) {
+NB_MODULE(_native_parts, module) {
     nb::register_exception_translator(translate, nullptr);
     cortext::bind_ngram(module);
     cortext::bind_sentences(module);
     cortext::bind_engine(module);
     cortext::bind_recurrence(module);
     cortext::bind_step(module);
+}
+
+// A process has one table of nanobind's types, which the module of a second interpreter would replace: the first one's
+// classes would no longer know their own objects.
+extern "C" NB_EXPORT PyObject* PyInit__native() {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "cortext works only in the main interpreter of a process; start another process");
+        return nullptr;
+    }
+    return PyInit__native_parts();
 }

@@ -264,6 +264,12 @@ std::string without_source_lines(std::string what) {
 NGramFile check_ngram_file(const std::string& path) {
     NGramFile result;
     std::error_code failed;
+    const auto kind = std::filesystem::status(path, failed).type();
+    // Opening a pipe would wait for somebody who writes to it, and a device may have no end.
+    if (std::filesystem::exists(std::filesystem::file_status(kind)) && kind != std::filesystem::file_type::regular &&
+        kind != std::filesystem::file_type::directory) {
+        throw ModelError("not a file", path);
+    }
     result.bytes = std::filesystem::file_size(path, failed);
     if (failed) throw ModelError("cannot read it: " + failed.message(), path);
     try {

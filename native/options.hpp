@@ -1,6 +1,7 @@
 // Settings of one search, as Python's DecoderOptions gives them.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace cortext {
@@ -25,5 +26,14 @@ struct Options {
     // Subtracted from the log-probability of each token (log of the blank penalty, weighted log of the label prior).
     std::vector<double> offsets;
 };
+
+// The largest size of a number without narrower bounds: a word's bonus, the log of a weight, an added score.
+constexpr double kLargest = 1e6;
+
+// Whether a number is one, and no larger than that.
+inline bool is_sound(double number) { return number >= -kLargest && number <= kLargest; }
+
+// Throws Error for options that a search cannot have. The bounds are those of cortext/decoding/options.py.
+void check_options(const Options& options, std::size_t n_tokens);
 
 }  // namespace cortext

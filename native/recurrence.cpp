@@ -14,13 +14,15 @@ namespace cortext {
 
 namespace {
 
+constexpr std::size_t most_threads = 256;
+
 // For each of at most `n_threads` threads its trials, the longest first; each gets about as many steps.
 std::vector<std::vector<std::size_t>> share_out(const RecurrentLayer& layer, std::size_t n_threads) {
     const auto length = [&](std::size_t trial) { return layer.starts[trial + 1] - layer.starts[trial]; };
     std::vector<std::size_t> order(layer.n_trials);
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return length(a) > length(b); });
-    const std::size_t n = std::max<std::size_t>(1, std::min(n_threads, layer.n_trials));
+    const std::size_t n = std::max<std::size_t>(1, std::min({n_threads, layer.n_trials, most_threads}));
     std::vector<std::vector<std::size_t>> shares(n);
     for (std::size_t i = 0; i < order.size(); ++i) {
         const std::size_t place = i % (2 * n);  // there and back again

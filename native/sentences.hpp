@@ -18,6 +18,9 @@ struct Pronunciation {
 // The pronunciations of one word.
 using Spelling = std::vector<Pronunciation>;
 
+// Each word of a sentence can follow each pronunciation of the one before it: memory grows with the square.
+constexpr std::size_t kMostPronunciations = 1000;
+
 // Frames from `first` on and before `end`.
 struct Span {
     std::int32_t first, end;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -17,6 +18,13 @@ constexpr std::int32_t kSlack = 3;  // frames by which paths may differ on when 
 constexpr double kCeiling = 1.0;    // a log-probability is not above 0, but for rounding
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+// A number of a message that was received may lie at any address.
+double number(const float* from) {
+    float found;
+    std::memcpy(&found, from, sizeof found);
+    return found;
+}
+
 // More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
 std::size_t n_candidates(int nbest) {
     return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8;
@@ -30,11 +38,10 @@ bool Frames::add(const float* log_probs, const Options& options) {
     scores_.resize(first + width());
     for (std::size_t token = 0; token < width(); ++token) {
         // Whatever the array holds (another thread may write into it): NaN becomes the floor, too.
-        double log_prob = std::min(std::max(kFloor, static_cast<double>(log_probs[columns_[token]])), kCeiling);
+        double log_prob = std::min(std::max(kFloor, number(log_probs + columns_[token])), kCeiling);
         scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
     }
-    bool only_blank =
-        options.blank_skip < 1.0 && std::exp(static_cast<double>(log_probs[columns_[blank]])) >= options.blank_skip;
+    bool only_blank = options.blank_skip < 1.0 && std::exp(number(log_probs + columns_[blank])) >= options.blank_skip;
     if (only_blank) {
         std::fill_n(scores_.begin() + static_cast<std::ptrdiff_t>(first), blank,
                     -std::numeric_limits<double>::infinity());

@@ -1,4 +1,7 @@
-"""The compiled part of cortext; its sources are in native/."""
+"""The compiled part of cortext; its sources are in native/.
+
+Any argument may be given to any of it: it is used or refused with an exception. A subinterpreter cannot import it.
+"""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -144,7 +147,10 @@ class Model:
         """The exact scores of one sentence; an empty result if it does not fit into the frames."""
 
 class Utterance:
-    """A search through one utterance. Raises DecodingError when a second thread uses it."""
+    """A search through one utterance.
+
+    Raises DecodingError when a second thread uses it, and for options out of the bounds of `DecoderOptions`.
+    """
 
     def __init__(
         self, model: Model, options: Options, columns: Sequence[int], second: NGram | None, has_hook: bool
