@@ -134,12 +134,21 @@ def read_json(path: Path, *, finite: bool = False) -> dict[str, Any]:
     Raises OSError where it cannot be read, and ValueError as `parse_json_object` does, for a file of more than
     `MOST_JSON_BYTES` and for what is no file, such as a pipe that nobody writes to.
     """
+    check_file(path, MOST_JSON_BYTES)
+    return parse_json_object(path.read_bytes(), finite=finite)
+
+
+def check_file(path: Path, most_bytes: int) -> None:
+    """Check a file that will be read whole.
+
+    Raises OSError where there is none, and ValueError for one that is too large and for what is no file, such as a
+    pipe that nobody writes to.
+    """
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # opening a directory says what is wrong
         raise ValueError("it is not a regular file")
-    if status.st_size > MOST_JSON_BYTES:
-        raise ValueError(f"it has {status.st_size:,} bytes; at most {MOST_JSON_BYTES:,} are read")
-    return parse_json_object(path.read_bytes(), finite=finite)
+    if status.st_size > most_bytes:
+        raise ValueError(f"it has {status.st_size:,} bytes; at most {most_bytes:,} are read")
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

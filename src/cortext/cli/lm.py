@@ -125,7 +125,7 @@ def score(
 
 def _numbers(text: str) -> tuple[int, ...]:
     fields = text.replace(",", " ").split()
-    if not fields or not all(field.isdigit() for field in fields):
+    if not fields or not all(field.isdecimal() and len(field) <= 18 for field in fields):
         raise typer.BadParameter(f"{text!r} is not a list of numbers such as 0 0 1", param_hint="--prune")
     return tuple(map(int, fields))
 

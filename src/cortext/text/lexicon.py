@@ -13,12 +13,20 @@ from functools import cache
 from pathlib import Path
 
 from cortext.errors import TextError, nearest
+from cortext.files import check_file
 from cortext.text.phonemes import ARPABET, SIL
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
 """One line a word, `word<TAB>CODE CODE ...`, xz-compressed; `tools/build_lexicon.py` writes it, NOTICE credits it."""
 
 Pronunciation = tuple[str, ...]
+
+MOST_PRONUNCIATIONS = 1000
+"""Of a word: every one of them may follow each of the word before it."""
+MOST_PHONEMES = 1000
+"""Of a pronunciation."""
+MOST_BYTES = 256 << 20
+"""Of a lexicon's file."""
 
 CODE_OF = {phoneme: chr(ord("A") + number) for number, phoneme in enumerate(ARPABET)}
 _PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
@@ -64,7 +72,9 @@ class Lexicon:
         known = self._codes.get(word)
         if known is None:
             self._codes[word] = code
-        elif code not in known.split(" "):
+        elif code not in (codes := known.split(" ")):
+            if len(codes) == MOST_PRONUNCIATIONS:
+                raise TextError(f"{word!r} has more than {MOST_PRONUNCIATIONS:,} pronunciations")
             self._codes[word] = f"{known} {code}"
         if weight != 1.0:
             self._weights[word, code] = weight
@@ -104,12 +114,14 @@ class Lexicon:
         """A `lexicon.txt`: lines `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, one a pronunciation.
 
         Raises TextError naming the file and line for a word without phonemes, a missing closing SIL, an unknown
-        phoneme or a weight that is not positive; and for a file that is missing, empty or not UTF-8.
+        phoneme, a weight that is not positive, and more than `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a
+        pronunciation; and for a file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
         """
         path, lexicon = Path(path), cls()
         try:
+            check_file(path, MOST_BYTES)
             lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or error
             raise TextError(f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt") from None
         for number, line in enumerate(lines, start=1):
@@ -160,6 +172,8 @@ def _parse_line(line: str) -> tuple[str, list[str], float]:
         raise TextError(f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it")
     if not rest or rest[-1] != SIL:
         raise TextError(f"the pronunciation of {word!r} does not end with {SIL}", fix=f"close every line with {SIL}")
+    if len(rest) > MOST_PHONEMES:
+        raise TextError(f"{word!r} has {len(rest):,} phonemes; at most {MOST_PHONEMES:,} are possible")
     if len(rest) == 1:
         raise TextError(f"{word!r} has no phonemes before {SIL}", fix="add its phonemes or remove the line")
     return word, rest[:-1], weight

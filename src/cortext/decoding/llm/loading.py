@@ -13,6 +13,11 @@ import torch
 from cortext.decoding.llm.explain import explained
 from cortext.errors import LanguageModelError
 from cortext.extras import need
+from cortext.files import read_json
+
+MOST_LAYERS = 1000
+"""Of a model: every layer takes time and memory before its weights are known."""
+MOST_LABELS = 10_000
 
 
 def device_named(name: str) -> torch.device:
@@ -36,7 +41,22 @@ def read_config(transformers: Any, name: str) -> Any:
         if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
             fix = "give a directory that transformers saved a model in"
             raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
-        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        if Path(name).is_dir():
+            _check_labels(Path(name))
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise LanguageModelError(
+            f"its config.json has {layers:,} layers; at most {MOST_LAYERS:,} are built", where=name
+        )
+    return config
+
+
+def _check_labels(folder: Path) -> None:
+    """Refuse a number of labels that transformers would make a list of, which is no part of a language model."""
+    labels = read_json(folder / "config.json").get("num_labels", 0)
+    if isinstance(labels, int) and labels > MOST_LABELS:
+        raise LanguageModelError(f"its config.json has {labels:,} labels; this is no language model", where=folder)
 
 
 def read_tokenizer(transformers: Any, name: str) -> Any:

@@ -26,13 +26,15 @@ from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
 from cortext.decoding.ngram.special import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
+from cortext.files import check_file
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import SIL
 from cortext.text.pronunciation import pronounce
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")
 _DISAMBIGUATION = "#0"
-_MOST_WORDS = 100_000_000
+_MOST_BYTES = 1 << 30
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _ROWS = 1 << 16
 _WORD = re.compile(r"['-]*[a-z][a-z'-]*")
 _VARIANT = re.compile(r"\(\d+\)$")
@@ -104,7 +106,7 @@ def read_words(path: Path) -> Words:
     numbers: dict[int, str] = {}
     seen: set[str] = set()
     for number, fields in _lines(path):
-        if len(fields) != 2 or not fields[1].isdigit() or int(fields[1]) > _MOST_WORDS:
+        if len(fields) != 2 or not _NUMBER.fullmatch(fields[1]):
             raise LanguageModelError(f"{' '.join(fields)[:40]!r} is not 'WORD NUMBER'", where=f"{path}, line {number}")
         if fields[0] in seen or int(fields[1]) in numbers:
             raise LanguageModelError(f"{fields[0]!r} or its number occurs twice", where=f"{path}, line {number}")
@@ -112,6 +114,8 @@ def read_words(path: Path) -> Words:
         seen.add(fields[0])
     if not numbers:
         raise LanguageModelError("no words in it", where=path)
+    if max(numbers) > 10 * len(numbers) + 1000:  # each number up to the last takes memory
+        raise LanguageModelError(f"has {len(numbers):,} words, and one of number {max(numbers):,}", where=path)
     names = _names([numbers.get(number, f"<{number}>") for number in range(max(numbers) + 1)])
     names += [name for name in (BOS, EOS) if name not in names]
     backoff = names.index(_DISAMBIGUATION) if _DISAMBIGUATION in names else -1
@@ -176,11 +180,12 @@ def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Number and fields of the lines of a file that are not empty."""
     try:
+        check_file(path, _MOST_BYTES)
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if fields := line.split():
                     yield number, fields
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(f"cannot read it: {what}", where=path, fix="copy the whole folder again") from None
 

@@ -13,13 +13,14 @@ from cortext.decoding.ngram.corpus import Progress, grouped, sentences_of, silen
 from cortext.decoding.ngram.scoring import TextScore
 from cortext.decoding.ngram.spelling import spelt
 from cortext.errors import LanguageModelError, TextError
-from cortext.files import read_json
+from cortext.files import check_file, read_json
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import LM
 
 MODELS = ("lm.bin", "lm.arpa", "lm.arpa.gz")
 _SENTENCES = 1 << 15
+_MOST_TOKENS_BYTES = 1 << 20
 
 
 class LanguageModel:
@@ -148,8 +149,9 @@ class LanguageModel:
 
 def _read_tokens(path: Path) -> tuple[str, ...]:
     try:
+        check_file(path, _MOST_TOKENS_BYTES)
         tokens = tuple(path.read_text(encoding="utf-8").split())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None
     missing = set(LM.symbols) - set(tokens)

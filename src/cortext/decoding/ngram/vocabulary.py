@@ -15,7 +15,7 @@ from cortext.text.normalize import normalize
 
 def read_vocabulary(given: str) -> int | list[str]:
     """A number of words, or the words of a file, separated by blanks or lines."""
-    if given.isdigit():
+    if given.isdecimal() and len(given) <= 18:
         return int(given)
     fix = "give a number or a UTF-8 file of words"
     try:
