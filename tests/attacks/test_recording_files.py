@@ -262,6 +262,7 @@ TRIAL_ATTACKS = (
     Attack("session: opaque", of_type("session", OPAQUE, 8), "session: .* one number or text"),
     Attack("block_num: a reference", reference, "block_num"),
     Attack("block_num: a compound", attribute("block_num", np.zeros((), [("a", "i4"), ("b", "i4")])), "block_num"),
+    Attack("block_num: nothing", attribute("block_num", h5py.Empty("i4")), "block_num"),
     Attack("block_num: numbers", attribute("block_num", np.arange(8000)), "block_num"),
     Attack("sentence_label: 20 MB", attribute("sentence_label", "x" * LONG), "sentence_label: 20000000 characters"),
     Attack("sentence_label: two of 10 MB", attribute("sentence_label", ["x" * (LONG // 2)] * 2), "sentence_label"),

@@ -15,12 +15,13 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5l, h5o, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5t, h5z
 
 from cortext.data.checks import FaultError, Limits
 
@@ -83,23 +84,33 @@ def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
         part = rest.pop(0)
         if part in (b"", b"."):
             continue
-        if not isinstance(here, h5py.h5g.GroupID) or not here.links.exists(part):
-            if n_links:
-                raise FaultError(field, "damaged HDF5 (a soft link leads nowhere)", AGAIN)
-            return None
-        kind = here.links.get_info(part).type
+        kind = _kind_of_link(here, part)
         if kind == h5l.TYPE_HARD:
             here = h5o.open(here, part)
         elif kind == h5l.TYPE_SOFT and n_links < _MOST_LINKS:
             target, n_links = here.links.get_val(part), n_links + 1
-            here = group.file.id if target.startswith(b"/") else here
-            here = h5o.open(here, b"/") if target.startswith(b"/") else here
+            here = h5o.open(group.file.id, b"/") if target.startswith(b"/") else here
             rest = target.split(b"/") + rest
         elif kind == h5l.TYPE_SOFT:
             raise FaultError(field, "damaged HDF5 (soft links in a circle)", AGAIN)
-        else:
+        elif kind is not None:
             raise FaultError(field, "an external link found, which reads another file", _INSIDE)
+        elif n_links:
+            raise FaultError(field, "damaged HDF5 (a soft link leads nowhere)", AGAIN)
+        else:
+            return None
     return here
+
+
+def _kind_of_link(here: Any, name: bytes) -> int | None:
+    if not isinstance(here, h5g.GroupID):
+        return None
+    try:
+        return int(here.links.get_info(name).type)
+    except (KeyError, RuntimeError):
+        if here.links.exists(name):
+            raise
+        return None
 
 
 def has(group: h5py.Group, name: str) -> bool:
@@ -107,25 +118,42 @@ def has(group: h5py.Group, name: str) -> bool:
     return bool(group.id.links.exists(name.encode()) or h5a.exists(group.id, name.encode()))
 
 
-def dataset(group: h5py.Group, name: str, n_dims: int) -> h5py.Dataset:
-    """The dataset of numbers in the file itself."""
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A dataset of numbers in the file itself, none of which has been read."""
+
+    id: h5d.DatasetID
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    layout: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of a number in the file."""
+        return int(self.id.get_type().get_size())
+
+
+def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
+    """The dataset of numbers of that name."""
     found = member(group, name, name)
     if not isinstance(found, h5d.DatasetID):
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
     properties = found.get_create_plist()
-    if properties.get_layout() == h5d.VIRTUAL:  # asked before the shape, which may open the other files
+    layout = properties.get_layout()
+    if layout == h5d.VIRTUAL:  # asked before the shape, which may open the other files
         raise FaultError(name, "a virtual dataset found, which reads other files", _INSIDE)
     if properties.get_external_count():
         raise FaultError(name, "external storage found, which reads other files", _INSIDE)
-    values = h5py.Dataset(found)
+    shape = found.shape or ()  # None of an empty dataset
     try:
-        kind, what = values.dtype.kind, str(values.dtype)
+        dtype = found.dtype
     except TypeError:
-        kind, what = "", "a type that NumPy lacks"
-    if values.shape is None or len(values.shape) != n_dims or kind not in "fiu" or not kind:
-        expected = f"numbers in {n_dims} dimension(s) expected"
-        raise FaultError(name, f"{what} of shape {values.shape} found, {expected}", _WRITE)
-    return values
+        dtype = np.dtype("V")  # a type that NumPy lacks
+    if len(shape) != n_dims or dtype.kind not in "fiu":
+        what = f"{dtype} of shape {shape} found, numbers in {n_dims} dimension(s) expected"
+        raise FaultError(name, what, _WRITE)
+    return Values(found, name, shape, dtype, layout)
 
 
 def number(group: h5py.Group, name: str) -> int:
@@ -156,44 +184,51 @@ def text(group: h5py.Group, name: str) -> str:
 
 
 def _attribute(group: h5py.Group, name: str) -> Any:
-    if not h5a.exists(group.id, name.encode()):
-        raise FaultError(name, "attribute missing, expected in every trial", _WRITE)
-    attribute = h5a.open(group.id, name.encode())
-    kind, n_bytes = attribute.get_type().get_class(), attribute.get_storage_size()
-    if kind not in _SINGLE_VALUES or math.prod(attribute.shape or ()) != 1 or n_bytes > _MOST_ATTRIBUTE:
-        raise FaultError(name, f"{n_bytes} bytes of another type found, one number or text expected", _WRITE)
-    value = group.attrs[name]
-    return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+    try:
+        attribute = h5a.open(group.id, name.encode())
+    except KeyError:
+        if h5a.exists(group.id, name.encode()):
+            raise
+        raise FaultError(name, "attribute missing, expected in every trial", _WRITE) from None
+    kind, shape = attribute.get_type().get_class(), attribute.shape
+    if kind not in _SINGLE_VALUES or shape is None or math.prod(shape) != 1:
+        raise FaultError(name, "a value of another type found, one number or text expected", _WRITE)
+    if attribute.get_storage_size() > _MOST_ATTRIBUTE:
+        raise FaultError(name, f"a value of more than {_MOST_ATTRIBUTE} bytes found", _WRITE)
+    if kind == h5t.STRING:
+        value = group.attrs[name]
+        return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+    value = np.empty(shape, attribute.dtype)
+    attribute.read(value)
+    return value.item()
 
 
-def check_size(values: h5py.Dataset, name: str, limits: Limits) -> None:
+def check_size(values: Values, limits: Limits) -> None:
     """Raise FaultError for a dataset [bins, features] that is larger than the limits allow."""
     n_bins, n_features = values.shape
-    n_bytes = values.id.get_type().get_size()
     most = limits.bins * limits.features * np.dtype(np.float32).itemsize
-    if n_bins > limits.bins or n_features > limits.features or n_bins * n_features * n_bytes > most:
-        found = f"{n_bins} bins x {n_features} features of {n_bytes} bytes declared"
+    if n_bins > limits.bins or n_features > limits.features or n_bins * n_features * values.n_bytes > most:
+        found = f"{n_bins} bins x {n_features} features of {values.n_bytes} bytes declared"
         expected = f"at most {limits.bins} x {limits.features} of 4 bytes expected"
         fix = "raise it with --max-bins and --max-features of `cortext pack`"
-        raise FaultError(name, f"{found}, {expected}", fix)
+        raise FaultError(values.name, f"{found}, {expected}", fix)
 
 
-def first_rows(values: h5py.Dataset, n_rows: int, name: str, limits: Limits) -> np.ndarray:
+def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
     """The first rows of a dataset, whose size has been checked."""
-    chunked = values.id.get_create_plist().get_layout() == h5d.CHUNKED
-    chunks = _Chunks(values, n_rows, name, limits) if chunked else None
-    if values.size and not values.id.get_storage_size():
-        raise FaultError(name, "only declared, no values were ever written", AGAIN)
-    return chunks.rows() if chunks else values[:n_rows]
+    chunks = _Chunks(values, n_rows, limits) if values.layout == h5d.CHUNKED else None
+    if math.prod(values.shape) and not values.id.get_storage_size():
+        raise FaultError(values.name, "only declared, no values were ever written", AGAIN)
+    return chunks.rows() if chunks else np.asarray(h5py.Dataset(values.id)[:n_rows])
 
 
 class _Chunks:
     """The chunks of the first rows of a dataset, whose stored sizes have been checked."""
 
-    def __init__(self, values: h5py.Dataset, n_rows: int, name: str, limits: Limits) -> None:
-        properties = values.id.get_create_plist()
-        self.values, self.n_rows, self.name, self.shape = values, n_rows, name, properties.get_chunk()
-        self.n_bytes = math.prod(self.shape) * values.id.get_type().get_size()
+    def __init__(self, values: Values, n_rows: int, limits: Limits) -> None:
+        properties, name = values.id.get_create_plist(), values.name
+        self.values, self.n_rows, self.shape = values, n_rows, properties.get_chunk()
+        self.n_bytes = math.prod(self.shape) * values.n_bytes
         if self.n_bytes > _MOST_CHUNK:
             raise FaultError(name, f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected", _REPACK)
         extent = (n_rows, *values.shape[1:])
@@ -224,7 +259,7 @@ class _Chunks:
         for chunk in self.stored:
             if self._unfiltered_size(chunk) != self.n_bytes:
                 raise self._damage()
-        return np.asarray(self.values[: self.n_rows])
+        return np.asarray(h5py.Dataset(self.values.id)[: self.n_rows])
 
     def _used(self, chunk: h5d.StoreInfo) -> list[int]:
         return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
@@ -242,7 +277,7 @@ class _Chunks:
 
     def _inflated_rows(self) -> np.ndarray:
         dtype = self.values.dtype
-        rows = np.full((self.n_rows, *self.values.shape[1:]), self.values.fillvalue, dtype)
+        rows = np.full((self.n_rows, *self.values.shape[1:]), h5py.Dataset(self.values.id).fillvalue, dtype)
         for chunk in self.stored:
             _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
             used = self._used(chunk)
@@ -258,7 +293,7 @@ class _Chunks:
         return rows
 
     def _damage(self) -> FaultError:
-        return FaultError(self.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN)
+        return FaultError(self.values.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN)
 
 
 def _inflated(content: bytes, most: int) -> bytes:

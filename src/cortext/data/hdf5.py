@@ -129,7 +129,7 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
 def _read(group: h5py.Group, labels_required: bool, session: str | None, limits: Limits) -> Trial:
     n_bins = guarded.number(group, "n_time_steps")
     dataset = guarded.dataset(group, "input_features", 2)
-    guarded.check_size(dataset, "input_features", limits)
+    guarded.check_size(dataset, limits)
     if not 0 < n_bins <= dataset.shape[0]:
         found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
@@ -144,7 +144,7 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
     block, trial = guarded.number(group, "block_num"), guarded.number(group, "trial_num")
     corpus = guarded.text(group, "corpus") if guarded.has(group, "corpus") else None
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which check_features names
-        features_TC = guarded.first_rows(dataset, n_bins, "input_features", limits).astype(np.float32, copy=False)
+        features_TC = guarded.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
     return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
 
 
@@ -154,7 +154,7 @@ def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
         raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
-    labels_U = guarded.first_rows(ids, n_labels, "seq_class_ids", limits)
+    labels_U = guarded.first_rows(ids, n_labels, limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
         whole_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(whole_U != labels_U)
