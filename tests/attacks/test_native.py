@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import Attack, check_attack, in_process_of_its_own, odd
+from native_attacks import Attack, check_attack, in_process_of_its_own, odd
 
 from cortext import _native
 from cortext.decoding.options import DecoderOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import Attack, check_attack, odd
+from native_attacks import Attack, check_attack, odd
 
 from cortext import _native
 
