@@ -600,6 +600,21 @@ def test_a_late_stop_goes_before_a_start_that_was_announced(rig, world):
 
 
 @pytest.mark.slow
+def test_a_node_that_is_killed_at_the_beginning_of_a_trial_knows_which_one_it_was(make_rig, world):
+    rig = make_rig()
+    node = rig.start(process=True)
+    rig.mark("start", "early", 0)
+    for bin_C in world.trials()[0][:5]:  # too few for a frame
+        rig.send(bin_C.tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"4", "its position")
+    node.kill()
+    rig.start_again()
+    final = rig.final(1)
+    assert (final[b"trial"], final[b"ended"]) == (b"early", b"missed")
+    assert final[b"error"].decode().startswith("interrupted: the node was killed in mid-utterance;")
+
+
+@pytest.mark.slow
 def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(make_rig, world):
     rig = make_rig()
     node = rig.start(process=True)

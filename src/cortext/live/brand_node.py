@@ -130,8 +130,9 @@ class BrandNode:
         step = self._newest_of(self._parameters.output_stream)
         same = step.get(b"utterance") == str(number).encode()
         text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
-        trial = step.get(b"trial", b"") if same else b""
-        self._write_missed(trial, f"interrupted: the node was killed in mid-utterance; {missed}", number, text)
+        self._write_missed(
+            self._position.trial, f"interrupted: the node was killed in mid-utterance; {missed}", number, text
+        )
 
     def _count_unsaved(self) -> int:
         """How many results the node before this one wrote after its position; the steps' numbers go on, too."""
@@ -267,7 +268,7 @@ class BrandNode:
 
     def _begin(self, trial: bytes, first_index: int | None) -> Utterance:
         self._position.utterance += 1
-        self._position.running = True
+        self._position.running, self._position.trial = True, trial
         self._utterance = Utterance(trial, first_index)
         if self._begins_late:
             self._utterance.add_problem(self._begins_late)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cortext.data.trial import BIN_MS
 from cortext.errors import LiveError
-from cortext.live.brand_control import ControlReader, Mark
+from cortext.live.brand_control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand_entries import index_of
 from cortext.live.brand_parameters import NodeParameters
 from cortext.live.brand_sequence import MOST_LOST
@@ -25,6 +25,7 @@ class Position:
     utterance:   number of the last utterance; i_out: number of the next entry of the output stream
     running:     whether an utterance is in progress
     clean:       whether the node was shut down, and nobody expects it to have listened since
+    trial:       label of the last utterance
     """
 
     id_in: StreamId = (0, 0)
@@ -34,6 +35,7 @@ class Position:
     i_out: int = 0
     running: bool = False
     clean: bool = False
+    trial: bytes = b""
 
     def save(self, link: RedisLink, key: str) -> bool:
         """Write it; whether the key was there before. A key of another kind in its place is set aside."""
@@ -45,6 +47,7 @@ class Position:
             "i_out": self.i_out,
             "running": int(self.running),
             "clean": int(self.clean),
+            "trial": self.trial,
         }
         try:
             return not link.call(lambda redis: redis.hset(key, mapping=mapping))
@@ -94,6 +97,7 @@ class Position:
             int(values["i_out"]),
             values["running"] == "1",
             values["clean"] == "1",
+            fields.get(b"trial", b"")[:LONGEST_LABEL],
         )
 
 
