@@ -16,7 +16,8 @@ from cortext.speechllm.parts import revision_there
 from cortext.speechllm.stages import train_speech_llm
 from cortext.speechllm.writing import evaluate
 
-BATCHES = 210
+BATCHES = 260
+"""Three seeds, with one thread and two and with older instructions (ONEDNN_MAX_CPU_ISA), make no error from 195 on."""
 
 
 @pytest.mark.slow
@@ -65,14 +66,14 @@ def _settings(llm: str) -> SpeechLLMConfig:
         ),
         dataset=replace(start.dataset, batch_size=16, days_per_batch=2, data_transforms=still),
         num_training_batches=BATCHES,
-        lr_max=0.008,
-        lr_max_day=0.008,
+        lr_max=0.012,
+        lr_max_day=0.012,
         lr_decay_steps=BATCHES,
         lr_decay_steps_day=BATCHES,
         lr_warmup_steps=20,
         lr_warmup_steps_day=20,
         epsilon=1e-8,
-        batches_per_val_step=BATCHES // 3,
+        batches_per_val_step=BATCHES // 4,
         val_wer_trials=32,
         best_metric="val_wer",
     )
