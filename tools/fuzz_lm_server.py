@@ -100,6 +100,10 @@ class Server:
         if n_bytes > self._n_bytes + MOST_GROWTH:
             raise Failure(f"the server's memory grew from {self._n_bytes} to {n_bytes} bytes")
 
+    def log_text(self) -> str:
+        """What it has logged since it was emptied."""
+        return self._log.read_text()
+
     def forget_log(self) -> None:
         """Empty the log, which is read as a whole."""
         os.truncate(self._log, 0)
@@ -162,6 +166,7 @@ class Fuzzer:
             if self._rng.random() < 0.1:  # another one, which is refused or begins anew
                 self.send((stream, logits | {b"client": b"other"} if client else logits))
         self.db.set("contextual_decoding_current_context", self._rng.choice(WEIRD))
+        time.sleep(0.002)  # within a millisecond a reset goes before the other client's frames
         self.send(("remote_lm_reset", client | self._fields()))
         n_ends = self._rng.randrange(1, 3)
         for _ in range(n_ends):
@@ -377,6 +382,8 @@ def main() -> int:
                 kept = args.out / f"{args.seed}-{failures}.kept"
                 write_entries(fuzzer.sent, kept)
                 print(f"{error}\nthe entries are kept in {kept}")
+                for profile, server in fuzzer.servers.items():
+                    print(f"the end of the log of {profile}: {server.log_text()[-1500:]}")
             print("  ".join(f"{name}: {number}" for name, number in fuzzer.n.items()))
     return 1 if failures else 0
 

@@ -52,6 +52,7 @@ class Position:
     known:   whether a server before this one has left its position
     changes: parameters that clients had changed, as they were left
     missing: what may be missing from utterances in progress; `tell` gives it once
+    newest:  ids of the newest answers that a server before this one has given
     given:   how many answers each output has to entries that are later than `answered`
     saved:   the fields as Redis has them, as far as this server knows
     """
@@ -133,6 +134,14 @@ class Position:
         place.held.append((entry.id, entry.n_bytes))
         if place.after >= place.answered:
             place.answered, place.n_answered = place.after, place.n_read
+
+    def was_given(self, stream: str, request: StreamId) -> bool:
+        """Whether an output has an answer to this entry already; asked once for each answer."""
+        # an answer's id is later than its question's: of what was asked later nothing was answered
+        if not self.given.get(stream) or not (0, 0) < request < self.newest[stream]:
+            return False
+        self.given[stream] -= 1
+        return True
 
     def begin_anew(self, stream: str) -> None:
         """A stream is another one than before: read it from its beginning."""

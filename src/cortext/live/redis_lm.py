@@ -174,6 +174,7 @@ class LMServer:
         for stream, last in position.newest.items() if readable else ():
             new = link.entries(stream, last)
             position.given[stream] = position.given.get(stream, 0) + sum(map(self._protocol.is_answer, new))
+        position.newest = {stream: link.newest[stream] for stream in self._protocol.outputs}
         since = max(place.marked for place in position.places.values())
         n_answers = {stream: link.count(stream, since) for stream in self._protocol.outputs}
         event("resuming", after={s: format_id(i) for s, i in position.after.items()}, answered=n_answers)
@@ -261,8 +262,7 @@ class LMServer:
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
         entry_id: StreamId | None = None
         for answer in answers:
-            if request > (0, 0) and self._position.given.get(answer.stream):  # a server before this one has said it
-                self._position.given[answer.stream] -= 1
+            if self._position.was_given(answer.stream, request):  # a server before this one has said it
                 continue
             n_connections = self._link.n_connections
             try:
