@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from cortext.live.lm_position import Place, n_lost, was_trimmed
-from cortext.live.redis_link import read_info
+from cortext.live.redis_ids import read_info
 
 
 def reply(first, last, **newer):

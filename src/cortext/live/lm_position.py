@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cortext.errors import shown
-from cortext.live.redis_link import LAST, Entry, RedisLink, StreamId, before, format_id, parse_id
+from cortext.live.redis_ids import LAST, Entry, StreamId, before, format_id, parse_id
+from cortext.live.redis_link import RedisLink
 
 MOST_BYTES = 2**20
 """A position holds some thirty short texts; a larger one is not read."""

@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -19,13 +18,14 @@ from urllib.parse import quote, urlsplit
 from cortext.errors import LiveError
 from cortext.extras import need
 from cortext.live.log import event
+from cortext.live.redis_ids import LAST, milliseconds, next_id, read_info
+from cortext.live.redis_ids import Entry as Entry
+from cortext.live.redis_ids import StreamId as StreamId
+from cortext.live.redis_ids import format_id as format_id
+from cortext.live.redis_ids import parse_id as parse_id
 from cortext.live.redis_kept import Kept
 
 T = TypeVar("T")
-StreamId = tuple[int, int]
-"""Id of a stream's entry: milliseconds of Redis's clock, and a number within the millisecond."""
-LAST = 2**64 - 1
-"""Largest value of either."""
 
 SLOW_S = 1.0
 """A command that takes longer is mentioned in the log."""
@@ -39,20 +39,6 @@ _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
 
 class Stopped(Exception):
     """The process was asked to stop while it waited for Redis."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of a stream."""
-
-    stream: str
-    id: StreamId
-    fields: dict[bytes, bytes]
-
-    @property
-    def n_bytes(self) -> int:
-        """Its size."""
-        return sum(len(name) + len(value) for name, value in self.fields.items())
 
 
 class RedisLink:
@@ -185,7 +171,7 @@ class RedisLink:
         def write(redis: Any) -> StreamId:
             nonlocal sent, again
             while True:
-                sent, before, again = sent or self._next_id(stream, _ms(redis.time()), answers), again, True
+                sent, before, again = sent or self._next_id(stream, milliseconds(redis.time()), answers), again, True
                 try:
                     redis.xadd(stream, fields, id=format_id(sent))
                 except self._errors.ResponseError as error:
@@ -219,7 +205,7 @@ class RedisLink:
 
     def now(self) -> StreamId:
         """The time of Redis's clock, as an id that all later entries come after."""
-        return _ms(self.call(lambda redis: redis.time())), 0
+        return milliseconds(self.call(lambda redis: redis.time())), 0
 
     def newest_id(self, stream: str) -> StreamId | None:
         """Id of the newest entry of a stream, or None."""
@@ -233,7 +219,7 @@ class RedisLink:
     def entries(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> Iterator[Entry]:
         """The entries of a stream after an id, up to another one."""
         while after < last:
-            found = self.call(partial(self._page, stream, format_id(_next(after)), format_id(last)))
+            found = self.call(partial(self._page, stream, format_id(next_id(after)), format_id(last)))
             yield from (Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found)
             if len(found) < _PAGE:
                 return
@@ -447,43 +433,6 @@ def address(url: str) -> str:
     if not is_socket and not re.fullmatch(r"(/[0-9]*)?", parts.path):  # another database would be taken, silently
         raise _bad_url()
     return parts.path if is_socket else f"{host or 'localhost'}:{port or 6379}"
-
-
-def parse_id(text: bytes | str) -> StreamId:
-    """The id of an entry."""
-    milliseconds, _, number = (text.decode() if isinstance(text, bytes) else text).partition("-")
-    return int(milliseconds), int(number or 0)
-
-
-def format_id(entry_id: StreamId) -> str:
-    """The id as Redis writes it."""
-    return f"{entry_id[0]}-{entry_id[1]}"
-
-
-def _ms(time: tuple[int, int]) -> int:
-    return time[0] * 1000 + time[1] // 1000
-
-
-def before(entry_id: StreamId) -> StreamId:
-    """The id just before another one; before the first one that one itself."""
-    if entry_id[1]:
-        return entry_id[0], entry_id[1] - 1
-    return (entry_id[0] - 1, LAST) if entry_id[0] else entry_id
-
-
-def _next(entry_id: StreamId) -> StreamId:
-    return (entry_id[0], entry_id[1] + 1) if entry_id[1] < LAST else (entry_id[0] + 1, 0)
-
-
-def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What `RedisLink.stream_info` gives, from the reply of XINFO STREAM of any version of Redis."""
-    first, max_deleted = reply["first-entry"], reply.get("max-deleted-entry-id")
-    return {
-        "first": parse_id(first[0]) if first else None,
-        "last": parse_id(reply["last-generated-id"]),
-        "added": reply.get("entries-added"),
-        "max_deleted": parse_id(max_deleted) if max_deleted else None,
-    }
 
 
 def _bad_url() -> LiveError:

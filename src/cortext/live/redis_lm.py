@@ -15,7 +15,8 @@ from cortext.live.lm_params import PublishedParams, changed_params
 from cortext.live.lm_position import UNREADABLE, Position
 from cortext.live.lm_protocol import LOST, Answer, Protocol, PublishedProtocol, PublishedStreams
 from cortext.live.log import event
-from cortext.live.redis_link import LAST, Entry, RedisLink, Stopped, StreamId, before, format_id
+from cortext.live.redis_ids import LAST, Entry, StreamId, before, format_id
+from cortext.live.redis_link import RedisLink, Stopped
 
 BLOCK_MS = 100
 """How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
