@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from brand_rig import Node, Rig, make_world
 from commands import Command
-from redis_process import BINARY, RedisServer, wait_for
+from redis_process import RedisServer, wait_for
 
 pytestmark = pytest.mark.redis
 N_BINS = 90
@@ -94,8 +93,6 @@ class Bench(Rig):
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    if not Path(BINARY).is_file():
-        pytest.skip("NO redis-server: THE BRAND NODE IS NOT ATTACKED; install it (apt install redis-server)")
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     bench = Bench(server.start(), make_world(tmp_path_factory.mktemp("brand")))
     yield bench

@@ -24,6 +24,7 @@ from lm_cases import SAID, spoken_logits
 from redis_process import RedisServer, wait_for
 from release_client import ReleaseClient
 
+pytestmark = pytest.mark.redis
 SENTENCE = "i would like water too"
 LOGITS = np.concatenate([spoken_logits(SAID[number % 3], number) for number in range(3)])
 TEXT = " ".join(SAID[number % 3] for number in range(3))

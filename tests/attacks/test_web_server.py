@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Server:
 
     command: Command | subprocess.Popen[str]
     port: int
+    began_s: float = field(default_factory=time.monotonic)
 
     @property
     def pid(self) -> int:
@@ -93,6 +94,8 @@ class Server:
         assert self.get("/").status_code == 200
         assert self.get("/api/state").json()["state"] in ("idle", "running", "ended")
         assert "Traceback" not in self.command.stderr, self.command.stderr[-3000:]
+        # warnings of each name come at most once a second
+        most_lines += round(4 * (time.monotonic() - self.began_s))
         assert len(self.command.stderr.splitlines()) <= most_lines, self.command.stderr[-3000:]
 
 
@@ -263,11 +266,11 @@ def test_a_crowd_from_one_address_costs_another_address_nothing(small: Server) -
 @pytest.mark.slow
 def test_what_takes_longer_than_ten_seconds_is_given_up(server: Server) -> None:
     slow_body = POST + b"Content-Length: 9999\r\n" + END
+    began_s = time.monotonic()
     with ExitStack() as stack, server.page() as page:
         kept = {crowd: attack(server, replace(crowd, n=1), stack)[0] for crowd in CROWDS if crowd.n == 300}
         (body,) = attack(server, Crowd("a body with the token", slow_body, n=1), stack)
-        began_s = time.monotonic()
-        while kept and time.monotonic() - began_s < HEAD_S + 5:
+        while kept and time.monotonic() - began_s < HEAD_S + 40:
             for crowd, each in list(kept.items()):
                 try:
                     each.send(crowd.trickle if crowd.trickle != WHOLE_HEAD else b"")
@@ -280,8 +283,9 @@ def test_what_takes_longer_than_ten_seconds_is_given_up(server: Server) -> None:
             time.sleep(0.2)
         assert not kept
         assert time.monotonic() - began_s > HEAD_S - 1  # and none of those that send no sooner
+        body.settimeout(40)
         assert body.recv(12) == b"HTTP/1.1 408"
-        page.socket.ping().wait(5)  # a page that shows the token stays
+        assert page.socket.ping().wait(30)  # a page that shows the token stays
     server.check_whole()
 
 
@@ -491,7 +495,7 @@ def test_a_client_that_sends_and_never_reads_takes_no_memory(fed: Server, flood:
 def test_frames_that_are_wrong_end_the_web_socket_with_their_code(server: Server, bad: bytes, code: int) -> None:
     with server.connect() as connection:
         connection.sendall(WATCH)
-        time.sleep(0.1)
+        assert connection.recv(12) == b"HTTP/1.1 101"
         connection.sendall(bad)
         read = b"".join(iter(lambda: connection.recv(65536), b""))
     assert b"\x88" in read
@@ -505,17 +509,23 @@ def test_of_five_hundred_pages_at_the_same_moment_as_many_as_may_are_let_in(serv
         for _ in range(500):
             sockets.append(stack.enter_context(server.connect()))
             sockets[-1].sendall(WATCH)
-        deadline_s, greeted, read = time.monotonic() + 20, set(), dict.fromkeys(sockets, b"")
-        while time.monotonic() < deadline_s and len(greeted) < 32:
-            for each in sockets:
+        deadline_s, read = time.monotonic() + 30, dict.fromkeys(sockets, b"")
+        waiting = set(sockets)
+        while waiting and time.monotonic() < deadline_s:
+            for each in list(waiting):
                 each.setblocking(False)
-                with suppress(OSError):
-                    read[each] += each.recv(65536)
-            greeted = {each for each in sockets if b'"hello"' in read[each]}
-        time.sleep(0.5)
-        for each in sockets:
-            with suppress(OSError):
-                read[each] += each.recv(65536)
+                try:
+                    part = each.recv(65536)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    part = b""
+                read[each] += part
+                frames = read[each].partition(b"\r\n\r\n")[2]
+                if not part or b'"hello"' in frames or frames.startswith(b"\x88"):
+                    waiting.remove(each)
+            time.sleep(0.01)
+        assert not waiting  # each is let in or told to leave
         assert sum(b'"hello"' in content for content in read.values()) == 32
     server.check_whole()
 

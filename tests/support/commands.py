@@ -12,10 +12,12 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,11 @@ class Command:
 
     def __init__(self, *arguments: str | Path, memory: int = 6 * GIB, **environment: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="command-"))
-        self._start_s = time.monotonic()
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         texts = [str(argument) for argument in arguments]
         self.process = CONTEXT.Process(target=_run, args=(texts, self._folder, memory, environment), daemon=True)
         self.process.start()
+        self._start_s = time.monotonic()  # the first start loads what the others are forked from
 
     def running(self) -> bool:
         """Whether it has not ended."""
