@@ -426,6 +426,24 @@ def only_declared(path: Path) -> None:
         file.create_dataset("a", (2**40, 41), "f4", chunks=(1024, 41))
 
 
+def one_chunk(shape: tuple[int, int], content: bytes, **how: object) -> Callable[[Path], None]:
+    """A dataset of one chunk of that content."""
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset("a", shape, "f4", chunks=shape, **how)
+            made.id.write_direct_chunk((0, 0), content)
+
+    return write
+
+
+def gibibyte_in_a_chunk(path: Path) -> None:
+    """A chunk that declares 164 KB, and 1 GiB of zeros in 1 MB of gzip."""
+    packer = zlib.compressobj()
+    content = b"".join(packer.compress(bytes(1 << 24)) for _ in range(64)) + packer.flush()
+    one_chunk((1000, 41), content, compression="gzip")(path)
+
+
 LOGITS = [
     ("an array of 2 to the 40", "a.npy", lambda path: path.write_bytes(npy("(1099511627776, 41)")), "declares"),
     ("an array of below 0", "a.npy", lambda path: path.write_bytes(npy("(-1, 41)", numbers=bytes(164))), "a.npy"),
@@ -437,6 +455,9 @@ LOGITS = [
     ("values in another file", "a.h5", elsewhere, "reads other files"),
     ("values of another dataset", "a.h5", virtual, "reads other files"),
     ("a dataset of 2 to the 40", "a.h5", only_declared, "declares|more than"),
+    ("a bomb in a chunk", "a.h5", gibibyte_in_a_chunk, "trial a: .*a chunk does not hold 164000 bytes"),
+    ("a short chunk", "a.h5", one_chunk((1000, 41), bytes(8)), "trial a: .*a chunk does not hold 164000 bytes"),
+    ("a short chunk of gzip", "a.h5", one_chunk((1000, 41), zlib.compress(bytes(8)), compression="gzip"), "a chunk"),
 ]
 
 

@@ -81,7 +81,7 @@ OnBad = Callable[[Problem], None]
 
 
 class FaultError(Exception):
-    """A fault in one field of a trial; the reader adds the file and the trial. Never leaves the data package."""
+    """A fault in one field of a trial; whoever opens the file adds the file and the trial."""
 
     def __init__(self, field: str | None, found: str, fix: str) -> None:
         super().__init__(found)

@@ -120,7 +120,7 @@ def has(group: h5py.Group, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A dataset of numbers in the file itself, none of which has been read."""
+    """A dataset in the file itself, of which nothing has been read."""
 
     id: h5d.DatasetID
     name: str
@@ -139,6 +139,15 @@ def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
     found = member(group, name, name)
     if not isinstance(found, h5d.DatasetID):
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
+    values = own_values(found, name)
+    if len(values.shape) != n_dims or values.dtype.kind not in "fiu":
+        what = f"{values.dtype} of shape {values.shape} found, numbers in {n_dims} dimension(s) expected"
+        raise FaultError(name, what, _WRITE)
+    return values
+
+
+def own_values(found: h5d.DatasetID, name: str) -> Values:
+    """The values of a dataset, which lie in the file itself."""
     properties = found.get_create_plist()
     layout = properties.get_layout()
     if layout == h5d.VIRTUAL:  # asked before the shape, which may open the other files
@@ -150,9 +159,6 @@ def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
         dtype = found.dtype
     except TypeError:
         dtype = np.dtype("V")  # a type that NumPy lacks
-    if len(shape) != n_dims or dtype.kind not in "fiu":
-        what = f"{dtype} of shape {shape} found, numbers in {n_dims} dimension(s) expected"
-        raise FaultError(name, what, _WRITE)
     return Values(found, name, shape, dtype, layout)
 
 
@@ -265,7 +271,7 @@ class _Chunks:
         return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
 
     def _unfiltered_size(self, chunk: h5d.StoreInfo) -> int:
-        """How many bytes the filters make of a chunk; of a chunk with too many, some number that is too large."""
+        """Number of bytes that the filters make of a chunk; of a chunk with too many, some number that is too large."""
         size = int(chunk.size)
         for code in reversed(self._used(chunk)):
             if code == h5z.FILTER_FLETCHER32:

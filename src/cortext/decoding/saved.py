@@ -17,6 +17,8 @@ import h5py
 import numpy as np
 from h5py import h5d
 
+from cortext.data import guarded
+from cortext.data.checks import LIMITS, FaultError
 from cortext.data.disk import disk_errors, temporary_name
 from cortext.decoding.options import NBest
 from cortext.decoding.session import Decoder
@@ -30,7 +32,6 @@ LENGTHS = "lengths"
 MOST_BYTES = 2 << 30
 """Most bytes of all arrays of a file: an hour of speech takes 15 MB."""
 _MOST_HEADER = 1 << 16  # bytes; NumPy's own headers have 128
-_MOST_CHUNK = 1 << 26  # bytes
 _MOST_FILL = 1 << 16  # bytes that may be declared and not written
 
 _DAMAGE = Exception  # what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
@@ -180,28 +181,31 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     names: list[str] = []
-    with h5py.File(path, "r") as file:
-        file.visititems(lambda name, item: names.append(str(name)) if isinstance(item, h5py.Dataset) else None)
-        names.sort(key=_natural)
-        total = 0
-        for name in names:
-            total += _stored_bytes(file[name], f"{path}, trial {name}")
-            _check_total(total, path)
-        return {name: _array(file, name, path) for name in names}
+    try:
+        with guarded.opened(path) as file:
+            file.visititems(lambda name, item: names.append(str(name)) if isinstance(item, h5py.Dataset) else None)
+            names.sort(key=_natural)
+            datasets = [guarded.own_values(file[name].id, name) for name in names]
+            _check_total(sum(_stored_bytes(values, path) for values in datasets), path)
+            return {
+                name: guarded.first_rows(values, values.shape[0], LIMITS)
+                if values.layout == h5d.CHUNKED
+                else _array(file, name, path)
+                for name, values in zip(names, datasets, strict=True)
+            }
+    except FaultError as fault:
+        where = f"{path}, trial {fault.field}" if fault.field else path
+        raise DecodingError(fault.message, where=where) from None
 
 
-def _stored_bytes(values: h5py.Dataset, where: str) -> int:
-    """Bytes of a dataset's numbers. Raises DecodingError for one whose values lie elsewhere or were never written."""
-    properties = values.id.get_create_plist()
-    if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
-        raise DecodingError("reads other files", where=where, fix="copy the values into the file itself")
-    n_bytes: int = math.prod(values.shape or ()) * values.id.get_type().get_size()
+def _stored_bytes(values: guarded.Values, path: Path) -> int:
+    """Bytes of a dataset's numbers. Raises DecodingError for what are none, and where none were ever written."""
+    where = f"{path}, trial {values.name}"
+    if values.dtype.kind not in "fiu" or values.id.shape is None:
+        raise DecodingError(f"has type {values.dtype}; an array of numbers is needed", where=where)
+    n_bytes = math.prod(values.shape) * values.n_bytes
     if n_bytes > _MOST_FILL and not values.id.get_storage_size():
         raise DecodingError(f"declares {n_bytes:,} bytes, none of which was ever written", where=where)
-    if properties.get_layout() == h5d.CHUNKED:
-        chunk_bytes = math.prod(properties.get_chunk()) * values.id.get_type().get_size()
-        if chunk_bytes > _MOST_CHUNK:
-            raise DecodingError(f"has chunks of {chunk_bytes:,} bytes; at most {_MOST_CHUNK:,} are read", where=where)
     return n_bytes
 
 
