@@ -286,8 +286,8 @@ def attack_trial(attack: Attack, place: Path, day: str = DAY) -> Path:
 @pytest.mark.parametrize("attack", TRIAL_ATTACKS, ids=lambda attack: attack.name)
 def test_an_attack_in_a_trial_is_refused_in_one_line(attack: Attack, place: Path) -> None:
     data = attack_trial(attack, place)
-    refused = run("pack", data, "--out", place / "packed", patience_s=20)
-    refused.check_refused(f"{BAD}: .*{attack.says}", most_mb=900, most_s=15)
+    refused = run("pack", data, "--out", place / "packed", patience_s=60)
+    refused.check_refused(f"{BAD}: .*{attack.says}", most_mb=900, most_s=60)
     assert not (place / "packed").exists()
 
 
@@ -438,19 +438,19 @@ FILE_ATTACKS = (
 @pytest.mark.parametrize("attack", FILE_ATTACKS, ids=lambda attack: attack.name)
 def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(attack: FileAttack, place: Path) -> None:
     attack.change(place)
-    refused = run("pack", place / "data", "--out", place / "packed", patience_s=20)
-    refused.check_refused(attack.says, most_mb=900, most_s=15)
+    refused = run("pack", place / "data", "--out", place / "packed", patience_s=60)
+    refused.check_refused(attack.says, most_mb=900, most_s=60)
     assert not (place / "packed").exists()
-    run("inspect", place / "data", patience_s=20).check_harmless(most_mb=900, most_s=15)
+    run("inspect", place / "data", patience_s=60).check_harmless(most_mb=900, most_s=60)
     if attack.others:
-        skipped = run("pack", place / "data", "--out", place / "packed", "--skip-bad", patience_s=20)
-        skipped.check_harmless(most_mb=900, most_s=15)
+        skipped = run("pack", place / "data", "--out", place / "packed", "--skip-bad", patience_s=60)
+        skipped.check_harmless(most_mb=900, most_s=60)
         assert (place / "packed" / "train.f16").stat().st_size == 3 * BINS * N_FEATURES * 2
 
 
 def test_corpora_with_escapes_reach_the_terminal_escaped(place: Path) -> None:
     table(b"2023-08-11,3,1,3,\x1b]0;x\x07" + b"y" * 10_000 + b",Train\n")(place)
-    seen = run("inspect", place / "data", patience_s=20)
+    seen = run("inspect", place / "data", patience_s=60)
     seen.check_harmless()
     assert seen.status == 0
     assert max(map(len, seen.stdout.splitlines())) < 400
@@ -507,6 +507,16 @@ def records(file: str, size: int, place: int = 0) -> Callable[[dict[str, Any], d
     return change
 
 
+def of_records(n_features: int, n_bins: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    """Declare features whose size in bytes, with those bins, is beyond 64 bits or 0 in them."""
+
+    def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        records("train.f16", 6 * BINS * N_FEATURES * 2)(index, arrays)
+        index["n_features"], arrays["train/n_bins"] = n_features, np.full(6, n_bins)
+
+    return change
+
+
 SECRET_BYTES = BINS * N_FEATURES * 4
 INDEX_ATTACKS = (
     IndexAttack("sessions: a way out", put("sessions", [DAY, "../../../x"])),
@@ -514,7 +524,10 @@ INDEX_ATTACKS = (
     IndexAttack("sessions: numbers", put("sessions", [1, 2])),
     IndexAttack("n_features: negative", put("n_features", -16)),
     IndexAttack("n_features: a text", put("n_features", "16")),
-    IndexAttack("n_features: 2^62", put("n_features", 2**62), "bytes found"),
+    IndexAttack("n_features: 2^62", put("n_features", 2**62)),
+    IndexAttack("n_features: 2^24", put("n_features", 2**24)),
+    IndexAttack("n_features: 2^62, of records", of_records(2**62, BINS)),
+    IndexAttack("n_features: 2^60, of records of 8 bins", of_records(2**60, 8)),
     IndexAttack("n_features: 10^4000", put("n_features", 10**4000)),
     IndexAttack("source: NUL", put("source", "/\0")),
     IndexAttack("source: a number", put("source", 3)),
@@ -582,7 +595,7 @@ def test_an_index_that_was_changed_on_purpose_is_refused(attack: IndexAttack, pa
     content = io.BytesIO()
     np.savez(content, **arrays)
     write_index(folder, index, content.getvalue())
-    run("inspect", folder, patience_s=20).check_refused(attack.says, most_mb=900, most_s=15)
+    run("inspect", folder, patience_s=60).check_refused(attack.says, most_mb=900, most_s=60)
 
 
 def zipped(method: int, **members: bytes) -> bytes:
@@ -617,13 +630,13 @@ ARRAYS = {
 def test_arrays_of_the_index_that_are_none_are_refused(name: str, packed: Path, place: Path) -> None:
     folder, index, _ = parts_of(packed, place)
     write_index(folder, index, ARRAYS[name]())
-    run("inspect", folder, patience_s=20).check_refused("the index is damaged", most_mb=900, most_s=15)
+    run("inspect", folder, patience_s=60).check_refused("the index is damaged", most_mb=900, most_s=60)
 
 
 def test_an_index_nested_deeply_is_refused(packed: Path, place: Path) -> None:
     folder, _, _ = parts_of(packed, place)
     (folder / "index.json").write_text('{"format": ' + "[" * 200_000)
-    run("inspect", folder, patience_s=20).check_refused("the index is damaged")
+    run("inspect", folder, patience_s=60).check_refused("the index is damaged")
 
 
 def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(good: Path, tmp_path: Path) -> None:
@@ -724,5 +737,5 @@ def mirror() -> Iterator[str]:
 @pytest.mark.parametrize("name", LISTINGS)
 def test_a_mirror_that_lies_is_refused(name: str, mirror: str, tmp_path: Path) -> None:
     fetched = run("fetch", "t15", tmp_path / "out", "--base-url", f"{mirror}/{name}", patience_s=60)
-    fetched.check_refused("list of files|address of the web", most_s=15)
+    fetched.check_refused("list of files|address of the web", most_s=60)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -28,11 +28,12 @@ FORMAT, FORMAT_VERSION = "cortext-packed", 1
 AGAIN = "pack the session files again"
 _JSON, _ARRAYS = "index.json", "index.npz"
 _MOST_BYTES = 1 << 28  # of the arrays; 1,000,000 trials take half of it
+_MOST_FEATURES = 1 << 24  # and 2^31 bins: no size in bytes is beyond 64 bits
 _NUMBERS = ("n_bins", "day", "block", "trial", "n_labels")
 _PLACES = ("file", "byte")
 _DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, EOFError, SyntaxError),
-    *(zipfile.BadZipFile, zlib.error, struct.error, TokenError),
+    *(ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError),
 )
 """What the readers of JSON, zip archives and arrays raise."""
 
@@ -88,7 +89,7 @@ def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _check(index: Mapping[str, Any]) -> None:
     _need(all(is_plain_name(name) for name in index["sessions"]), "a session's name is no name of a folder")
-    _need(_whole(index["n_features"], 1), "n_features is no number")
+    _need(_whole(index["n_features"], 1) and index["n_features"] < _MOST_FEATURES, "n_features out of range")
     _need(set(index["splits"]) <= set(SPLITS), "another split than train, val and test")
     _need(all(_text(name) and _whole(day) for name, day in index["post_implant_day"].items()), "post_implant_day")
     _need(_text(index["source"]) and "\0" not in index["source"], "the source is no path")
