@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import BIN_MS, Session, Trial
 from cortext.errors import DataError, shown
+from cortext.tables import json_text
 from cortext.text.phonemes import RELEASE
 
 Progress = Callable[[int, int], None]
@@ -61,7 +61,7 @@ class DatasetReport:
 
     def to_json(self) -> str:
         """The report as a JSON object."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return json_text(asdict(self), indent=2)
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.kind}, {self.n_features or 'an unknown number of'} features", ""]
