@@ -215,6 +215,12 @@ GAPS = [
 ]
 
 
+def position_is_saved(lab: Lab) -> bool:
+    """Whether the position that Redis has is that of the newest frame."""
+    newest = lab.db.xinfo_stream("remote_lm_input")["last-generated-id"]
+    return (lab.db.hget(KEY, "read:remote_lm_input") or b"- -").split()[1] == newest
+
+
 @pytest.mark.parametrize(
     "gap", [pytest.param(gap, id=gap.name, marks=[pytest.mark.slow] if gap.slow else []) for gap in GAPS]
 )
@@ -222,7 +228,7 @@ def test_what_others_delete_in_mid_utterance_is_named_in_the_result(lab, gap):
     lab.start("--keep", "100")
     lab.client.reset()
     lab.speak(LOGITS[:HALF])
-    time.sleep(0.3)  # the server notes its position when it waits
+    wait_for(lambda: position_is_saved(lab), "the position")
     if gap.alive:
         os.kill(lab.server.process.pid, signal.SIGSTOP)
     else:
@@ -302,7 +308,7 @@ def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_goes_on(lab,
     lab.start()
     lab.client.reset()
     lab.speak(LOGITS[:HALF])
-    time.sleep(0.05)
+    wait_for(lambda: lab.db.exists(KEY), "the position")
     lab.kill()
     DAMAGE[name](lab.db, KEY)
     damaged = lab.db.dump(KEY)
@@ -404,13 +410,13 @@ def test_names_of_utterances_that_never_began_are_not_kept(lab):
     numbers = []
     for number in range(8):
         pipeline = lab.db.pipeline(transaction=False)
-        for each in range(2000):
+        for each in range(6000):  # 30,000 names that are kept would take 13 MB
             name = f"{number}-{each}-".ljust(200, "x")
             pipeline.xadd("cortext_lm_input", {"message": json.dumps({"type": "frames", "utterance": name})})
         newest = pipeline.execute()[-1].decode()
         wait_for(lambda newest=newest: answered(lab) == newest, "answers")
         numbers.append(resident_mb(lab.server.process.pid))
-    assert numbers[-1] - numbers[2] < 4, numbers
+    assert numbers[-1] - numbers[2] < 6, numbers
 
 
 PARAMETERS: dict[str, dict[bytes, bytes]] = {
