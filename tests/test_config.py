@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cortext.config import load_config
+from cortext.config import load_config, parse_yaml
 from cortext.errors import ConfigError
 
 
@@ -20,6 +20,18 @@ def test_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
         load_config(path, Settings)
     path.write_text("rate: 0.5\nsize: 2\n")
     assert load_config(path, Settings) == Settings(0.5, 2)
+
+
+def test_a_section_that_merges_another_can_be_merged_itself() -> None:
+    text = "base: &base {x: 1, y: 1}\nouter: {inner: &a {<<: *base, x: 2}}\nb: {<<: *a, z: 3}\nc: {<<: [*a, *base]}\n"
+    found = parse_yaml(text)
+    assert found["outer"]["inner"] == {"x": 2, "y": 1}
+    assert (found["b"], found["c"]) == ({"x": 2, "y": 1, "z": 3}, {"x": 2, "y": 1})
+
+
+def test_key_given_twice_in_a_section_that_merges_is_refused() -> None:
+    with pytest.raises(ConfigError, match="in line 2: x is given twice"):
+        parse_yaml("base: &base {y: 1}\nouter: {x: 1, <<: *base, x: 2}\n")
 
 
 @pytest.mark.parametrize(

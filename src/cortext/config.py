@@ -73,15 +73,15 @@ class _Loader(yaml.SafeLoader):
         self._counted[id(node)] = n_values, n_levels + 1
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         keys = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if isinstance(key, str) and key_node.tag != f"{_PREFIX}merge":
-                if key in keys:
-                    _refuse(f"{key} is given twice", key_node)
-                keys.add(key)
-        return super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_PREFIX}merge":
+                if key.value in keys:
+                    _refuse(f"{key.value} is given twice", key)
+                keys.add(key.value)
+        return node
 
 
 def _check_count(n_values: int, n_levels: int, place: yaml.Node | yaml.Event) -> None:
