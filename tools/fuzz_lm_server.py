@@ -10,7 +10,7 @@ utterances. Sometimes a server is killed and finds its position damaged. Checked
 - sound utterances get the text, and the scores, that they get undisturbed
 - the server's memory does not grow
 
-The entries of the round in which a check fails are kept under `--out`, and the command fails. `--again FILE` sends the
+The entries of the round in which a check fails are kept under `--out`, and the command fails. `--file FILE` sends the
 entries of such a file again.
 """
 
@@ -121,6 +121,7 @@ class Fuzzer:
         self.n = dict.fromkeys(("entries", "utterances", "kills"), 0)
         self._number = 0
         self._logits = [spoken_logits(sentence, seed) for seed, sentence in enumerate(SAID)]
+        self._defaults: dict[bytes, bytes] = {}
         self._expected = {profile: [self._sound(profile, logits) for logits in self._logits] for profile in PROFILES}
 
     def round(self) -> None:
@@ -179,7 +180,7 @@ class Fuzzer:
         self._answers("remote_lm_done_updating_params", after, 1)
 
     def _say_published(self, chunks: list[bytes]) -> tuple[Any, ...]:
-        if not hasattr(self, "_defaults"):
+        if not self._defaults:
             announced = self.db.xrevrange("remote_lm_args", count=1)[0][1]
             self._defaults = {name: value for name, value in announced.items() if name != b"lm_path"}
         final, done = self._newest("remote_lm_output_final"), self._newest("remote_lm_done_finalizing")
@@ -365,10 +366,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("build/fuzz-lm-server"))
-    parser.add_argument("--again", type=Path, metavar="FILE")
+    parser.add_argument("--file", type=Path)
     args = parser.parse_args()
-    if args.again:
-        return again(args.again)
+    if args.file:
+        return again(args.file)
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     end, failures = time.monotonic() + args.seconds, 0
