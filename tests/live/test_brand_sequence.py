@@ -1,4 +1,7 @@
-"""Entries in the order of their numbers. A stream is written as its numbers; "5b" is another content of number 5."""
+"""Entries in the order of their numbers.
+
+A stream is written as its numbers; "5b" is another content of number 5, and "|" a pause.
+"""
 
 import re
 
@@ -12,6 +15,9 @@ def sequence(text, bins_per_entry=1, last=None, release=True):
     """The entries in the order in which they are given back, each with what is said of it."""
     sequencer, said = Sequencer(bins_per_entry, last), []
     for n, item in enumerate(text.split()):
+        if item == "|":
+            said += sequencer.release()
+            continue
         number, content = re.fullmatch(r"(\d*)(.*)", item).groups()
         entry = Entry("s", (n, 0), {b"item": item.encode()})
         said += sequencer.take(entry, int(number), content.encode()) if number else sequencer.take_unnumbered(
@@ -53,6 +59,10 @@ def describe(place):
         "a number far beyond": ("4 5 9000 7 8", "4, 5, 9000 unusable, 7, 8"),
         "a number a little beyond": ("4 5 16 7 8", "4, 5, 16 unusable, 7, 8"),
         "a number far before": ("400 401 8 403", "400, 401, 8 unusable, 403"),
+        "a number far before, and a pause": ("98 99 5 | 101 102", "98, 99, 5 unusable, 101, 102"),
+        "and its place comes, too": ("98 99 5 | 100 101", "98, 99, 5 unusable, 100, 101"),
+        "a number far before at the end": ("400 401 8", "400, 401, 8 unusable"),
+        "one that begins anew before a pause": ("400 401 0 | 1 2", "400, 401, 0 anew, 1, 2"),
         "nothing but nonsense": ("400 401 7 900 80 3000 402", "400, 401, 7 unusable, 900 unusable, 80 unusable, "
                                  "3000 unusable, 402"),
         "a source that begins anew": ("400 401 0 1 2", "400, 401, 0 anew, 1, 2"),

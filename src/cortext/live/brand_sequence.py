@@ -106,7 +106,8 @@ class Sequencer:
             placed += [self._place(self._early.pop(0)), *self._follow()]
         if (doubted := self._doubted) is None:
             return placed
-        if doubted.number > (self.reach or 0) + MOST_LOST and not confirmed:
+        is_low = 0 < doubted.number < (self.last or 0)  # a source begins anew at 0
+        if not confirmed and (is_low or doubted.number > (self.reach or 0) + MOST_LOST):
             return placed + self._stray()
         self._doubted = None
         return [*placed, self._jump(doubted)]
@@ -166,7 +167,7 @@ class Sequencer:
         return placed
 
     def _overdue(self) -> list[Placed]:
-        """What has waited long enough."""
+        """Give back entries that have waited long enough."""
         placed: list[Placed] = []
         while self._early and self._n_arrived - min(held.n for held in self._early) >= self._most_early:
             placed += [self._place(self._early.pop(0)), *self._follow()]
