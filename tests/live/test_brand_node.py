@@ -504,15 +504,59 @@ def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
     assert rig.redis.hget("speech_position", "id_in") == rig.redis.xrevrange("binned_spikes")[0][0]
 
 
+@pytest.mark.parametrize("how", ["a pause", "a mark without a number"])
+def test_the_position_goes_on_when_an_entry_waits_no_longer(rig, world, monkeypatch, how):
+    if how != "a pause":
+        monkeypatch.setattr("cortext.live.brand_node.WAIT_S", 30.0)
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    for n in (*range(10), 11):
+        rig.i = n
+        rig.send(x_TC[n].tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") in (b"9", b"11"), "its position")
+    if how != "a pause":
+        rig.mark("stop")
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"11", "the last entry")
+    assert rig.redis.hget("speech_position", "id_in") == rig.redis.xrevrange("binned_spikes")[0][0]
+
+
+def test_what_others_write_among_the_marks_holds_nothing_up(rig, world, impatient):
+    x_TC = world.trials()[0]
+    rig.mark("start", 1, 0)
+    for n in (*range(60), 61):
+        rig.i = n
+        rig.send(x_TC[n].tobytes())
+
+    def others_write(what, seen):
+        for _ in range(2000):
+            rig.redis.xadd("marks", {"command": "somebody_else"})
+            if seen():
+                return
+            time.sleep(0.001)
+        raise AssertionError(f"{what} never came")
+
+    others_write("the early entry", lambda: rig.redis.hget("speech_position", "i_in") == b"61")
+    rig.mark("stop", 1, 70)  # of entries that do not come
+    others_write("the result", lambda: rig.redis.xlen("speech_final"))
+    assert rig.final(1)[b"n_bins"] == b"61"
+    rig.mark("start", 2)
+    rig.send(x_TC[62].tobytes())
+    rig.mark("stop", 2)
+    others_write("the result of a stop without a number", lambda: rig.redis.xlen("speech_final") == 2)
+
+
 def test_what_waits_when_the_node_is_shut_down_is_decoded(rig, world, monkeypatch):
     monkeypatch.setattr("cortext.live.brand_node.WAIT_S", 30.0)
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)
-    for n in (*range(80), 81):
-        rig.i = n
-        rig.send(x_TC[n].tobytes())
+    for bin_C in x_TC[:79]:
+        rig.send(bin_C.tobytes())
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"78", "its position")
+    pipe = rig.redis.pipeline()  # they are read at once, so that 81 waits when 79 is taken
+    for n in (79, 81):
+        pipe.xadd("binned_spikes", {"samples": x_TC[n].tobytes(), "i": n})
+    pipe.execute()
     wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"79", "its position")
-    time.sleep(0.2)
     rig.nodes[0].end()
     final = rig.final(1)
     assert (final[b"n_bins"], final[b"n_lost"]) == (b"81", b"1")
@@ -566,6 +610,14 @@ def test_stops_of_numbers_that_never_come_keep_no_trial_waiting(rig, world):
     final = rig.final(1)
     assert (final[b"trial"], final[b"n_bins"], final[b"error"]) == (b"2", b"90", b"")
     assert sum("i 100000 is beyond 0 of the start after it" in message for message in rig.messages()) == 3
+
+
+def test_a_mark_with_two_problems_names_both(rig, world):
+    rig.mark("stop", "x" * 70_000, 100_000)
+    rig.say(world.trials()[0], 2)
+    rig.final(1)
+    [message] = [m for m in rig.messages() if "trial has 70000 bytes; at most 65536 are copied" in m]
+    assert "i 100000 is beyond 0 of the start after it" in message
 
 
 def test_a_start_that_comes_after_its_first_entries_loses_none_of_them(rig, world):

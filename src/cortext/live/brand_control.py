@@ -10,12 +10,13 @@ from typing import Literal
 
 from cortext.live.brand_entries import index_of, no_index
 from cortext.live.brand_parameters import NodeParameters
+from cortext.live.brand_sequence import MOST_LOST
 from cortext.live.redis_link import Entry, StreamId
 
 PATIENCE_S = 1.0
 """How long no entries may come before a mark no longer waits for the one that it names."""
-MOST_AHEAD = 180_000
-"""How far ahead of the data a mark's number may be, an hour of bins: a damaged one would hold up all marks after it."""
+SETTLED_S = 0.002
+"""How long after a mark of the same millisecond an entry may be read."""
 MOST_WAITING = 10_000
 """Marks that are held."""
 LONGEST_LABEL = 1 << 16
@@ -72,7 +73,7 @@ class ControlReader:
         index, problems = index_of(number, near), []
         if number and index is None:
             problems.append(no_index(self._index_name, number))
-        elif index is not None and near is not None and index > near + MOST_AHEAD:
+        elif index is not None and near is not None and index > near + MOST_LOST:  # it would hold up all marks after it
             problems.append(f"{self._index_name} {index} is too far ahead of {near}")
             index = None
         if len(trial) > LONGEST_LABEL:
@@ -117,6 +118,7 @@ class ControlReader:
                 mark = self._give()
                 problem = f"the {mark.what} {mark.id[0]}-{mark.id[1]} is unusable in part: {self._index_name} "
                 problem += f"{mark.index} is beyond {due.index} of the {due.what} after it"
+                problem = "; ".join(filter(None, (mark.problem, problem)))
                 yield mark if mark.index is None else replace(mark, index=None, problem=problem)
             yield self._give()
 
@@ -159,10 +161,13 @@ class ControlReader:
         A trial that begins later waits for its first entry as long as it takes.
         """
         while self._waiting:
-            mark = self._waiting[0]
-            if mark.index is not None:
+            mark, now_s = self._waiting[0], time.monotonic()
+            if mark.index is None:
+                if now_s - mark.since_s < SETTLED_S:
+                    return
+            else:
                 begins_later = mark.what == "start" and len(self._waiting) == 1
-                if begins_later or time.monotonic() - max(mark.since_s, self._heard_s) < PATIENCE_S:
+                if begins_later or now_s - max(mark.since_s, self._heard_s) < PATIENCE_S:
                     return
             yield self._give()
 

@@ -63,7 +63,7 @@ class BrandNode:
             entries = self._link.read(self._read, self._wait_ms(), ENTRIES_AT_ONCE)
             for entry in entries:
                 self._take(entry)
-            if entries:
+            if any(entry.stream == self._parameters.input_stream for entry in entries):
                 self._read_s = time.monotonic()
             else:
                 self._idle()
@@ -75,7 +75,7 @@ class BrandNode:
         self._save()
 
     def _wait_ms(self) -> int:
-        """How long the next read may wait."""
+        """Milliseconds that the next read may wait."""
         wait_ms = HURRY_MS if self._control.stop_waits else BLOCK_MS
         if not self._sequence.waits:
             return wait_ms
@@ -83,7 +83,7 @@ class BrandNode:
         return max(1, min(wait_ms, round(1000 * left_s)))
 
     def _idle(self) -> None:
-        """No entries came: go on without those that others wait for."""
+        """No data came: go on without the entries that others wait for."""
         if time.monotonic() - self._read_s >= WAIT_S:
             self._take_placed(self._sequence.release())
         if not self._sequence.waits:
@@ -135,7 +135,7 @@ class BrandNode:
         )
 
     def _count_unsaved(self) -> int:
-        """How many results the node before this one wrote after its position; the steps' numbers go on, too."""
+        """Number of results that the node before this one wrote after its position; the steps' numbers go on, too."""
         i_out = index_of(self._newest_of(self._parameters.output_stream).get(self._parameters.index_field.encode()))
         self._position.i_out = max(self._position.i_out, -1 if i_out is None else i_out + 1)
         number = self._newest_of(self._parameters.final_stream).get(b"utterance", b"")
@@ -160,8 +160,6 @@ class BrandNode:
         else:
             placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
         self._take_placed(placed)
-        if not sequence.waits:
-            self._position.id_in = entry.id
 
     def _take_mark(self, mark: Mark) -> None:
         if mark.index is None:  # its time decides, so what came before it waits no longer
@@ -171,7 +169,7 @@ class BrandNode:
             self._carry_out(due)
 
     def _take_placed(self, placed: list[Placed]) -> None:
-        """Take data entries in the order of their numbers."""
+        """Take data entries in the order of their numbers. The position stays before one that waits."""
         for place in placed:
             if place.kind == "duplicate" and self._utterance is not None:
                 self._utterance.n_duplicates += 1
@@ -195,6 +193,8 @@ class BrandNode:
             if not place.guessed:
                 for mark in self._control.after(place.index):
                     self._carry_out(mark)
+        if not self._sequence.waits:
+            self._position.id_in = self._read[self._parameters.input_stream]
 
     def _decode(self, place: Placed, utterance: Utterance) -> None:
         utterance.n_entries += 1

@@ -150,22 +150,14 @@ def catch_up(link: RedisLink, parameters: NodeParameters, position: Position, kn
 
 def _trials(link: RedisLink, parameters: NodeParameters, position: Position, known: bool) -> tuple[Mark, ...]:
     stream, control = str(parameters.control_stream), ControlReader(parameters)
+    newest = None if known else newest_of(link, stream)
     starts: list[Mark] = []
-    while True:
-        newest = None if known else newest_of(link, stream)
-        entries = _page(link, stream, position.control_id) if known else [newest] if newest else []
-        marks = [control.mark(entry) for entry in entries if entry.id > position.control_id]
-        starts += (mark for mark in marks if mark is not None and mark.what == "start")
-        position.control_id = max([position.control_id, *(entry.id for entry in entries)])
-        if not known or not entries:
-            return tuple(starts)
-
-
-def _page(link: RedisLink, stream: str, after: StreamId) -> list[Entry]:
-    """The next entries of a stream: who was away for long does not read all of it at once."""
-    first = format_id((after[0], after[1] + 1))
-    found = link.call(lambda redis: redis.xrange(stream, min=first, count=1000))
-    return [Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found]
+    for entry in link.entries(stream, position.control_id) if known else filter(None, [newest]):
+        mark = control.mark(entry) if entry.id > position.control_id else None
+        position.control_id = max(position.control_id, entry.id)
+        if mark is not None and mark.what == "start":
+            starts.append(mark)
+    return tuple(starts)
 
 
 def newest_of(link: RedisLink, stream: str) -> Entry | None:

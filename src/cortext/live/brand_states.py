@@ -1,4 +1,4 @@
-"""What a BRAND node says: its states, and what went wrong in an utterance."""
+"""The states of a BRAND node, and the problems of an utterance."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Utterance:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many bins were decoded, and how many entries were not."""
+        """Numbers of bins that were decoded and of entries that were not."""
         return {name: getattr(self, name) for name in ("n_bins", "n_lost", "n_unusable", "n_duplicates")}
 
     @property
     def error(self) -> str:
-        """All that went wrong; empty where nothing did."""
+        """All problems in one text; empty without any."""
         more = self.n_problems - len(self.problems)
         return "; ".join([*self.problems, f"and {more} more"] if more else self.problems)
