@@ -2,8 +2,8 @@
 
 import json
 import os
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,12 +36,14 @@ def test_what_was_said_is_written_only_when_asked_for(tmp_path):
         assert ("text" in lines(path)[0], lines(path)[0]["n_words"]) == (with_text, 1)
 
 
-def test_a_repeated_event_is_one_line_a_second_that_counts_the_others(tmp_path):
+def test_a_repeated_event_is_one_line_a_second_that_counts_the_others(tmp_path, monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr("cortext.live.log.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with open_log(tmp_path / "log"):
         for number in range(500):
             repeated_event("refused", number=number)
         repeated_event("another")
-        time.sleep(1.05)
+        now_s[0] += 1.05
         repeated_event("refused", number=500)
     found = [(line["event"], line.get("number"), line.get("left_out")) for line in lines(tmp_path / "log")]
     assert found == [("refused", 0, None), ("another", None, None), ("refused", 500, 499)]
