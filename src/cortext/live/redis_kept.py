@@ -1,22 +1,22 @@
-"""How much a stream keeps of the entries that are done with."""
+"""Bounds on the answered entries of a stream."""
 
 from __future__ import annotations
 
 from collections import deque
 
-Id = tuple[int, int]
+from cortext.live.redis_ids import StreamId
 
 
 class Kept:
-    """What streams hold of entries that are done with, oldest first."""
+    """The answered entries that streams still hold, oldest first."""
 
     def __init__(self, most_entries: int, most_bytes: int) -> None:
         self.most_entries, self._most_bytes = most_entries, most_bytes
         self._inputs: set[str] = set()
-        self._entries: dict[str, deque[tuple[Id, int]]] = {}
+        self._entries: dict[str, deque[tuple[StreamId, int]]] = {}
         self._n_bytes: dict[str, int] = {}
 
-    def add(self, stream: str, entry_id: Id, n_bytes: int, is_input: bool) -> list[Id]:
+    def add(self, stream: str, entry_id: StreamId, n_bytes: int, is_input: bool) -> list[StreamId]:
         """Take note of an entry; returns the surplus, a tenth or more at once."""
         if is_input:
             self._inputs.add(stream)
@@ -32,7 +32,7 @@ class Kept:
             surplus.append(oldest)
         return surplus
 
-    def all_inputs(self) -> list[tuple[str, list[Id]]]:
+    def all_inputs(self) -> list[tuple[str, list[StreamId]]]:
         """Ids of all entries of input streams, by stream; they are forgotten here."""
         found = [(stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs]
         for stream in self._inputs:
