@@ -149,7 +149,7 @@ def _json(url: str) -> Any:
 
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     name, size = entry["path"], entry.get("size")
-    if not is_plain_name(name) or "\\" in name:
+    if not is_plain_name(name):
         raise DataError(f"the list of files names {name!r}, which is no plain file name", where=base_url)
     url = urllib.parse.urljoin(base_url, entry["_links"]["stash:download"]["href"])
     return RemoteFile(name, url, None if size is None else int(size), entry.get("digest"), entry.get("digestType"))

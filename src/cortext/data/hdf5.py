@@ -360,7 +360,7 @@ def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
         files = {split: path for split, path in files.items() if path.exists()}
         if files and not is_plain_name(folder.name):
-            raise DataError("the folder's name cannot be printed", where=folder, fix="rename the session")
+            raise DataError("the folder's name cannot name a session", where=folder, fix="rename the session")
         if files:
             sessions.append(Session(folder.name, files))
     if not sessions:

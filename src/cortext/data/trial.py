@@ -17,8 +17,13 @@ MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether this can name a session, and so a file that lies where it is put: printable and without a slash."""
-    return isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
+    """Whether this can name a session, and so a file that lies where it is put, on every system.
+
+    It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither empty, `.` nor `..`.
+    """
+    if not isinstance(name, str) or not name.isprintable() or name in ("", ".", ".."):
+        return False
+    return len(name.encode()) <= 200 and not set(name) & set("/\\")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

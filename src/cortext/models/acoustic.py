@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from cortext.config import from_mapping, to_mapping
+from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
 from cortext.features.smooth import check_kernel
@@ -47,7 +48,7 @@ class Smoothing:
 
 @dataclass
 class ModelCard:
-    """What `model.json` holds. Raises ConfigError for what no model has."""
+    """The content of `model.json`. Raises ConfigError for what no model has."""
 
     kind: str
     sessions: list[str]
@@ -78,7 +79,7 @@ class ModelCard:
 def check_sessions(sessions: Sequence[str]) -> None:
     """Raise ConfigError for names of recording days that are given twice, or that could not name a folder."""
     for name in sessions:
-        if not 0 < len(name) <= 200 or not name.isprintable() or set(name) & set("/\\") or name in (".", ".."):
+        if not is_plain_name(name):
             raise ConfigError(f"{name!r} cannot name a session", fix="use up to 200 letters, digits, dots and dashes")
     if len(set(sessions)) < len(sessions):
         raise ConfigError("sessions names a session twice", fix="name each once")
