@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from cortext.errors import ConfigError, CortextError, nearest
-from cortext.files import MOST_LEVELS
+from cortext.files import MOST_LEVELS, check_file
 
 C = TypeVar("C")
 MOST_BYTES = 1 << 20
@@ -108,15 +108,14 @@ def read_mapping(path: str | Path) -> dict[Any, Any]:
     """The mapping in a YAML file, an empty one where it is empty. Raises ConfigError naming the file and line."""
     path = Path(path)
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ConfigError("is not a regular file; a YAML file is needed", where=path)
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise ConfigError(f"has {size:,} bytes; at most {MOST_BYTES:,} of YAML are read", where=path)
+        check_file(path, MOST_BYTES)
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"cannot read the configuration: {error.strerror}", where=path) from None
-    except ValueError:  # also a NUL in the name
+    except UnicodeDecodeError:
         raise ConfigError("not a text file; a YAML file is needed", where=path) from None
+    except ValueError as error:  # also a NUL in the name
+        raise ConfigError(f"{error}; a YAML file is needed", where=path) from None
     mapping = parse_yaml(text, path) or {}
     if not isinstance(mapping, dict):
         raise ConfigError(f"the file is a {type(mapping).__name__}; a section of keys is needed", where=path)

@@ -160,11 +160,27 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
         if not path.is_file():
             return
         with path.open("rb") as file:
-            while line := file.readline(_MOST_LINE_BYTES):
-                with suppress(ValueError):
-                    yield parse_json_object(line)
+            for _, line, _ in lines_within(file, _MOST_LINE_BYTES):
+                if len(line) <= _MOST_LINE_BYTES:
+                    with suppress(ValueError):
+                        yield parse_json_object(line)
     except OSError:
         return
+
+
+def lines_within(file: BinaryIO, most: int) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield number and content of the lines that are not blank, and whether they end.
+
+    Of a line of more than `most` bytes, no more is yielded than shows that it is.
+    """
+    number = 0
+    while raw := file.readline(most + 1):
+        number += 1
+        rest = raw
+        while rest and not rest.endswith(b"\n") and len(raw) > most:
+            rest = file.readline(most)
+        if not raw.isspace():
+            yield number, raw, rest.endswith(b"\n")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

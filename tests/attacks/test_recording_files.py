@@ -425,6 +425,8 @@ FILE_ATTACKS = (
     FileAttack("a terabyte of nothing", session_file(sparse), "not an HDF5 file", others=True),
     FileAttack("a session's name with escapes", folder_named(b"\x1b]0;x\x07\x1b[2J"), r"\\x1b.*rename the session"),
     FileAttack("a session's name that is not UTF-8", folder_named(b"t15.\xff"), "rename the session"),
+    FileAttack("a session's name with a backslash", folder_named(b"t15\\2023"), "rename the session"),
+    FileAttack("a session's name of 201 letters", folder_named(b"t" * 201), "rename the session"),
     FileAttack("a table of blocks with a cell of 100 MB", table(b"x" * 10**8), "not the table of blocks"),
     FileAttack("a table of blocks with NUL", table(b"2023-08-11,\0,1,1,a,Train\n"), "not the table of blocks"),
     FileAttack(

@@ -82,6 +82,7 @@ LINES = [
     Line("a session that is hidden", said(session=".ssh")),
     Line("a session with escapes", said(session="\x1b[2J")),
     Line("a session with a NUL", said(session="a\0b")),
+    Line("a session with a backslash", said(session="a\\b")),
     Line("a session of 5,000 letters", said(session="a" * 5000)),
     Line("a time in words", said(when="now")),
     Line("a time without a zone", said(when="2026-11-20T10:00:06")),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cortext.errors import DataError
+from cortext.files import check_file
 
 DESCRIPTION = "t15_copyTaskData_description.csv"
 _MOST_BYTES = 1 << 24  # 1,600 times the release's
@@ -28,8 +29,7 @@ def read_description(path: str | Path) -> list[BlockDescription]:
     """The rows of `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
     path = Path(path)
     try:
-        if path.exists() and (not path.is_file() or path.stat().st_size > _MOST_BYTES):
-            raise ValueError("no file of at most 16 MiB")
+        check_file(path, _MOST_BYTES)
         with path.open(newline="") as file:
             return [
                 BlockDescription(date, _number(day), _number(block), _number(sentences), corpus, split)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cortext.data.trial import is_plain_name
 from cortext.errors import DataError, shown
+from cortext.files import lines_within, parse_json
 from cortext.text.prose import sentences
 
 LOG = "utterances.jsonl"
@@ -127,7 +128,7 @@ def read_log(folder: str | Path) -> Log:
     log = Log()
     try:
         with _open(path) as file:
-            for number, raw, ends in _lines(file):
+            for number, raw, ends in lines_within(file, MOST_LINE_BYTES):
                 try:
                     log.add(log.check(_object(raw)))
                 except ValueError as error:
@@ -152,25 +153,12 @@ def _open(path: Path) -> BinaryIO:
     return file
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
-    """Number and content of the lines that are not blank, and whether they end; of a line that is too long, no more
-    than shows that it is."""
-    number = 0
-    while raw := file.readline(MOST_LINE_BYTES + 1):
-        number += 1
-        rest = raw
-        while rest and not rest.endswith(b"\n") and len(raw) > MOST_LINE_BYTES:
-            rest = file.readline(MOST_LINE_BYTES)
-        if not raw.isspace():
-            yield number, raw, rest.endswith(b"\n")
-
-
 def _object(raw: bytes) -> dict[str, Any]:
     if len(raw) > MOST_LINE_BYTES:
         raise ValueError(f"it has more than {MOST_LINE_BYTES >> 20} MiB")
     try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError):
+        line = parse_json(raw)
+    except (json.JSONDecodeError, UnicodeDecodeError):
         raise ValueError("it is no JSON") from None
     if not isinstance(line, dict):
         raise ValueError("it is no JSON object")
@@ -199,7 +187,7 @@ def _remark(line: dict[str, Any]) -> Remark:
 def _text(line: dict[str, Any], key: str) -> str:
     value = line.get(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key} is {_found(value)!r} and not a text")
+        raise ValueError(f"{key} is {_found(value)} and not a text")
     if len(value) > MOST_CHARACTERS:
         raise ValueError(f"{key} has {len(value)} characters; at most {MOST_CHARACTERS} are read")
     try:
@@ -234,7 +222,7 @@ def wrong_with(when: datetime) -> str | None:
 
 def wrong_with_session(name: str) -> str | None:
     """Why no folder of recordings can have this name, if that is so."""
-    if name and name[0] != "." and name == Path(name).name and name.isprintable() and len(name.encode()) <= 200:
+    if is_plain_name(name) and not name.startswith("."):
         return None
     return f"session {shown(repr(name), 60)} cannot name a folder"
 
