@@ -24,6 +24,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from cortext.decoding.options import is_finite
 from cortext.errors import plain
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
 
@@ -180,6 +181,11 @@ class Curve:
     name: str
     steps: Sequence[float]
     values: Sequence[float]
+
+
+def is_drawable(value: Any) -> bool:
+    """Whether it is a number that an axis can have: finite, and no larger than a run's."""
+    return is_finite(value) and abs(value) < 1e12
 
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:

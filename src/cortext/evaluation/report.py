@@ -12,7 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cortext.data.trial import Session
-from cortext.decoding.options import is_finite
 from cortext.errors import HIDDEN
 from cortext.evaluation import figures, pictures
 from cortext.evaluation.recognise import Recognised
@@ -153,12 +152,8 @@ def _curves(path: Path) -> Markup | None:
 
 def _curve(lines: Iterable[dict[str, Any]], name: str, keys: Sequence[str], factor: float = 1) -> figures.Curve | None:
     points = [(line["step"], factor * line[key]) for line in lines for key in keys
-              if _is_drawable(line.get("step")) and _is_drawable(line.get(key))]  # fmt: skip
+              if figures.is_drawable(line.get("step")) and figures.is_drawable(line.get(key))]  # fmt: skip
     return figures.Curve(name, *map(list, zip(*points, strict=True))) if points else None  # type: ignore[arg-type]
-
-
-def _is_drawable(value: Any) -> bool:
-    return is_finite(value) and abs(value) < 1e12
 
 
 def _confusion(confused: Confusion | None) -> dict[str, Any] | None:

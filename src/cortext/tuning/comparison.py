@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cortext.decoding.options import is_finite
+from cortext.evaluation.figures import is_drawable
 from cortext.files import json_lines, write_whole
 from cortext.tables import csv_table
 from cortext.tuning.space import Choice, Range, Space, label, short
@@ -115,8 +115,7 @@ def _curve(path: Path, metric: str) -> list[tuple[int, float]]:
     for entry in json_lines(path):
         step: Any = entry.get("step")
         value: Any = entry.get(metric)
-        drawable = all(is_finite(number) and abs(number) < 1e12 for number in (step, value))
-        if entry.get("kind") == "val" and drawable:
+        if entry.get("kind") == "val" and is_drawable(step) and is_drawable(value):
             points.append((int(step), _drawn(metric, value)))
     return points
 
