@@ -44,7 +44,7 @@ def is_given(call: typer.Context, name: str) -> bool:
 
 
 def print_lines(*lines: object, err: bool = False) -> None:
-    """Print each value as one line; the verbs print nothing by other means.
+    """Print each value as one line; the commands print nothing by other means.
 
     Names, texts and messages come from files, servers and other programs, so that each line is escaped and cut.
     """
