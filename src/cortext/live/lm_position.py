@@ -1,4 +1,4 @@
-"""Where the language-model server stands in its streams: kept in Redis, so that a server after it can go on.
+"""The position of the language-model server in its streams, kept in Redis so that a server after it can go on.
 
 The hash holds, by the names of the streams, up to where nothing is needed any more (inputs) and the newest answer
 (outputs); under `read:STREAM` how far an input has been answered, and how many entries it had been given by then;
@@ -7,7 +7,6 @@ under `given:STREAM` how many answers to later entries an output has already.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cortext.errors import shown
+from cortext.files import parse_json_object
 from cortext.live.redis_ids import LAST, Entry, StreamId, before, format_id, parse_id
 from cortext.live.redis_link import RedisLink
 
@@ -25,12 +25,13 @@ UNREADABLE = "where the server stood could not be read: words may be missing"
 
 @dataclass
 class Place:
-    """Where the server stands in one input stream.
+    """The position in one input stream.
 
     after:    id of the last entry that was read
     marked:   up to here nothing is needed any more; a server after this one begins behind it
     answered: up to here all answers have been given; later than `after` while a search is done again
     n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to `answered`
+    n_foreign: how many entries of the stream others had deleted when it was last asked; None before that
     known:    an entry that was read and that this server does not delete, or None
     held:     ids and sizes of entries that were read and are not marked, oldest first
     done:     the same of those that are marked, until Redis knows it
@@ -41,13 +42,14 @@ class Place:
     answered: StreamId = (0, 0)
     n_read: int = 0
     n_answered: int = 0
+    n_foreign: int | None = None
     known: StreamId | None = None
     held: deque[tuple[StreamId, int]] = field(default_factory=deque)
     done: deque[tuple[StreamId, int]] = field(default_factory=deque)
 
 
 class Position:
-    """Where the server stands in all its streams.
+    """The position in all streams.
 
     speech:  the input stream whose gaps are looked for when an utterance ends
     known:   whether a server before this one has left its position
@@ -83,7 +85,7 @@ class Position:
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
             self.given = {stream: _checked_number(texts.get(f"given:{stream}", "0")) for stream in self._outputs}
             places = {stream: _place(stream, texts) for stream in self.places}
-        except (ValueError, KeyError, RecursionError):
+        except (ValueError, KeyError):
             self._link.set_aside(self.key)
             self.changes = {}
             return False
@@ -150,7 +152,7 @@ class Position:
         self._missing_until = (0, 0)
 
     def mark(self, first: tuple[str, StreamId] | None) -> None:
-        """Nothing before this entry is needed any more; without one, nothing of what was read."""
+        """Mark all entries before this one as no longer needed; without one, all that were read."""
         own = list(self.places).index(first[0]) if first else 0
         for number, place in enumerate(self.places.values()):
             to = place.after
@@ -199,8 +201,10 @@ class Position:
         return found
 
     def gap(self, stream: str) -> str:
-        """What was deleted of a stream before it was read, since this was asked last; empty for nothing."""
+        """Name entries that were deleted unread since the last call; empty for none."""
         place, info = self.places[stream], self._link.stream_info(stream)
+        if self._only_ours_were_deleted(stream, info):
+            return ""
         n_waiting = self._link.count(stream, place.after, info["last"])
         n_gone = n_lost(info, place, n_waiting)
         if info["added"] is not None:
@@ -210,6 +214,21 @@ class Position:
         place.known = place.after
         return _said(n_gone, stream, "deleted before they were read") if n_gone else ""
 
+    def _only_ours_were_deleted(self, stream: str, info: Mapping[str, Any]) -> bool:
+        """Whether nobody else has deleted since this was asked last, in a stream that is still the same.
+
+        Counting instead what waits would take the square of a backlog: it is asked at the end of each utterance.
+        """
+        place, held = self.places[stream], self.places[stream].held
+        if info["added"] is None:
+            return False
+        n_before, place.n_foreign = (
+            place.n_foreign,
+            info["added"] - info["length"] - self._link.n_deleted.get(stream, 0),
+        )
+        is_same = bool(held) and info["first"] is not None and info["first"] <= held[0][0]
+        return is_same and place.n_foreign == n_before
+
     def miss(self, what: str) -> None:
         """Keep what is missing until every utterance that may lack it has its result."""
         if what:
@@ -217,11 +236,11 @@ class Position:
             self._told, self._missing_until = False, (LAST, LAST)
 
     def miss_nothing(self) -> None:
-        """Every utterance that lacked something is void."""
+        """Forget what is missing: its utterances are void."""
         self.missing, self._told = "", True
 
     def tell(self) -> str:
-        """What utterances in progress lack and nobody has been told; asked when one of them ends."""
+        """Name what utterances in progress lack, once; asked when one of them ends."""
         self.miss(self.gap(self._speech))
         said = "" if self._told else self.missing
         if said:
@@ -230,7 +249,7 @@ class Position:
 
 
 def n_lost(info: Mapping[str, Any], place: Place, n_waiting: int) -> int:
-    """How many entries were deleted before they were read: -1 where that cannot be counted, 0 for none.
+    """Number of entries that were deleted unread: -1 where that cannot be counted, 0 for none.
 
     info: as `RedisLink.stream_info` gives it; n_waiting: how many entries come after those that were read
     """
@@ -281,8 +300,8 @@ def _checked_number(text: str) -> int:
 
 
 def _changes(text: str) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    found = parse_json_object(text)
+    if not all(isinstance(value, str) for value in found.values()):
         raise ValueError
     return found
 

@@ -55,11 +55,12 @@ def next_id(entry_id: StreamId) -> StreamId:
 
 
 def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """What `RedisLink.stream_info` gives, from the reply of XINFO STREAM of any version of Redis."""
+    """Read the reply of XINFO STREAM of any version of Redis, as `RedisLink.stream_info` gives it."""
     first, max_deleted = reply["first-entry"], reply.get("max-deleted-entry-id")
     return {
         "first": parse_id(first[0]) if first else None,
         "last": parse_id(reply["last-generated-id"]),
+        "length": reply["length"],
         "added": reply.get("entries-added"),
         "max_deleted": parse_id(max_deleted) if max_deleted else None,
     }

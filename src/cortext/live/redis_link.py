@@ -33,6 +33,8 @@ LONGEST_WAIT_S = 1.0
 """Between two attempts to reach a Redis that does not answer."""
 _PAGE = 500
 """Most entries that are asked for at once."""
+_MOST_AHEAD_MS = 86_400_000
+"""An id of a client that lies further ahead of Redis's clock is nobody's time."""
 _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
 """How replies begin that refuse to write for now: memory or disk are full, or copies are missing."""
 
@@ -68,6 +70,8 @@ class RedisLink:
         self._errors = redis.exceptions
         self.newest: dict[str, StreamId] = {}
         """Ids of the newest entries that were added here."""
+        self.n_deleted: dict[str, int] = {}
+        """How many entries of each stream were deleted here, as far as Redis has said."""
         self._kept, self._made_room = Kept(*keep), False
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
         """Gives entries that were read and are not retired. Where Redis has no memory left they are deleted, too."""
@@ -213,7 +217,7 @@ class RedisLink:
         return parse_id(found[0][0]) if found else None
 
     def count(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> int:
-        """How many entries of a stream come after an id, up to another one."""
+        """Number of entries of a stream after an id, up to another one."""
         return sum(1 for _ in self.entries(stream, after, last))
 
     def entries(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> Iterator[Entry]:
@@ -230,8 +234,8 @@ class RedisLink:
         return redis.xrange(stream, first, last, _PAGE)
 
     def stream_info(self, stream: str) -> dict[str, Any]:
-        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever; how many were ever `added`
-        and the latest id that XDEL deleted (`max_deleted`), both None before Redis 7."""
+        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever; its `length`; how many were ever
+        `added` and the latest id that XDEL deleted (`max_deleted`), both None before Redis 7."""
 
         def ask(redis: Any) -> Any:
             try:
@@ -239,7 +243,7 @@ class RedisLink:
             except self._errors.ResponseError as error:
                 if "no such key" not in str(error):
                     raise
-                return {"last-generated-id": b"0-0", "first-entry": None, "entries-added": 0}
+                return {"last-generated-id": b"0-0", "first-entry": None, "length": 0, "entries-added": 0}
 
         return read_info(self.call(ask))
 
@@ -262,6 +266,20 @@ class RedisLink:
 
         return self.call(ask)
 
+    def read_end(self, key: str, most_bytes: int) -> bytes:
+        """Read a text, of a longer one its end; empty where the key holds none."""
+
+        def ask(redis: Any) -> bytes:
+            if redis.type(key) != b"string":
+                return b""
+            try:
+                found: bytes = redis.getrange(key, -most_bytes, -1)
+            except self._errors.NoPermissionError:  # older advice on the permissions of the Redis user
+                found = (redis.get(key) or b"")[-most_bytes:]
+            return found
+
+        return self.call(ask)
+
     def trim(self, streams: Iterable[str]) -> None:
         """Shorten streams that others have filled."""
         for stream in streams:
@@ -274,19 +292,23 @@ class RedisLink:
         """Whether a stream holds that entry."""
         return bool(self.call(lambda redis: redis.xrange(stream, *2 * [format_id(entry_id)])))
 
-    def write_hash(self, key: str, fields: Mapping[str, str]) -> None:
-        """Write fields of a hash; anything else that the key holds is set aside."""
+    def write_hash(self, key: str, fields: Mapping[str, Any]) -> bool:
+        """Write fields of a hash; anything else that the key holds is set aside.
 
-        def write(redis: Any) -> None:
+        Returns whether the key was there before: where fields are always the same, False tells that it was deleted.
+        """
+
+        def write(redis: Any) -> bool:
             try:
-                redis.hset(key, mapping=fields)
+                return not redis.hset(key, mapping=fields)
             except self._errors.ResponseError as error:
                 if not str(error).startswith("WRONGTYPE"):
                     raise
                 self.set_aside(key)
                 redis.hset(key, mapping=fields)
+                return True
 
-        self.call(write)
+        return self.call(write)
 
     def set_aside(self, key: str) -> str:
         """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost; returns its name.
@@ -344,6 +366,8 @@ class RedisLink:
         self.n_connections += 1
 
     def _next_id(self, stream: str, now_ms: int, answers: StreamId) -> StreamId:
+        if answers[0] > now_ms + _MOST_AHEAD_MS:  # after the last possible id there is none
+            answers = (0, 0)
         milliseconds = max(now_ms, answers[0])
         newest = max(self.newest.get(stream, (0, 0)), answers)
         return (milliseconds, 0) if milliseconds > newest[0] else (newest[0], newest[1] + 1)
@@ -395,7 +419,7 @@ class RedisLink:
             return
         names = [format_id(entry_id) for entry_id in ids]
         try:
-            self._redis.xdel(stream, *names)
+            self.n_deleted[stream] = self.n_deleted.get(stream, 0) + self._redis.xdel(stream, *names)
         except self._errors.RedisError as error:  # they stay a little longer
             event("trimming_failed", "warning", redis=self.where, reason=type(error).__name__)
 
