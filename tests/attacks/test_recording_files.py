@@ -27,11 +27,9 @@ import pytest
 from commands import run
 from engine_cases import SENTENCES, sentence_entries, write_lm
 from h5py import h5a, h5d, h5s, h5t
+from untrained import untrained_run
 
 from cortext.data import Trial, write_session
-from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
-from cortext.text.phonemes import RELEASE
 
 DAY, OTHER_DAY = "t15.2023.08.11", "t15.2023.08.13"
 N_FEATURES, BINS, BAD = 16, 64, "trial_0001"
@@ -310,11 +308,7 @@ def all_attacks(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of both days."""
-    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
-    network = build_model(config, n_features=N_FEATURES, n_days=2, n_classes=len(RELEASE))
-    reads = {"n_features": N_FEATURES, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
-    run_dir = tmp_path_factory.mktemp("trained") / "run"
-    save_model(AcousticModel(network, sessions=(DAY, OTHER_DAY), **reads), run_dir)
+    run_dir = untrained_run(tmp_path_factory.mktemp("trained") / "run", (DAY, OTHER_DAY), N_FEATURES)
     (run_dir / "config.yaml").write_text("seed: 7\n")
     return run_dir
 

@@ -19,9 +19,8 @@ import pytest
 from commands import run
 from page_process import DAYS, N_FEATURES, prepare
 from safetensors.numpy import load_file, save_file
+from untrained import untrained_run
 
-from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
 
 OBEYED = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\u200f\u2028\x7f"
@@ -43,10 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings, a language model, a model that has learnt nothing, and a language model of words that are none."""
     path = tmp_path_factory.mktemp("materials")
     prepare(path)
-    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
-    network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
-    reads = {"n_features": N_FEATURES, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
-    save_model(AcousticModel(network, sessions=DAYS, **reads), path / "run")
+    untrained_run(path / "run", DAYS, N_FEATURES)
     (path / "text.txt").write_text("i see you\nyou see me\n" * 3)
     evil = path / "evil-lm"
     evil.mkdir()

@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 from commands import Command, Ended, run
 from page_process import DAYS, N_FEATURES, prepare
+from untrained import untrained_run
 
 from cortext.data import make_trial, write_session
-from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
-from cortext.text.phonemes import RELEASE
 
 WHEN = "2026-11-20T10:00:06-08:00"
 SAID = {"id": "a", "when": WHEN, "session": "t15.2026.11.20", "duration_s": 6.0, "text": "i see you", "source": "feed"}
@@ -152,10 +150,7 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings, a language model, and a model that has learnt nothing."""
     root = tmp_path_factory.mktemp("materials")
     prepare(root)
-    config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
-    network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
-    reads = {"n_features": N_FEATURES, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
-    save_model(AcousticModel(network, sessions=DAYS, **reads), root / "run")
+    untrained_run(root / "run", DAYS, N_FEATURES)
     return root
 
 

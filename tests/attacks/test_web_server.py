@@ -20,16 +20,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 from commands import Command
 from page_process import DAYS, N_FEATURES, prepare
 from serving import Page
+from untrained import untrained_run
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
-
-from cortext.models import AcousticModel, build_model, model_config, save_model
-from cortext.models.acoustic import Smoothing
-from cortext.text.phonemes import RELEASE
 
 TOKEN = "the-token-of-the-attacked"
 OURS = {"Authorization": f"Bearer {TOKEN}"}
@@ -104,17 +100,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings, a language model, and a model that has learnt nothing."""
     path = tmp_path_factory.mktemp("web")
     prepare(path)
-    torch.manual_seed(0)
-    network = build_model(
-        model_config({"kind": "gru", "n_units": 8, "n_layers": 1}),
-        n_features=N_FEATURES,
-        n_days=len(DAYS),
-        n_classes=len(RELEASE),
-    )
-    model = AcousticModel(
-        network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing(), feature_subset=None
-    )
-    save_model(model, path / "run")
+    untrained_run(path / "run", DAYS, N_FEATURES)
     return path
 
 
