@@ -111,6 +111,16 @@ def test_every_finalize_is_followed_by_done_and_the_context_comes_back(redis_ser
         assert client.decode(spoken_logits("are you there")).fields[b"context_str"] == b""
 
 
+def test_a_long_context_is_read_from_its_end_on_and_no_character_of_it_is_cut(redis_server, decoder, tmp_path):
+    with served(redis_server, decoder, tmp_path):
+        client = ReleaseClient(redis_server.client())
+        client.redis.set("contextual_decoding_current_context", "é" * 2**20 + "x")  # two bytes each, then one
+        final = client.decode(spoken_logits("are you there"))
+        assert final.fields[b"context_str"].decode() == "é" * (2**19 - 1) + "x"
+        done = client.redis.info("commandstats")
+        assert ("cmdstat_getrange" in done, "cmdstat_get" in done) == (True, False)
+
+
 def test_a_client_that_waits_after_the_time_at_which_it_asked_misses_no_answer(redis_server, decoder, tmp_path):
     with served(redis_server, decoder, tmp_path):
         redis = redis_server.client()
@@ -183,7 +193,8 @@ def test_a_password_is_asked_for_and_never_shown(make_redis, decoder, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="NO openssl: TLS IS NOT TESTED")
-def test_a_user_comes_in_over_tls(make_redis, decoder, tmp_path):
+@pytest.mark.parametrize("reads", ["+getrange", "+get"])  # as advised now, and before
+def test_a_user_comes_in_over_tls(make_redis, decoder, tmp_path, reads):
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     request += ["-keyout", key, "-out", certificate, "-subj", "/CN=rig", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -195,11 +206,14 @@ def test_a_user_comes_in_over_tls(make_redis, decoder, tmp_path):
     redis = make_redis(**files, **{"tls-port": str(port), "tls-auth-clients": "no"}).start()
     # the least that a user needs
     allowed = ["+xread", "+xadd", "+xrange", "+xrevrange", "+xdel", "+xtrim", "+xinfo|stream", "+time", "+exists"]
-    allowed += ["+type", "+get", "+hset", "+hgetall", "+client|setname", "+client|id", "+client|list"]
+    allowed += ["+type", reads, "+hset", "+hgetall", "+client|setname", "+client|id", "+client|list"]
     redis.client().acl_setuser("lab", enabled=True, passwords=["+s3cret"], keys=["*"], commands=allowed)
     url = f"rediss://lab:s3cret@127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
     with served(redis, decoder, tmp_path, url=url) as log:
-        assert ReleaseClient(redis.client()).decode(spoken_logits("are you there"), 9).text == "are you there"
+        client = ReleaseClient(redis.client())
+        client.redis.set("contextual_decoding_current_context", "how are you")
+        final = client.decode(spoken_logits("are you there"), 9)
+        assert (final.text, final.fields[b"context_str"]) == ("are you there", b"how are you")
     assert "s3cret" not in log.path.read_text()
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cortext.data.trial import BIN_MS
-from cortext.errors import LiveError
 from cortext.live.brand_control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand_entries import index_of
 from cortext.live.brand_parameters import NodeParameters
@@ -38,7 +37,7 @@ class Position:
     trial: bytes = b""
 
     def save(self, link: RedisLink, key: str) -> bool:
-        """Write it; whether the key was there before. A key of another kind in its place is set aside."""
+        """Write it as `RedisLink.write_hash` does; whether the key was there before."""
         mapping: dict[str, Any] = {
             "id_in": format_id(self.id_in),
             "i_in": "" if self.i_in is None else self.i_in,
@@ -49,14 +48,7 @@ class Position:
             "clean": int(self.clean),
             "trial": self.trial,
         }
-        try:
-            return not link.call(lambda redis: redis.hset(key, mapping=mapping))
-        except LiveError:
-            if link.call(lambda redis: redis.type(key)) in (b"hash", b"none"):
-                raise
-        link.set_aside(key)
-        link.call(lambda redis: redis.hset(key, mapping=mapping))
-        return True
+        return link.write_hash(key, mapping)
 
     @classmethod
     def load(cls, link: RedisLink, key: str) -> Position | None:

@@ -49,10 +49,10 @@ def scoring(candidates: Sequence[Candidate]) -> str:
     for candidate in candidates:
         last = min(candidate.total, math.nextafter(last, -math.inf))
         numbers = (candidate.acoustic, candidate.ngram, candidate.llm, last)
-        parts += [plain(candidate.sentence), *(repr(float(number)) for number in numbers)]
+        parts += [without_separator(candidate.sentence), *(repr(float(number)) for number in numbers)]
     return ";".join(parts)
 
 
-def plain(sentence: str) -> str:
+def without_separator(sentence: str) -> str:
     """A sentence without the sign that separates."""
     return sentence.replace(";", ",")

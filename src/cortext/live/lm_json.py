@@ -15,7 +15,7 @@ from cortext import __version__
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder
-from cortext.errors import LiveError, nearest
+from cortext.errors import LiveError, nearest, shown
 from cortext.live.limits import LIVE_BOUNDS, check_hotwords, check_options
 from cortext.live.llm import Notes
 from cortext.live.lm_protocol import Answer
@@ -230,8 +230,8 @@ def _message(entry: Entry) -> Message:
     kinds = ("begin", "frames", "end", "drop")
     if not isinstance(message, dict) or message.get("type") not in kinds:
         kind = message.get("type") if isinstance(message, dict) else None
-        shown = str(kind)[:40]
-        raise LiveError(f"the message's type is {shown!r}; {nearest(shown, kinds)}")
+        given = shown(kind, 40)
+        raise LiveError(f"the message's type is {given!r}; {nearest(given, kinds)}")
     if not isinstance(message.get("utterance"), str) or not 0 < len(message["utterance"]) <= 200:
         raise LiveError("the message names no utterance", fix="give a text of at most 200 characters")
     return message

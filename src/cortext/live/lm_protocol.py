@@ -16,7 +16,7 @@ from cortext.decoding.llm.augment import augmented
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
 from cortext.decoding.session import Decoder
 from cortext.errors import shown
-from cortext.live.candidates import candidates_of, plain, scoring
+from cortext.live.candidates import candidates_of, scoring, without_separator
 from cortext.live.llm import Notes
 from cortext.live.lm_params import PublishedParams
 from cortext.live.lm_utterance import LiveUtterance
@@ -257,7 +257,7 @@ class PublishedProtocol:
             top, penalty = self.params.top_candidates_to_augment, self.params.score_penalty_percent
             hypotheses = augmented(nbest, self._options(), top, penalty)
         candidates = candidates_of(hypotheses)
-        return {"lm_response_final": plain(candidates[0].sentence), "scoring": scoring(candidates)}
+        return {"lm_response_final": without_separator(candidates[0].sentence), "scoring": scoring(candidates)}
 
     def _update(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         texts = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -286,10 +287,10 @@ class LMServer:
 
     def _text(self, key: str) -> str:
         """The text under a key, empty where there is none; of a very long one the end."""
-        if self._link.call(lambda redis: redis.type(key)) != b"string":
-            return ""
-        found: bytes | None = self._link.call(lambda redis: redis.get(key))
-        return found[-LONGEST_TEXT:].decode(errors="replace") if found else ""
+        found = self._link.read_end(key, LONGEST_TEXT)
+        if len(found) == LONGEST_TEXT:  # it may begin within a character
+            found = re.sub(rb"^[\x80-\xbf]{1,3}", b"", found)
+        return found.decode(errors="replace")
 
     def _refuse_rivals(self, take_over: bool) -> None:
         rivals = self._link.rivals()
