@@ -222,10 +222,8 @@ class Position:
         place, held = self.places[stream], self.places[stream].held
         if info["added"] is None:
             return False
-        n_before, place.n_foreign = (
-            place.n_foreign,
-            info["added"] - info["length"] - self._link.n_deleted.get(stream, 0),
-        )
+        n_before = place.n_foreign
+        place.n_foreign = info["added"] - info["length"] - self._link.n_deleted.get(stream, 0)
         is_same = bool(held) and info["first"] is not None and info["first"] <= held[0][0]
         return is_same and place.n_foreign == n_before
 
@@ -281,7 +279,7 @@ def _place(stream: str, texts: Mapping[str, str]) -> Place:
     n_marked, answered, n_answered = read.split(" ")
     last = _checked_id(answered)
     known = last if last > (0, 0) and last[1] < LAST else None
-    return Place(marked, marked, max(last, marked), int(n_marked), int(n_answered), known)
+    return Place(marked, marked, max(last, marked), int(n_marked), int(n_answered), known=known)
 
 
 def _checked_id(text: str) -> StreamId:
