@@ -134,7 +134,7 @@ def parse_yaml(text: str, where: str | Path | None = None) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=where) from None
-    except ValueError as error:  # a number that cannot be
+    except (ValueError, LookupError) as error:  # a number or truth value that cannot be
         raise ConfigError(f"cannot be read as YAML: {error}", where=where) from None
 
 

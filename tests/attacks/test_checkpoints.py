@@ -444,6 +444,16 @@ def gibibyte_in_a_chunk(path: Path) -> None:
     one_chunk((1000, 41), content, compression="gzip")(path)
 
 
+def zeros_in_an_archive(path: Path) -> None:
+    """3 GB of zeros where an array is expected, in 3 MB."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("trial_0.npy", "w", force_zip64=True) as file,
+    ):
+        for _ in range(3000):
+            file.write(bytes(1_000_000))
+
+
 LOGITS = [
     ("an array of 2 to the 40", "a.npy", lambda path: path.write_bytes(npy("(1099511627776, 41)")), "declares"),
     ("an array of below 0", "a.npy", lambda path: path.write_bytes(npy("(-1, 41)", numbers=bytes(164))), "a.npy"),
@@ -452,6 +462,7 @@ LOGITS = [
     ("objects", "a.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "a.npy"),
     ("NaN", "a.npy", lambda path: np.save(path, np.full((10, 41), np.nan, np.float32)), "NaN or infinity"),
     ("an archive of 3.9 GiB", "a.npz", bomb, "more than 2,147,483,648 bytes"),
+    ("a member that is no array", "a.npz", zeros_in_an_archive, "trial_0.npy: is no array"),
     ("values in another file", "a.h5", elsewhere, "reads other files"),
     ("values of another dataset", "a.h5", virtual, "reads other files"),
     ("a dataset of 2 to the 40", "a.h5", only_declared, "declares|more than"),

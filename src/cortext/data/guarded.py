@@ -237,8 +237,7 @@ class _Chunks:
         self.n_bytes = math.prod(self.shape) * values.n_bytes
         if self.n_bytes > _MOST_CHUNK:
             raise FaultError(name, f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected", _REPACK)
-        extent = (n_rows, *values.shape[1:])
-        n_chunks = math.prod(-(-n // size) for n, size in zip(extent, self.shape, strict=True))
+        n_chunks = math.prod(-(-n // size) for n, size in zip(values.shape, self.shape, strict=True))
         if n_chunks > limits.bins:  # HDF5 keeps notes of each: 6 million take 4 GB
             raise FaultError(name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK)
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]

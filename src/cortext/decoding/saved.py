@@ -133,8 +133,12 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
+                where = f"{path}, trial {entry.filename}"
                 with archive.open(entry) as member:
-                    total += _declared_bytes(member, entry.file_size, f"{path}, trial {entry.filename}")
+                    declared = _declared_bytes(member, entry.file_size, where)
+                if declared is None:  # NumPy would give its content as bytes, whatever it inflates to
+                    raise DecodingError("is no array", where=where, fix="save the file with numpy.savez")
+                total += declared
                 _check_total(total, path)
     with path.open("rb") as opened:  # NumPy leaves a damaged file open
         file = np.load(opened, allow_pickle=False)
@@ -143,14 +147,14 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         return {name: _array(file, name, path) for name in file.files}
 
 
-def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int:
-    """The bytes of numbers that an .npy file declares; 0 for what is none, which NumPy refuses.
+def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int | None:
+    """The bytes of numbers that an .npy file declares; None for what is none.
 
     NumPy takes memory for all of them before it reads the first. Raises DecodingError where the file is shorter.
     """
     start = file.read(12)
     if not start.startswith(np.lib.format.MAGIC_PREFIX):
-        return 0
+        return None
     if int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little") > _MOST_HEADER:
         raise DecodingError("has a header of no array", where=where)
     file.seek(0)
@@ -158,7 +162,7 @@ def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     declared = math.prod(shape) * dtype.itemsize
-    if declared > n_bytes:
+    if declared > n_bytes or min(shape, default=0) < 0:
         what = f"declares {declared:,} bytes; the file has {n_bytes:,}"
         raise DecodingError(what, where=where, fix="save it anew")
     return declared
@@ -171,7 +175,7 @@ def _check_total(n_bytes: int, path: Path) -> None:
 
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as opened:
-        _check_total(_declared_bytes(opened, path.stat().st_size, path), path)
+        _check_total(_declared_bytes(opened, path.stat().st_size, path) or 0, path)
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()

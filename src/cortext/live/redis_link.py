@@ -234,8 +234,10 @@ class RedisLink:
         return redis.xrange(stream, first, last, _PAGE)
 
     def stream_info(self, stream: str) -> dict[str, Any]:
-        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever; its `length`; how many were ever
-        `added` and the latest id that XDEL deleted (`max_deleted`), both None before Redis 7."""
+        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever, and its `length`.
+
+        How many were ever `added`, and the latest id that XDEL deleted (`max_deleted`): both None before Redis 7.
+        """
 
         def ask(redis: Any) -> Any:
             try:
