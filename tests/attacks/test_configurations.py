@@ -91,7 +91,7 @@ FILES = [
     FileAttack("a number of 5,000 digits", lambda: "seed: 0x" + "f" * 5000, "a number has 5,002 characters"),
     FileAttack("a number that no float holds", lambda: "lr_max: 1" + "0" * 400, "a number has 401 characters"),
     FileAttack("a number of 99 digits", lambda: "num_training_batches: 1" + "0" * 98, "integer beyond 64 bits"),
-    FileAttack("a megabyte and more", lambda: "#" * 1_100_000, "at most 1,048,576 of YAML are read"),
+    FileAttack("a megabyte and more", lambda: "#" * 1_100_000, "at most 1,048,576 are read"),
     FileAttack("half a million keys", lambda: "? a\n" * 240_000, "more than 100,000 values"),
     FileAttack("objects of Python", "seed: !!python/object/apply:os.system [id]", "no plain value"),
     FileAttack("a set", "model: !!set {a, b}", "no plain value"),

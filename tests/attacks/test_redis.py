@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -179,6 +179,7 @@ class BrandNode:
                 self._outside.clear()
                 for mark in self._control.beyond(self._position.i_in):
                     self._carry_out(mark)
+                self._position.i_in = None  # marks of the new numbering are not behind the old one
             for mark in self._control.before(place.entry, place.index):
                 self._carry_out(mark)
             if self._utterance is None and not self._parameters.control_stream:
@@ -255,16 +256,30 @@ class BrandNode:
             self._pipeline.start_block()
 
     def _decode_earlier(self, utterance: Utterance) -> None:
-        """Decode the entries of a trial that came before its start."""
-        outside, first = list(self._outside), utterance.first_index
+        """Decode the entries of a trial that came before its start; name those that are not held any more."""
+        outside, first, i_in = list(self._outside), utterance.first_index, self._position.i_in
         self._outside.clear()
-        if first is None or not outside or outside[0].index is None or outside[0].index > first:
-            return  # the start's number is not that of an entry which came lately
-        for place in outside:
-            if place.index is not None and place.index >= first and self._utterance is utterance:
+        if first is None or i_in is None or first > i_in:
+            return
+        held = [place for place in outside if place.index is not None and place.index >= first]
+        self._note_gone(range(first, (held[0].index if held else i_in + 1) or 0), utterance)
+        for place in held:
+            if self._utterance is utterance:
                 self._note_missing(place, utterance)
                 self._newest = place.entry
                 self._decode(place, utterance)
+
+    def _note_gone(self, gone: range, utterance: Utterance) -> None:
+        """Note entries of a trial that went by before its start was read, or before the node was there."""
+        if not gone:
+            return
+        name = self._parameters.index_field
+        if len(gone) > MOST_LOST:
+            self._problem(utterance, f"the start names {name} {gone.start}; the data are at {gone.stop - 1}")
+            return
+        utterance.n_lost += len(gone)
+        said = f"{len(gone)} entries went by before the start was read"
+        self._problem(utterance, f"{said} ({name} {gone.start} to {gone.stop - 1})")
 
     def _begin(self, trial: bytes, first_index: int | None) -> Utterance:
         self._position.utterance += 1
