@@ -94,7 +94,7 @@ def test_only_the_new_layer_learns_and_all_else_stays_to_the_bit(base, turned, t
 
 def test_a_day_that_no_layer_reads_becomes_readable(base, turned, tmp_path):
     overrides = ["lr_max_day=0.03", "dataset.data_transforms.white_noise_std=0.2"]
-    summary = adapt(base, turned, tmp_path / "run", batches=100, overrides=overrides, progress=False)
+    summary = adapt(base, turned, tmp_path / "run", batches=160, overrides=overrides, progress=False)
     assert summary.val_per_before > 0.6
     assert summary.val_per < 0.5
     assert summary.val_loss < summary.val_loss_before
