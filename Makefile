@@ -50,7 +50,8 @@ checked: $(DEV)  ## the native part, looking for wrong addresses and undefined b
 	$(CMAKE) --build build/sanitize
 
 sanitize: checked  ## the tests of the native part with the checked build
-	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak" -n 2 -q tests/native tests/decoding \
+	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak and not second_interpreter" -n 2 -q tests/native tests/decoding \
+	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py \
 	    $(addprefix --ignore=tests/decoding/,ngram llm ensemble)
 
 fuzz: checked  ## damaged files, with the usual build and with the checked one; damaged messages to the live servers

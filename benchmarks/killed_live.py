@@ -138,7 +138,7 @@ def started(redis: RedisServer, name: str, *arguments: str) -> Command:
 def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext lm-server --keep N`."""
     rng, counts = random.Random(seed), Counts(f"lm-server --keep {keep}")
-    spoken = [spoken_logits(" ".join(rng.choices(SAID, k=1 + number % 8)), number) for number in range(N_TEXTS)]
+    spoken = [spoken_logits(" ".join(rng.choices(SAID, k=1 + number % 4)), number) for number in range(N_TEXTS)]
     with redis_server() as redis:
 
         def start() -> Command:
@@ -191,7 +191,7 @@ def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext brand-node`."""
     rng, counts = random.Random(seed), Counts("brand-node")
     generator = np.random.default_rng(seed)
-    spoken = [generator.normal(size=(60 + 12 * n, N_FEATURES)).astype(np.float32) for n in range(N_TEXTS)]
+    spoken = [generator.normal(size=(40 + 6 * n, N_FEATURES)).astype(np.float32) for n in range(N_TEXTS)]
     with redis_server() as redis:
         rig = Rig(redis, make_world(root))
         rig.publish()
