@@ -157,7 +157,7 @@ def test_names_that_a_shell_would_read_stay_words(launch, tmp_path, monkeypatch)
     config.write_text((ROOT / "src" / "cortext" / "configs" / "tiny.yaml").read_text())
     plugin.write_text("")
     evil = "$(touch pwned)'; touch pwned; echo '\n`touch pwned`\ttab"
-    override = f"dataset.sessions=[{json.dumps(evil)}]"
+    override = f"tpu.compilation_cache={json.dumps(evil)}"
     launched = launch(config, overrides=[override], plugins=[plugin], file=odd / "task.yaml")
     task = read(launched)
     here = "~/cortext/config/cortext-first-run"
