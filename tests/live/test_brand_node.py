@@ -636,6 +636,19 @@ def test_a_start_that_comes_after_its_first_entries_loses_none_of_them(rig, worl
     assert final[b"text"].decode() == world.offline(x_TC)[1][0].text
 
 
+def test_what_went_by_long_before_its_start_was_read_is_named(rig, world):
+    x_TC = world.trials()[1]  # entries 0 to 116, of which 53 to 116 are held
+    rig.say(x_TC, marks=False)
+    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"116", "its position")
+    rig.mark("start", 1, 20)
+    for bin_C in x_TC[:10]:
+        rig.send(bin_C.tobytes())
+    rig.mark("stop", 1, rig.i - 1)
+    final = rig.final(1)
+    assert final[b"error"] == b"33 entries went by before the start was read (i 20 to 52)"
+    assert (final[b"n_bins"], final[b"n_lost"]) == (b"74", b"33")
+
+
 def test_a_late_stop_goes_before_a_start_that_was_announced(rig, world):
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)
