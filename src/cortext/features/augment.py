@@ -69,7 +69,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         for name in ("white_noise_std", "constant_offset_std", "random_walk_std", "static_gain_std", "random_cut"):
             if not 0 <= getattr(self, name) <= _MOST:
-                raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be 0 or more, finite")
+                raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be from 0 to {_MOST:g}")
         if self.random_walk_axis not in (-3, -2, -1, 0, 1, 2):
             raise ConfigError(
                 f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"
