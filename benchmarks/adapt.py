@@ -2,17 +2,20 @@
 
     python benchmarks/adapt.py [--out build/adapt] [--json FILE] [--plot FILE] [--seeds 1 2]
 
-A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a simulated participant. Two
-later days that it has never seen, 2 and 14 days after the last, are then given to it with their first N trials:
+A small decoder (2 x 128 units, otherwise the demo's recipe) learns the first five days of a
+simulated participant. Two later days that it has never seen, 2 and 14 days after the last, are then
+given to it with their first N trials:
 
 - no adaptation: the layer of the last known day, as it is
-- day layer, whole model, whole model with 200 old trials: `cortext.training.adapt` with its default settings
+- day layer, whole model, whole model with 200 old trials: `cortext.training.adapt` with its default
+  settings
 - from scratch: a new model of the same size, trained on the N trials alone
 
-A tenth of the N trials (at least one) is held out of training to choose the weights that are kept, as a lab must do in
-the morning; PER is measured on the day's validation split, which nothing else has seen. `old` is the PER on the
-validation trials of the last known day, afterwards. The settings of the adaptation were chosen on the simulator's seed
-0, which is not among the seeds here. Results that `--out` already has are not measured again.
+A tenth of the N trials (at least one) is held out of training to choose the weights that are kept,
+as a lab must do in the morning; PER is measured on the day's validation split, which nothing else
+has seen. `old` is the PER on the validation trials of the last known day, afterwards. The settings
+of the adaptation were chosen on the simulator's seed 0, which is not among the seeds here. Results
+that `--out` already has are not measured again.
 """
 
 from __future__ import annotations
@@ -45,7 +48,12 @@ SCRATCH_DAY = "2 days later"
 """Without the known days it makes no difference how long ago they were."""
 RATES = (10, 15, 20, 30, 50, 80)
 """Ticks of the picture, in percent."""
-RECIPE = ["model.n_units=128", "num_training_batches=400", "lr_decay_steps=400", "lr_decay_steps_day=400"]
+RECIPE = [
+    "model.n_units=128",
+    "num_training_batches=400",
+    "lr_decay_steps=400",
+    "lr_decay_steps_day=400",
+]
 METHODS = ("day layer", "whole model", "whole model, old trials")
 COLOURS = {"no adaptation": "tab:grey", "day layer": "tab:blue", "whole model": "tab:orange"} | {
     "whole model, old trials": "tab:green",
@@ -65,7 +73,9 @@ def participant(seed: int, out: Path) -> PackedDataset:
 
 
 def per(run: Path, data: PackedDataset, session: str, layer_of: str | None = None) -> float:
-    """Greedy PER on the session's validation split, read through its own day layer or another day's."""
+    """Greedy PER on the session's validation split, read through its own day layer or another
+    day's.
+    """
     model, split = load_model(run), data.split("val").select(sessions=[session])
     counts = EditCounts()
     for start in range(0, len(split), 16):
@@ -91,15 +101,29 @@ def first_trials(data: PackedDataset, session: str, count: int) -> PackedDataset
 
 def from_scratch(data: PackedDataset, session: str, count: int, run: Path) -> None:
     """Train a new model on the day's first trials."""
-    steps = [f"{name}=200" for name in ("num_training_batches", "lr_decay_steps", "lr_decay_steps_day")]
-    overrides = [*RECIPE, *steps, "dataset.batch_size=16", "dataset.days_per_batch=1", "dataset.length_buckets=1"]
-    config = read_train_config("demo", [*overrides, "best_metric=val_loss", f"dataset.sessions=[{session}]"])
+    steps = [
+        f"{name}=200" for name in ("num_training_batches", "lr_decay_steps", "lr_decay_steps_day")
+    ]
+    overrides = [
+        *RECIPE,
+        *steps,
+        "dataset.batch_size=16",
+        "dataset.days_per_batch=1",
+        "dataset.length_buckets=1",
+    ]
+    config = read_train_config(
+        "demo", [*overrides, "best_metric=val_loss", f"dataset.sessions=[{session}]"]
+    )
     with Trainer(config, first_trials(data, session, count), run, progress=False) as trainer:
         trainer.run()
 
 
-def measure(data: PackedDataset, base: Path, day: str, method: str, count: int, run: Path) -> dict[str, float]:
-    """PER on the new day and on the last known one, and seconds, of one method with one number of trials."""
+def measure(
+    data: PackedDataset, base: Path, day: str, method: str, count: int, run: Path
+) -> dict[str, float]:
+    """PER on the new day and on the last known one, and seconds, of one method with one number
+    of trials.
+    """
     session, last = data.sessions[NEW_DAYS[day]], data.sessions[N_KNOWN - 1]
     started = time.process_time()
     if method == "from scratch":
@@ -119,15 +143,28 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
     known = list(data.sessions[:N_KNOWN])
     if not (base / "summary.json").is_file():
         shutil.rmtree(base, ignore_errors=True)
-        train("demo", out / "packed", base, overrides=[*RECIPE, f"dataset.sessions={known}"], progress=False)
+        train(
+            "demo",
+            out / "packed",
+            base,
+            overrides=[*RECIPE, f"dataset.sessions={known}"],
+            progress=False,
+        )
     results = []
     for day, number in reversed(NEW_DAYS.items()):  # the one where there is more to see first
-        unadapted = {"per": per(base, data, data.sessions[number], known[-1]), "old": per(base, data, known[-1])}
-        results.append({"seed": seed, "day": day, "method": "no adaptation", "trials": 0} | unadapted)
+        unadapted = {
+            "per": per(base, data, data.sessions[number], known[-1]),
+            "old": per(base, data, known[-1]),
+        }
+        results.append(
+            {"seed": seed, "day": day, "method": "no adaptation", "trials": 0} | unadapted
+        )
         for count in TRIALS:
             for method in [*METHODS, *(["from scratch"] if day == SCRATCH_DAY else [])]:
                 key = {"seed": seed, "day": day, "method": method, "trials": count}
-                cached = out / f"{number}-{method.replace(', ', '-').replace(' ', '-')}-{count}.json"
+                cached = (
+                    out / f"{number}-{method.replace(', ', '-').replace(' ', '-')}-{count}.json"
+                )
                 if not cached.is_file():
                     run = out / "run"
                     shutil.rmtree(run, ignore_errors=True)
@@ -139,7 +176,11 @@ def measure_participant(seed: int, out: Path) -> list[dict[str, Any]]:
 
 def mean(results: list[dict[str, Any]], value: str, **wanted: Any) -> float | None:
     """The mean over participants of a value where the other fields are as wanted."""
-    found = [r[value] for r in results if all(r[key] == item for key, item in wanted.items()) and value in r]
+    found = [
+        r[value]
+        for r in results
+        if all(r[key] == item for key, item in wanted.items()) and value in r
+    ]
     return statistics.mean(found) if found else None
 
 
@@ -149,15 +190,31 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     panels = figure.subplots(1, len(NEW_DAYS), sharey=True)
     for axes, day in zip(panels, NEW_DAYS, strict=True):
         for method, colour in COLOURS.items():
-            rows = [r for r in results if r["method"] == method and (r["day"] == day or method == "from scratch")]
+            rows = [
+                r
+                for r in results
+                if r["method"] == method and (r["day"] == day or method == "from scratch")
+            ]
             counts = sorted({r["trials"] for r in rows})
             means = [100 * (mean(rows, "per", trials=count) or 0) for count in counts]
             if method == "no adaptation":
                 axes.axhline(means[0], color=colour, linestyle="--", label=method)
                 continue
-            axes.plot([r["trials"] for r in rows], [100 * r["per"] for r in rows], ".", color=colour, alpha=0.4)
+            axes.plot(
+                [r["trials"] for r in rows],
+                [100 * r["per"] for r in rows],
+                ".",
+                color=colour,
+                alpha=0.4,
+            )
             axes.plot(counts, means, color=colour, label=method)
-        axes.set(title=f"a new day, {day}", xscale="log", yscale="log", ylim=(7, 100), xlabel="trials of the new day")
+        axes.set(
+            title=f"a new day, {day}",
+            xscale="log",
+            yscale="log",
+            ylim=(7, 100),
+            xlabel="trials of the new day",
+        )
         axes.set_xticks(TRIALS, [str(count) for count in TRIALS])
         axes.set_yticks(RATES, [str(rate) for rate in RATES])
         axes.minorticks_off()
@@ -169,20 +226,37 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 def print_tables(results: list[dict[str, Any]]) -> None:
     """The tables of the docs: PER on the new day, and on the last known day afterwards."""
-    for value, title in (("per", "PER on the new day"), ("old", "PER on the last known day, afterwards")):
+    for value, title in (
+        ("per", "PER on the new day"),
+        ("old", "PER on the last known day, afterwards"),
+    ):
         for day in NEW_DAYS:
-            print(f"\n{title}, {day}\n\n| method | {' | '.join(map(str, TRIALS))} |\n|---|{'---|' * len(TRIALS)}")
+            print(
+                f"\n{title}, {day}\n\n| method | {' | '.join(map(str, TRIALS))}"
+                f" |\n|---|{'---|' * len(TRIALS)}"
+            )
             for method in COLOURS:
                 cells = [
-                    mean(results, value, day=day, method=method, trials=0 if method == "no adaptation" else count)
+                    mean(
+                        results,
+                        value,
+                        day=day,
+                        method=method,
+                        trials=0 if method == "no adaptation" else count,
+                    )
                     for count in TRIALS
                 ]
                 if any(cell is not None for cell in cells):
-                    print(f"| {method} | {' | '.join('-' if c is None else f'{100 * c:.1f} %' for c in cells)} |")
+                    print(
+                        f"| {method} |"
+                        f" {' | '.join('-' if c is None else f'{100 * c:.1f} %' for c in cells)} |"
+                    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/adapt-benchmark"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -196,7 +270,8 @@ def main() -> None:
     print_tables(results)
     if arguments.json:
         arguments.json.write_text(
-            json.dumps({"recipe": RECIPE, "results": results, "provenance": provenance()}, indent=2) + "\n"
+            json.dumps({"recipe": RECIPE, "results": results, "provenance": provenance()}, indent=2)
+            + "\n"
         )
     if arguments.plot:
         plot(results, arguments.plot)

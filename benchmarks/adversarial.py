@@ -1,12 +1,14 @@
 """Does adversarial training beat the plain GRU of equal size where structured noise is strong?
 
-    python benchmarks/adversarial.py [--out build/adversarial] [--json FILE] [--plot FILE] [--only NAME ...]
+    python benchmarks/adversarial.py [--out build/adversarial] [--json FILE] [--plot FILE] [--only
+    NAME ...]
 
-Every setting is trained on one simulation (seed 0). Then the best of the plain GRU and the best of the three networks
-are trained on three others (seeds 1 to 3), each with initial weights and batches of its own, and again with three times
-the batches. A plain GRU has at least as many parameters as the three networks have together, adversary included; data,
-batches, augmentation and the number of batches are the same, and learning rates are chosen for each. Runs that `--out`
-already has are not repeated. One training takes about a minute on one core, three with three times the batches.
+Every setting is trained on one simulation (seed 0). Then the best of the plain GRU and the best of
+the three networks are trained on three others (seeds 1 to 3), each with initial weights and batches
+of its own, and again with three times the batches. A plain GRU has at least as many parameters as
+the three networks have together, adversary included; data, batches, augmentation and the number of
+batches are the same, and learning rates are chosen for each. Runs that `--out` already has are not
+repeated. One training takes about a minute on one core, three with three times the batches.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def triple(lr: float = 0.004, units: dict[str, int] | None = None, **loss: Any) 
 
 def plain(lr: float, n_layers: int = 2) -> Setting:
     """The GRU with as many parameters as the three networks."""
-    return Setting("gru", lr, {"n_units": equal_units(n_layers), "n_layers": n_layers, "rnn_dropout": DROPOUT})
+    return Setting(
+        "gru", lr, {"n_units": equal_units(n_layers), "n_layers": n_layers, "rnn_dropout": DROPOUT}
+    )
 
 
 def settings() -> dict[str, Setting]:
@@ -95,14 +99,20 @@ def settings() -> dict[str, Setting]:
         "triple: 2 clean layers, lr 0.002": triple(0.002, units=SHALLOW),
         "triple: 2 clean layers, 16 noise units": triple(units=NARROW),
         "triple: 2 clean layers, 16 noise units, lr 0.002": triple(0.002, units=NARROW),
-        "triple: 2 clean layers, 16 noise units, no adversary, no price": triple(units=NARROW, **UNHELD),
+        "triple: 2 clean layers, 16 noise units, no adversary, no price": triple(
+            units=NARROW, **UNHELD
+        ),
     }
 
 
 def beside() -> dict[str, Setting]:
-    """By name: what does not compete at the budget, the GRU without structured noise and all with more batches."""
+    """By name: what does not compete at the budget, the GRU without structured noise and all
+    with more batches.
+    """
     without = {"gru: lr 0.002, no structured noise": replace(plain(0.002), noise=0.0)}
-    return without | {longer(name): replace(one, batches=LONGER * BATCHES) for name, one in settings().items()}
+    return without | {
+        longer(name): replace(one, batches=LONGER * BATCHES) for name, one in settings().items()
+    }
 
 
 def longer(name: str) -> str:
@@ -112,7 +122,9 @@ def longer(name: str) -> str:
 
 @cache
 def equal_units(n_layers: int) -> int:
-    """Hidden units of the smallest plain GRU that has no fewer parameters than the three networks."""
+    """Hidden units of the smallest plain GRU that has no fewer parameters than the three
+    networks.
+    """
     wanted, n_units = n_parameters("triple_gru", tuple(TRIPLE_UNITS.items())), 32
     while n_parameters("gru", (("n_units", n_units), ("n_layers", n_layers))) < wanted:
         n_units += 1
@@ -121,8 +133,12 @@ def equal_units(n_layers: int) -> int:
 
 def n_parameters(kind: str, model: tuple[tuple[str, Any], ...]) -> int:
     """Parameters of a model on the simulation's features and days."""
-    config = read_train_config(TrainConfig(model={"kind": kind, "input_network": {}, **dict(model)})).model
-    network = build_model(config, n_features=2 * N_ELECTRODES, n_days=N_DAYS, n_classes=len(RELEASE))
+    config = read_train_config(
+        TrainConfig(model={"kind": kind, "input_network": {}, **dict(model)})
+    ).model
+    network = build_model(
+        config, n_features=2 * N_ELECTRODES, n_days=N_DAYS, n_classes=len(RELEASE)
+    )
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -130,13 +146,23 @@ def configuration(setting: Setting, seed: int) -> TrainConfig:
     """The demo's recipe with the benchmark's budget and the setting."""
     config = read_train_config("demo", COMMON)
     counts = "num_training_batches", "lr_decay_steps", "lr_decay_steps_day"
-    overrides = [f"batches_per_val_step={setting.batches // 4}", *(f"{name}={setting.batches}" for name in counts)]
-    overrides += [f"lr_max={setting.lr}", f"lr_max_day={setting.lr}", f"seed={seed + 10}", f"dataset.seed={seed + 1}"]
+    overrides = [
+        f"batches_per_val_step={setting.batches // 4}",
+        *(f"{name}={setting.batches}" for name in counts),
+    ]
+    overrides += [
+        f"lr_max={setting.lr}",
+        f"lr_max_day={setting.lr}",
+        f"seed={seed + 10}",
+        f"dataset.seed={seed + 1}",
+    ]
     config = read_train_config(config, overrides)
     model = {"patch_size": 14, "patch_stride": 4, "input_network": {"input_layer_dropout": 0.2}}
     values = {name: getattr(config, name) for name in config.__dataclass_fields__}
     loss = {"kind": "adversarial", **setting.loss} if setting.kind == "triple_gru" else None
-    return TrainConfig(**{**values, "model": {"kind": setting.kind, **model, **setting.model}, "loss": loss})
+    return TrainConfig(
+        **{**values, "model": {"kind": setting.kind, **model, **setting.model}, "loss": loss}
+    )
 
 
 def dataset(out: Path, seed: int, noise: float) -> Path:
@@ -144,7 +170,13 @@ def dataset(out: Path, seed: int, noise: float) -> Path:
     folder = out / f"data-{noise:g}-{seed}"
     if not (folder / "packed").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        simulate(folder / "raw", "demo", seed=seed, truth=True, overrides=[*SIMULATION, f"structured_noise={noise}"])
+        simulate(
+            folder / "raw",
+            "demo",
+            seed=seed,
+            truth=True,
+            overrides=[*SIMULATION, f"structured_noise={noise}"],
+        )
         pack(folder / "raw", folder / "packed")
     return folder
 
@@ -168,7 +200,10 @@ def run(name: str, setting: Setting, seed: int, out: Path) -> dict[str, Any]:
     text = json.dumps([*read_runs(out), result], indent=1)
     (out / "runs.json.new").write_text(text)
     (out / "runs.json.new").replace(out / "runs.json")
-    print(f"{name:44} seed {seed}  PER {100 * result['per']:.1f} %  {result['cpu_s']:.0f} s", flush=True)
+    print(
+        f"{name:44} seed {seed}  PER {100 * result['per']:.1f} %  {result['cpu_s']:.0f} s",
+        flush=True,
+    )
     return result
 
 
@@ -182,9 +217,10 @@ def read_runs(out: Path) -> list[dict[str, Any]]:
 def explained(run_directory: Path, raw: Path) -> dict[str, float]:
     """What is in the noise estimate: its share of the input's energy, and what can be read from it.
 
-    `<what>_from_<where>` is the R2 of a ridge regression, on every other validation trial, that reads the true
-    structured noise (log rates of all electrodes) or the true articulators from the input patches, from the noise
-    estimate, or from the patches without it; each is the mean over the bins of a patch.
+    `<what>_from_<where>` is the R2 of a ridge regression, on every other validation trial, that
+    reads the true structured noise (log rates of all electrodes) or the true articulators from the
+    input patches, from the noise estimate, or from the patches without it; each is the mean over
+    the bins of a patch.
     """
     model = load_model(run_directory)
     sources: dict[str, list[np.ndarray]] = {"input": [], "noise": [], "clean": []}
@@ -204,7 +240,11 @@ def explained(run_directory: Path, raw: Path) -> dict[str, float]:
             group = file[f"val/trial_{index:04d}"]
             for name, key in {"structured": "structured_noise", "speech": "articulators"}.items():
                 values_TK = group[key][lost // 2 :][: x_BTC.shape[1]]
-                truths[name].append(np.stack([values_TK[4 * p : 4 * p + 14].mean(0) for p in range(patches.shape[1])]))
+                truths[name].append(
+                    np.stack(
+                        [values_TK[4 * p : 4 * p + 14].mean(0) for p in range(patches.shape[1])]
+                    )
+                )
         halves += [number % 2] * patches.shape[1]
     half = np.array(halves)
     result = {"energy_share": float(energy[0] / energy[1])}
@@ -213,12 +253,17 @@ def explained(run_directory: Path, raw: Path) -> dict[str, float]:
             x, y = np.concatenate(source), np.concatenate(truth)
             fitted = Ridge(1.0).fit(x[half == 0], y[half == 0])
             rest = y[half == 1] - fitted.predict(x[half == 1])
-            result[f"{what}_from_{where}"] = float(1 - rest.var(axis=0).sum() / y[half == 1].var(axis=0).sum())
+            result[f"{what}_from_{where}"] = float(
+                1 - rest.var(axis=0).sum() / y[half == 1].var(axis=0).sum()
+            )
     return result
 
 
 def compare(final: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """PER by kind and seed, and the differences seed by seed; below zero the three networks are better."""
+    """PER by kind and seed, and the differences seed by seed.
+
+    Below zero the three networks are better.
+    """
     pers = {kind: [one["per"] for one in runs] for kind, runs in final.items()}
     differences = [a - b for a, b in zip(pers["triple_gru"], pers["gru"], strict=True)]
     return {
@@ -234,29 +279,41 @@ def compare(final: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def print_tables(figures: dict[str, Any]) -> None:
     """Markdown: the settings, then the seeds."""
-    print("| setting | parameters | PER | share of energy | structured noise in it | speech in it |")
+    print(
+        "| setting | parameters | PER | share of energy | structured noise in it | speech in it |"
+    )
     print("|---|---|---|---|---|---|")
     for one in sorted(figures["tuning"], key=lambda r: r["per"]):
         found = one.get("noise_estimate")
         shown = ("energy_share", "structured_from_noise", "speech_from_noise")
         cells = ["", "", ""] if found is None else [f"{found[name]:.2f}" for name in shown]
-        print(f"| {one['name']} | {one['n_parameters']:,} | {100 * one['per']:.1f} % | {' | '.join(cells)} |")
+        print(
+            f"| {one['name']} | {one['n_parameters']:,} | {100 * one['per']:.1f} % |"
+            f" {' | '.join(cells)} |"
+        )
     for comparison in figures["comparisons"]:
         print("\n| seed | GRU | three networks | difference |\n|---|---|---|---|")
         for row in zip(SEEDS, *comparison["per"].values(), comparison["difference"], strict=True):
-            print(f"| {row[0]} | {100 * row[1]:.1f} % | {100 * row[2]:.1f} % | {100 * row[3]:+.1f} |")
+            print(
+                f"| {row[0]} | {100 * row[1]:.1f} % | {100 * row[2]:.1f} % | {100 * row[3]:+.1f} |"
+            )
         means = *comparison["mean_per"].values(), comparison["mean_difference"]
         print(f"| mean | {100 * means[0]:.1f} % | {100 * means[1]:.1f} % | {100 * means[2]:+.1f} |")
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    """What can be read of the structured noise and of speech from the input, from the noise estimate, without it."""
+    """What can be read of the structured noise and of speech from the input, from the noise
+    estimate, without it.
+    """
     estimates = [one["noise_estimate"] for one in figures["comparisons"][0]["runs"]["triple_gru"]]
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.subplots()
-    for number, (what, label) in enumerate({"structured": "structured noise", "speech": "articulators"}.items()):
+    for number, (what, label) in enumerate(
+        {"structured": "structured noise", "speech": "articulators"}.items()
+    ):
         means = [
-            statistics.mean(one[f"{what}_from_{where}"] for one in estimates) for where in ("input", "noise", "clean")
+            statistics.mean(one[f"{what}_from_{where}"] for one in estimates)
+            for where in ("input", "noise", "clean")
         ]
         bars = axes.bar(np.arange(3) + 0.38 * number, means, 0.36, label=label)
         axes.bar_label(bars, fmt="%.2f", fontsize=8)
@@ -268,12 +325,18 @@ def plot(figures: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/adversarial"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--only", nargs="*", help="train these settings, by name, and do nothing after that")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[TUNING_SEED], help="of the settings in --only")
+    parser.add_argument(
+        "--only", nargs="*", help="train these settings, by name, and do nothing after that"
+    )
+    parser.add_argument(
+        "--seeds", nargs="*", type=int, default=[TUNING_SEED], help="of the settings in --only"
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
@@ -288,16 +351,32 @@ def main() -> None:
     held = [one for one in tuned if one["loss"].get("noisy_weight") != 0]
     best = {}
     for kind in ("gru", "triple_gru"):
-        best[kind] = min((one for one in held if one["kind"] == kind), key=lambda one: one["per"])["name"]
+        best[kind] = min((one for one in held if one["kind"] == kind), key=lambda one: one["per"])[
+            "name"
+        ]
     comparisons = []
     for names in (best, {kind: longer(name) for kind, name in best.items()}):
-        final = {kind: [run(name, chosen[name], seed, out) for seed in SEEDS] for kind, name in names.items()}
+        final = {
+            kind: [run(name, chosen[name], seed, out) for seed in SEEDS]
+            for kind, name in names.items()
+        }
         comparisons.append(compare(final))
     further = [
-        run(name, chosen[name], TUNING_SEED, out) for name in (next(iter(beside())), *map(longer, best.values()))
+        run(name, chosen[name], TUNING_SEED, out)
+        for name in (next(iter(beside())), *map(longer, best.values()))
     ]
-    data = {"simulation": [*SIMULATION, f"structured_noise={NOISE}"], "batch_size": BATCH_SIZE, "seeds": SEEDS}
-    figures = {**data, "comparisons": comparisons, "tuning": tuned, "further": further, **provenance()}
+    data = {
+        "simulation": [*SIMULATION, f"structured_noise={NOISE}"],
+        "batch_size": BATCH_SIZE,
+        "seeds": SEEDS,
+    }
+    figures = {
+        **data,
+        "comparisons": comparisons,
+        "tuning": tuned,
+        "further": further,
+        **provenance(),
+    }
     print_tables(figures)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,13 +1,17 @@
-"""Training batches from session files as the release reads them, and from packed data: the same trials, in one run.
+"""Training batches from session files as the release reads them, and from packed data.
+
+The same trials, in one run.
 
     python benchmarks/data_loading.py [--json FILE] [--batches 20]
 
-Both read warm files (page cache), in one process and one thread; batches are timed in turns, so that a busy machine
-slows both. The release's loader gives float32, ours float16, which is what the model is trained from.
+Both read warm files (page cache), in one process and one thread; batches are timed in turns, so
+that a busy machine slows both. The release's loader gives float32, ours float16, which is what the
+model is trained from.
 
-A packed batch is copied into memory that was used before, so it takes no fresh pages and about as long as the memory
-needs to copy its bytes, which is timed beside it. The release's way takes fresh pages and decompresses, which is the
-processor's work. Their ratio is therefore lower where one core copies memory slowly, as on many servers.
+A packed batch is copied into memory that was used before, so it takes no fresh pages and about as
+long as the memory needs to copy its bytes, which is timed beside it. The release's way takes fresh
+pages and decompresses, which is the processor's work. Their ratio is therefore lower where one core
+copies memory slowly, as on many servers.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from release_loader import load_batch
 
 
-def write_sessions(root: Path, n_sessions: int, n_trials: int, n_features: int, mean_bins: int) -> list[Path]:
+def write_sessions(
+    root: Path, n_sessions: int, n_trials: int, n_features: int, mean_bins: int
+) -> list[Path]:
     """Session files of the release's shape; every trial is another stretch of the same noise."""
     generator = np.random.default_rng(0)
     noise = generator.standard_normal((3 * mean_bins, n_features), dtype=np.float32)
@@ -51,11 +57,16 @@ def write_sessions(root: Path, n_sessions: int, n_trials: int, n_features: int, 
     return paths
 
 
-def chosen_files(split: PackedSplit, indices: np.ndarray, paths: list[Path]) -> dict[int, tuple[Path, list[int]]]:
+def chosen_files(
+    split: PackedSplit, indices: np.ndarray, paths: list[Path]
+) -> dict[int, tuple[Path, list[int]]]:
     """The batch as the release's loader wants it: trials by day."""
     days = split.day_N[indices].tolist()
     return {
-        day: (paths[day], [int(split.trial_N[i]) for i, other in zip(indices, days, strict=True) if other == day])
+        day: (
+            paths[day],
+            [int(split.trial_N[i]) for i, other in zip(indices, days, strict=True) if other == day],
+        )
         for day in dict.fromkeys(days)
     }
 
@@ -74,22 +85,31 @@ def timed(function: Callable[[], object]) -> tuple[float, int]:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     started = time.perf_counter()
     function()
-    return time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    return (
+        time.perf_counter() - started,
+        resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
+    )
 
 
 def copying(shape: tuple[int, ...]) -> Callable[[], object]:
-    """A plain copy of as many bytes as a batch of this shape has, from and to memory that is in use."""
+    """A plain copy of as many bytes as a batch of this shape has, from and to memory that is in
+    use.
+    """
     source, target = np.ones(shape, np.float16), np.ones(shape, np.float16)
     return lambda: np.copyto(target, source)
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    paths = write_sessions(folder / "data", arguments.sessions, arguments.trials, arguments.features, arguments.bins)
+    paths = write_sessions(
+        folder / "data", arguments.sessions, arguments.trials, arguments.features, arguments.bins
+    )
     split = pack(folder / "data", folder / "packed").split("train")
     sampler = DayBalancedSampler(split.day_N, arguments.batch_size, arguments.days, seed=0)
     for path in [*paths, split.path]:
         path.read_bytes()  # warm
-    check_same(load_batch(chosen_files(split, sampler.indices(0), paths)), split, sampler.indices(0))
+    check_same(
+        load_batch(chosen_files(split, sampler.indices(0), paths)), split, sampler.indices(0)
+    )
     seconds: dict[str, list[tuple[float, int]]] = {"release": [], "packed": [], "copy": []}
     for step in range(arguments.warmup + arguments.batches):
         indices = sampler.indices(step)
@@ -103,7 +123,9 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     return summary(seconds, arguments)
 
 
-def summary(seconds: dict[str, list[tuple[float, int]]], arguments: argparse.Namespace) -> dict[str, Any]:
+def summary(
+    seconds: dict[str, list[tuple[float, int]]], arguments: argparse.Namespace
+) -> dict[str, Any]:
     result: dict[str, Any] = {"settings": {**vars(arguments), "json": None}}
     for name, found in seconds.items():
         times, faults = zip(*found, strict=True)
@@ -134,9 +156,21 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the numbers to")
-    shape = dict(sessions=8, trials=60, features=512, bins=900, batch_size=64, days=4, batches=20, warmup=6, threads=1)
+    shape = dict(
+        sessions=8,
+        trials=60,
+        features=512,
+        bins=900,
+        batch_size=64,
+        days=4,
+        batches=20,
+        warmup=6,
+        threads=1,
+    )
     for name, default in shape.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     arguments = parser.parse_args()

@@ -1,10 +1,14 @@
-"""Is the demo's task hard, and is the decoder what solves it? Four gates, each a number that the demo must not beat.
+"""Is the demo's task hard, and is the decoder what solves it? Four gates, each a number that the
+demo must not beat.
 
     python benchmarks/difficulty.py [--out build/difficulty] [--json FILE]
 
-- frames:   logistic regression on single non-silent 20 ms frames of its own day errs on at least 40 %;
-- linear:   a linear CTC model on the same patches with the same budget has at least 1.5 times the GRU's PER;
-- shuffled: the GRU trained on shuffled labels stays within 3 points of the best sequence that is blind to its input;
+- frames:   logistic regression on single non-silent 20 ms frames of its own day errs on at least 40
+  %;
+- linear:   a linear CTC model on the same patches with the same budget has at least 1.5 times the
+  GRU's PER;
+- shuffled: the GRU trained on shuffled labels stays within 3 points of the best sequence that is
+  blind to its input;
 - swapped:  decoding another trial's posteriors gives a WER of at least 90 %.
 """
 
@@ -40,7 +44,10 @@ from cortext.training import read_train_config, train
 FRAME_ERROR, LINEAR_RATIO, SHUFFLED_GAIN, SWAPPED_WER = 0.40, 1.5, 0.03, 0.90
 TRAIN_FRAMES, VAL_FRAMES, FRAME_DAYS = 20_000, 10_000, 2
 LEADS_MS = (0, 60, 120, 180, 240)
-"""Electrodes lead the sound; a frame is labelled with what is said that much later, and the easiest lead counts."""
+"""Electrodes lead the sound.
+
+A frame is labelled with what is said that much later, and the easiest lead counts.
+"""
 
 
 @dataclass
@@ -56,7 +63,9 @@ class Linear(GRU):
 
     Config: ClassVar[type] = LinearConfig
 
-    def __init__(self, config: LinearConfig, *, n_features: int, n_days: int, n_classes: int) -> None:
+    def __init__(
+        self, config: LinearConfig, *, n_features: int, n_days: int, n_classes: int
+    ) -> None:
         super().__init__(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
         self.out = nn.Linear(self.gru.input_size, n_classes)
         del self.gru
@@ -79,21 +88,33 @@ class Linear(GRU):
 
 
 def frame_error(data: Path, days: int = FRAME_DAYS) -> float:
-    """Error rate of logistic regression on single non-silent frames, trained and tested within each day.
+    """Error rate of logistic regression on single non-silent frames, trained and tested within
+    each day.
 
-    data: a simulation with its truth
     Returns the mean over days at the lead (of LEADS_MS) where it is lowest.
+
+    Args:
+        data: A simulation with its truth.
     """
     dataset = open_dataset(data)
     sessions = dataset.sessions[:: max(1, len(dataset.sessions) // days)][:days]
-    return min(_frame_error(dataset, data, [session.name for session in sessions], lead) for lead in LEADS_MS)
+    return min(
+        _frame_error(dataset, data, [session.name for session in sessions], lead)
+        for lead in LEADS_MS
+    )
 
 
 def _frame_error(dataset: Dataset, data: Path, sessions: list[str], lead_ms: float) -> float:
     errors = []
     for session in sessions:
         (x_train, y_train), (x_val, y_val) = (
-            _frames(list(dataset.trials(split, [session])), data / session / "truth.hdf5", split, limit, lead_ms)
+            _frames(
+                list(dataset.trials(split, [session])),
+                data / session / "truth.hdf5",
+                split,
+                limit,
+                lead_ms,
+            )
             for split, limit in (("train", TRAIN_FRAMES), ("val", VAL_FRAMES))
         )
         with warnings.catch_warnings():
@@ -103,8 +124,12 @@ def _frame_error(dataset: Dataset, data: Path, sessions: list[str], lead_ms: flo
     return float(np.mean(errors))
 
 
-def _frames(trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: float) -> tuple[np.ndarray, np.ndarray]:
-    """Features [N, C], and phonemes [N] said `lead_ms` later, of at most `limit` non-silent frames, drawn evenly."""
+def _frames(
+    trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features [N, C], and phonemes [N] said `lead_ms` later, of at most `limit` non-silent
+    frames, drawn evenly.
+    """
     features, phonemes = [], []
     with h5py.File(truth) as file:
         for number, trial in enumerate(trials):
@@ -112,7 +137,11 @@ def _frames(trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: f
             middles_ms = (np.arange(trial.n_bins) + 0.5) * BIN_MS + lead_ms
             segment = np.searchsorted(alignment[:, 1], middles_ms, side="right") - 1
             inside = (segment >= 0) & (middles_ms < alignment[segment, 2])
-            spoken = inside & (alignment[segment, 0] != RELEASE.sil) & (alignment[segment, 0] != RELEASE.blank)
+            spoken = (
+                inside
+                & (alignment[segment, 0] != RELEASE.sil)
+                & (alignment[segment, 0] != RELEASE.blank)
+            )
             features.append(trial.features_TC[spoken])
             phonemes.append(alignment[segment[spoken], 0])
     x, y = np.concatenate(features), np.concatenate(phonemes)
@@ -121,9 +150,11 @@ def _frames(trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: f
 
 
 def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
-    """PER of the best sequence that is the same for every trial, found by beam search over growing sequences.
+    """PER of the best sequence that is the same for every trial, found by beam search over
+    growing sequences.
 
-    The search looks at the very labels that are scored, so no decoder that is blind to its input does better by luck.
+    The search looks at the very labels that are scored, so no decoder that is blind to its input
+    does better by luck.
     """
     texts = ["".join(map(chr, label)) for label in labels]
     n_phonemes, tokens = sum(map(len, texts)), [chr(token) for token in range(1, len(RELEASE))]
@@ -140,7 +171,9 @@ def best_constant_per(labels: list[np.ndarray], width: int = 20) -> float:
 
 
 def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
-    """Session files with every training trial's sentence exchanged for another one's that its length can hold."""
+    """Session files with every training trial's sentence exchanged for another one's that its
+    length can hold.
+    """
     dataset, rng = open_dataset(data), np.random.default_rng(seed)
     trials = list(dataset.trials("train"))
     order = rng.permutation(len(trials))
@@ -154,7 +187,9 @@ def shuffle_labels(data: Path, out: Path, seed: int = 0) -> None:
     by_session: dict[str, list[Trial]] = {}
     for trial, other in zip(trials, order, strict=True):
         ids, sentence = trials[other].phoneme_ids, trials[other].sentence
-        swapped = Trial(trial.features_TC, trial.session, trial.block, trial.trial, sentence, ids, trial.corpus)
+        swapped = Trial(
+            trial.features_TC, trial.session, trial.block, trial.trial, sentence, ids, trial.corpus
+        )
         by_session.setdefault(trial.session, []).append(swapped)
     for session in dataset.sessions:
         write_session(out / session.name / "data_train.hdf5", by_session[session.name])
@@ -178,7 +213,9 @@ def swapped_wer(evaluation: Path) -> float:
     return rate
 
 
-def measure_blind(data: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()) -> dict[str, float]:
+def measure_blind(
+    data: Path, work: Path, recipe: str = "demo", overrides: Sequence[str] = ()
+) -> dict[str, float]:
     """What the GRU learns from shuffled labels, at its best, beside the best constant sequence."""
     shuffle_labels(data, work / "shuffled")
     packed = pack(work / "shuffled", work / "shuffled-packed")
@@ -196,7 +233,9 @@ def measure_linear(packed: Path, work: Path, recipe: str = "demo") -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/difficulty"))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -217,10 +256,20 @@ def main() -> None:
 def print_gates(figures: dict[str, Any]) -> None:
     """The table of the docs."""
     linear = f"{100 * figures['linear_per']:.1f} % against {100 * figures['gru_per']:.1f} %"
-    shuffled = f"{100 * figures['shuffled_per']:.1f} % against {100 * figures['constant_per']:.1f} %"
+    shuffled = (
+        f"{100 * figures['shuffled_per']:.1f} % against {100 * figures['constant_per']:.1f} %"
+    )
     rows = [
-        ("single frames, logistic regression", ">= 40 % error", f"{100 * figures['frame_error']:.1f} %"),
-        ("linear CTC model against the GRU, PER", ">= 1.5 times", f"{figures['ratio']:.2f} times ({linear})"),
+        (
+            "single frames, logistic regression",
+            ">= 40 % error",
+            f"{100 * figures['frame_error']:.1f} %",
+        ),
+        (
+            "linear CTC model against the GRU, PER",
+            ">= 1.5 times",
+            f"{figures['ratio']:.2f} times ({linear})",
+        ),
         ("GRU on shuffled labels against a constant, PER", ">= -3 points", shuffled),
         ("another trial's posteriors, WER", ">= 90 %", f"{100 * figures['swapped_wer']:.1f} %"),
     ]

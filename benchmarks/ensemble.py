@@ -1,12 +1,16 @@
-"""What combining the sentences of ten seeds is worth, on real hypotheses of participants T15 and T12.
+"""What combining the sentences of ten seeds is worth, on real hypotheses of participants T15 and
+T12.
 
-    cortext lm build transcripts_train.txt general_english.txt.gz --order 4 --vocab 60000 --out build/ensemble-lm
-    python benchmarks/ensemble.py --data ../shared/data --lm build/ensemble-lm [--json FILE] [--plot FILE]
+    cortext lm build transcripts_train.txt general_english.txt.gz --order 4 --vocab 60000 --out
+    build/ensemble-lm
+    python benchmarks/ensemble.py --data ../shared/data --lm build/ensemble-lm [--json FILE] [--plot
+    FILE]
 
-Prints, for each set of lists: the seeds alone, the best of the ten known, minimum Bayes risk, ROVER, ROVER with the
-n-gram, and options chosen on other trials (nested cross-validation: 20 shuffles into 5 folds, in each of which options
-are chosen on four fifths and measured on the rest). Intervals are 95 %, from a bootstrap over trials; differences are
-paired, to the better of plain minimum Bayes risk and plain ROVER.
+Prints, for each set of lists: the seeds alone, the best of the ten known, minimum Bayes risk,
+ROVER, ROVER with the n-gram, and options chosen on other trials (nested cross-validation: 20
+shuffles into 5 folds, in each of which options are chosen on four fifths and measured on the rest).
+Intervals are 95 %, from a bootstrap over trials; differences are paired, to the better of plain
+minimum Bayes risk and plain ROVER.
 """
 
 from __future__ import annotations
@@ -51,7 +55,9 @@ def errors_of_seeds(trials: list[Candidates]) -> np.ndarray:
     return np.array(counts)
 
 
-def measure(trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: int) -> dict[str, Any]:
+def measure(
+    trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: int
+) -> dict[str, Any]:
     """WER of everything, in the order of the table."""
     seconds, plain = {}, {}
     for name, method in METHODS.items():
@@ -84,7 +90,9 @@ def measure(trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: in
         }
     tried = tried_options(EnsembleOptions(), ["rover", "mbr", "rover-lm"], trials)
     errors_NK, length_N = count_errors(trials, tried, lm)
-    found = cross_validate(errors_NK, length_N, plain[better], shuffles=shuffles, seed=seed, n_boot=N_BOOT)
+    found = cross_validate(
+        errors_NK, length_N, plain[better], shuffles=shuffles, seed=seed, n_boot=N_BOOT
+    )
     rows[CHOSEN] = {
         "wer": found.mean,
         "lowest": float(found.wer_S.min()),
@@ -94,18 +102,34 @@ def measure(trials: list[Candidates], lm: LanguageModel, shuffles: int, seed: in
         "shuffles": [float(wer) for wer in found.wer_S],
     }
     tried_wer = [
-        {"options": {k: v for k, v in asdict(options).items() if v != asdict(EnsembleOptions())[k]}, "wer": float(wer)}
+        {
+            "options": {
+                k: v for k, v in asdict(options).items() if v != asdict(EnsembleOptions())[k]
+            },
+            "wer": float(wer),
+        }
         for options, wer in zip(tried, errors_NK.sum(axis=0) / total, strict=True)
     ]
-    return {"n_trials": len(trials), "n_words": int(total), "better": better, "rows": rows, "tried": tried_wer}
+    return {
+        "n_trials": len(trials),
+        "n_words": int(total),
+        "better": better,
+        "rows": rows,
+        "tried": tried_wer,
+    }
 
 
 def print_table(name: str, found: dict[str, Any]) -> None:
     """The rows of one set as a table."""
     print(f"\n{name}: {found['n_trials']} trials, {found['n_words']} words\n")
-    print(f"| | WER, % | 95 % interval | to plain {found['better']}, points | 95 % interval |\n|---|---|---|---|---|")
+    print(
+        f"| | WER, % | 95 % interval | to plain {found['better']}, points | 95 % interval"
+        " |\n|---|---|---|---|---|"
+    )
     for label, row in found["rows"].items():
-        spread = f" ({100 * row['lowest']:.2f} to {100 * row['highest']:.2f})" if "lowest" in row else ""
+        spread = (
+            f" ({100 * row['lowest']:.2f} to {100 * row['highest']:.2f})" if "lowest" in row else ""
+        )
         cells = [f"{100 * row['wer']:.2f}{spread}", span(row.get("ci95")), "", ""]
         if "difference" in row and label != found["better"]:
             cells[2:] = [f"{100 * row['difference']:+.2f}", span(row["difference_ci95"], "+")]
@@ -140,7 +164,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--lm", type=Path, required=True)
     parser.add_argument("--shuffles", type=int, default=20)
@@ -150,7 +176,9 @@ def main() -> None:
     arguments = parser.parse_args()
     lm = LanguageModel.open(arguments.lm)
     results = {
-        name: measure(read_lists(arguments.data / file, FIELD), lm, arguments.shuffles, arguments.seed)
+        name: measure(
+            read_lists(arguments.data / file, FIELD), lm, arguments.shuffles, arguments.seed
+        )
         for name, file in SETS.items()
     }
     for name, found in results.items():
@@ -159,7 +187,13 @@ def main() -> None:
         facts = lm.info()
         model = {name: facts.get(name) for name in ("order", "vocabulary", "ngrams", "sources")}
         model["sources"] = [Path(source["path"]).name for source in facts.get("sources", [])]
-        figures = {"sets": results, "lm": model, "seed": arguments.seed, "n_boot": N_BOOT, **provenance()}
+        figures = {
+            "sets": results,
+            "lm": model,
+            "seed": arguments.seed,
+            "n_boot": N_BOOT,
+            **provenance(),
+        }
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
     if arguments.plot:
         plot(results, arguments.plot)

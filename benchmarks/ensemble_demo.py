@@ -1,19 +1,21 @@
 """Posteriors averaged against sentences combined: four runs of the demo that differ in their seeds.
 
     make demo
-    python benchmarks/ensemble_demo.py --demo runs/demo [--out build/ensemble] [--json FILE] [--plot FILE]
+    python benchmarks/ensemble_demo.py --demo runs/demo [--out build/ensemble] [--json FILE] [--plot
+    FILE]
 
-The demo's recipe is trained three more times on the demo's data, which takes minutes each; what `--out` already has is
-not repeated. First all pairs, all triples and all four runs are combined on the demo's validation split, with the
-search's defaults: by their best sentences, by their n-best lists with scores, by all sentences of their lattices, and
-by their posteriors.
+The demo's recipe is trained three more times on the demo's data, which takes minutes each; what
+`--out` already has is not repeated. First all pairs, all triples and all four runs are combined on
+the demo's validation split, with the search's defaults: by their best sentences, by their n-best
+lists with scores, by all sentences of their lattices, and by their posteriors.
 
-What is best for one run's posteriors need not be for an average's: where runs differ in when they hear a phoneme, the
-blank gains. So all four are combined once more with the blank penalty chosen, for each way to combine by itself, among
-five: on the demo's validation split for more recordings of the same simulated participant, and the other way round.
-Both are counted together. Of the recordings those are left out whose sentence is in the text that the demo's language
-model or its runs learned from. Intervals are 95 %, from a bootstrap over trials; differences are paired, to the votes
-(ROVER) of the best sentences.
+What is best for one run's posteriors need not be for an average's: where runs differ in when they
+hear a phoneme, the blank gains. So all four are combined once more with the blank penalty chosen,
+for each way to combine by itself, among five: on the demo's validation split for more recordings of
+the same simulated participant, and the other way round. Both are counted together. Of the
+recordings those are left out whose sentence is in the text that the demo's language model or its
+runs learned from. Intervals are 95 %, from a bootstrap over trials; differences are paired, to the
+votes (ROVER) of the best sentences.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def evaluations(demo: Path, packed: Path, out: Path, folder: Path) -> list[Path]
 
 
 def more_recordings(demo: Path, folder: Path) -> Path:
-    """A packed directory with 600 validation trials of the demo's participant, in other blocks than the demo's."""
+    """A packed directory with 600 validation trials of the demo's participant, in other blocks
+    than the demo's.
+    """
     if not (folder / "packed").is_dir():
         seed = json.loads((demo / "demo.json").read_text())["seed"]
         overrides = ["train_per_day=1", "val_per_day=100", "test_per_day=0"]
@@ -105,14 +109,22 @@ def learned(demo: Path) -> set[str]:
     return {normalize(line) for text in texts for line in text.splitlines()}
 
 
-def penalised(sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: int) -> dict[str, Any]:
-    """WER of every way to combine all runs, with the blank penalty that is best for it on the other set."""
+def penalised(
+    sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: int
+) -> dict[str, Any]:
+    """WER of every way to combine all runs, with the blank penalty that is best for it on the
+    other set.
+    """
     decoder, lm = Decoder.from_dir(lm_dir), LanguageModel.open(lm_dir)
     counts: dict[str, list[dict[float, np.ndarray]]] = {name: [] for name in ("alone", *WAYS)}
     lengths = []
     for directories in sets.values():
-        trials = [t for t in read_evaluations(directories) if normalize(t.reference or "") not in known]
-        lengths.append(np.array([len(normalize(trial.reference or "").split()) for trial in trials]))
+        trials = [
+            t for t in read_evaluations(directories) if normalize(t.reference or "") not in known
+        ]
+        lengths.append(
+            np.array([len(normalize(trial.reference or "").split()) for trial in trials])
+        )
         alone = [read_average([directory], trials, "arithmetic") for directory in directories]
         means = {mean: read_average(directories, trials, mean) for mean in MEANS}
         found: dict[str, dict[float, np.ndarray]] = {name: {} for name in counts}
@@ -127,9 +139,15 @@ def penalised(sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: 
             ]
             for name, options in WAYS.items():
                 if name in OF_POSTERIORS:
-                    texts = [nbest[0].text for nbest in search.decode_batch(means[options["mean"]], "release")]
+                    texts = [
+                        nbest[0].text
+                        for nbest in search.decode_batch(means[options["mean"]], "release")
+                    ]
                 else:
-                    texts = [combined.text for combined in combine(heard, EnsembleOptions(**options), lm=lm)]
+                    texts = [
+                        combined.text
+                        for combined in combine(heard, EnsembleOptions(**options), lm=lm)
+                    ]
                 found[name][penalty] = errors(texts, trials)
         for name in counts:
             counts[name].append(found[name])
@@ -139,7 +157,9 @@ def penalised(sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: 
         for name, (one, two) in counts.items()
     }
     pooled = {
-        name: np.concatenate([of_set[penalty] for of_set, penalty in zip(counts[name], chosen[name], strict=True)])
+        name: np.concatenate(
+            [of_set[penalty] for of_set, penalty in zip(counts[name], chosen[name], strict=True)]
+        )
         for name in counts
     }
     rows = rows_of(pooled, length_N, seed)
@@ -149,11 +169,18 @@ def penalised(sets: dict[str, list[Path]], lm_dir: Path, known: set[str], seed: 
             {penalty: float(of_set[penalty].sum() / n.sum()) for penalty in PENALTIES}
             for of_set, n in zip(counts[name], lengths, strict=True)
         ]
-    return {"n_trials": len(length_N), "n_words": int(length_N.sum()), "sets": list(sets), "rows": rows}
+    return {
+        "n_trials": len(length_N),
+        "n_words": int(length_N.sum()),
+        "sets": list(sets),
+        "rows": rows,
+    }
 
 
 def rows_of(errors_of: dict[str, np.ndarray], length_N: np.ndarray, seed: int) -> dict[str, Any]:
-    """WER of every way from its errors [trials], its interval, and its paired difference to the best sentences."""
+    """WER of every way from its errors [trials], its interval, and its paired difference to the
+    best sentences.
+    """
     rows: dict[str, Any] = {}
     for name, errors_N in errors_of.items():
         difference_N = errors_N - errors_of[TEXTS]
@@ -174,7 +201,8 @@ def candidate(hypothesis: Hypothesis) -> Candidate:
 def errors(texts: list[str], trials: list[Candidates]) -> np.ndarray:
     """Word errors int64 [trials]."""
     pairs = [
-        (normalize(t.reference or "").split(), normalize(text).split()) for t, text in zip(trials, texts, strict=True)
+        (normalize(t.reference or "").split(), normalize(text).split())
+        for t, text in zip(trials, texts, strict=True)
     ]
     return np.array([edit_counts(reference, words).errors for reference, words in pairs])
 
@@ -207,7 +235,9 @@ def measure(directories: list[Path], lm: Path, seed: int) -> dict[str, Any]:
 
 def print_rows(rows: dict[str, Any]) -> None:
     """The rows as a table."""
-    print("| | WER, % | 95 % interval | to best sentences, points | 95 % interval | blank penalties |")
+    print(
+        "| | WER, % | 95 % interval | to best sentences, points | 95 % interval | blank penalties |"
+    )
     print("|---|---|---|---|---|---|")
     for name, row in rows.items():
         cells = [f"{100 * row['wer']:.2f}", span(row["ci95"]), "", "", ""]
@@ -218,7 +248,10 @@ def print_rows(rows: dict[str, Any]) -> None:
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """WER by number of runs with the search's defaults, and of four with chosen blank penalties; colours agree."""
+    """WER by number of runs with the search's defaults, and of four with chosen blank penalties.
+
+    Colours agree.
+    """
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.2])
     default, chosen = found["default"], found["chosen"]
@@ -242,14 +275,18 @@ def plot(found: dict[str, Any], path: Path) -> None:
     right.set_yticks(range(len(chosen["rows"])), list(chosen["rows"])[::-1], fontsize=8)
     right.set_ylim(-0.5, len(chosen["rows"]) - 0.3)
     right.set_xlabel("word error rate, %")
-    right.set_title(f"four runs, {chosen['n_trials']} trials, blank penalty chosen", fontsize=10, loc="left")
+    right.set_title(
+        f"four runs, {chosen['n_trials']} trials, blank penalty chosen", fontsize=10, loc="left"
+    )
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--out", type=Path, default=Path("build/ensemble"))
     parser.add_argument("--seed", type=int, default=0)
@@ -262,17 +299,26 @@ def main() -> None:
     second = evaluations(demo, more_recordings(demo, more), arguments.out, more)
     default = measure(first, demo / "lm", arguments.seed)
     alone = ", ".join(f"{100 * wer:.2f}" for wer in default["alone"])
-    print(f"{default['n_trials']} trials, {default['n_words']} words, the search's defaults. Alone: {alone} %")
+    print(
+        f"{default['n_trials']} trials, {default['n_words']} words, the search's defaults. Alone:"
+        f" {alone} %"
+    )
     for size, of_size in default["combined"].items():
         print(f"\n{size} runs, mean of {of_size['subsets']}\n")
         print_rows(of_size["rows"])
-    chosen = penalised({"validation": first, "more": second}, demo / "lm", learned(demo), arguments.seed)
-    print(f"\n{chosen['n_trials']} trials, {chosen['n_words']} words, blank penalty chosen on the other set, 4 runs\n")
+    chosen = penalised(
+        {"validation": first, "more": second}, demo / "lm", learned(demo), arguments.seed
+    )
+    print(
+        f"\n{chosen['n_trials']} trials, {chosen['n_words']} words, blank penalty chosen on the"
+        " other set, 4 runs\n"
+    )
     print_rows(chosen["rows"])
     found = {"default": default, "chosen": chosen}
     if arguments.json:
         arguments.json.write_text(
-            json.dumps(found | {"seed": arguments.seed, "n_boot": N_BOOT, **provenance()}, indent=2) + "\n"
+            json.dumps(found | {"seed": arguments.seed, "n_boot": N_BOOT, **provenance()}, indent=2)
+            + "\n"
         )
     if arguments.plot:
         plot(found, arguments.plot)

@@ -1,15 +1,19 @@
-"""Utterances through live servers that are killed at random moments: every text is whole, or says what it lacks.
+"""Utterances through live servers that are killed at random moments.
 
-    python benchmarks/killed_live.py [--utterances 1000] [--keep 1,100,1000] [--seed 0] [--json FILE]
+Every text is whole, or says what it lacks.
 
-A redis-server and one `cortext lm-server --keep N`, or one `cortext brand-node`, run on this machine. A client speaks
-one utterance after the other: it waits for each answer, as clients of the public release do, or writes all at once.
-Meanwhile the server is killed with SIGKILL at random moments and started again after a random pause, so that entries
-wait for it, too. The texts are compared with those of the same utterances before the first kill.
+    python benchmarks/killed_live.py [--utterances 1000] [--keep 1,100,1000] [--seed 0] [--json
+    FILE]
 
-Each utterance ends in one of four ways: the same text; a result whose `error` names what is missing; another text
-without an error (silent); no result within a minute (none). The last two must not occur, nor two results of one
-utterance.
+A redis-server and one `cortext lm-server --keep N`, or one `cortext brand-node`, run on this
+machine. A client speaks one utterance after the other: it waits for each answer, as clients of the
+public release do, or writes all at once. Meanwhile the server is killed with SIGKILL at random
+moments and started again after a random pause, so that entries wait for it, too. The texts are
+compared with those of the same utterances before the first kill.
+
+Each utterance ends in one of four ways: the same text; a result whose `error` names what is
+missing; another text without an error (silent); no result within a minute (none). The last two must
+not occur, nor two results of one utterance.
 """
 
 from __future__ import annotations
@@ -117,7 +121,10 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 def started(redis: RedisServer, name: str, *arguments: str) -> Command:
-    """A server of that name, once it is connected. Ends the run with what a server said that did not start."""
+    """A server of that name, once it is connected.
+
+    Ends the run with what a server said that did not start.
+    """
     client = redis.client()
 
     def connections() -> set[str]:
@@ -125,7 +132,9 @@ def started(redis: RedisServer, name: str, *arguments: str) -> Command:
 
     before = connections()
     command = Command(*arguments)
-    wait_for(lambda: not command.running() or connections() - before, f"connection of {name}", PATIENCE_S)
+    wait_for(
+        lambda: not command.running() or connections() - before, f"connection of {name}", PATIENCE_S
+    )
     client.close()
     if not command.running():
         raise SystemExit(f"the server did not start: {command.wait().said[-2000:]}")
@@ -138,7 +147,10 @@ def started(redis: RedisServer, name: str, *arguments: str) -> Command:
 def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext lm-server --keep N`."""
     rng, counts = random.Random(seed), Counts(f"lm-server --keep {keep}")
-    spoken = [spoken_logits(" ".join(rng.choices(SAID, k=1 + number % 4)), number) for number in range(N_TEXTS)]
+    spoken = [
+        spoken_logits(" ".join(rng.choices(SAID, k=1 + number % 4)), number)
+        for number in range(N_TEXTS)
+    ]
     with redis_server() as redis:
 
         def start() -> Command:
@@ -167,7 +179,9 @@ def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
     return counts
 
 
-def say_to_lm_server(client: ReleaseClient, logits_PV: np.ndarray, hurried: bool) -> tuple[str, str] | None:
+def say_to_lm_server(
+    client: ReleaseClient, logits_PV: np.ndarray, hurried: bool
+) -> tuple[str, str] | None:
     """Text and error of an utterance; None where no result came."""
     seconds, micros = client.redis.time()
     client.seen = dict.fromkeys(client.seen, seconds * 1000 + micros // 1000)
@@ -191,16 +205,32 @@ def kill_brand_node(root: Path, n_utterances: int, seed: int) -> Counts:
     """Speak to `cortext brand-node`."""
     rng, counts = random.Random(seed), Counts("brand-node")
     generator = np.random.default_rng(seed)
-    spoken = [generator.normal(size=(40 + 6 * n, N_FEATURES)).astype(np.float32) for n in range(N_TEXTS)]
+    spoken = [
+        generator.normal(size=(40 + 6 * n, N_FEATURES)).astype(np.float32) for n in range(N_TEXTS)
+    ]
     with redis_server() as redis:
         rig = Rig(redis, make_world(root))
         rig.publish()
 
         def start() -> Command:
             n_before = rig.states().count("NODE_READY")
-            node = started(redis, "speech", "brand-node", "-n", "speech", "-i", "127.0.0.1", "-p", str(redis.port))
+            node = started(
+                redis,
+                "speech",
+                "brand-node",
+                "-n",
+                "speech",
+                "-i",
+                "127.0.0.1",
+                "-p",
+                str(redis.port),
+            )
             if rng.random() < 0.8:  # else it may be killed while it loads its model
-                wait_for(lambda: not node.running() or rig.states().count("NODE_READY") > n_before, "NODE_READY", 60)
+                wait_for(
+                    lambda: not node.running() or rig.states().count("NODE_READY") > n_before,
+                    "NODE_READY",
+                    60,
+                )
             return node
 
         server = start()
@@ -251,7 +281,9 @@ def results_of(rig: Rig, trial: str) -> list[tuple[str, str]]:
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         newest = [fields for _, fields in rig.redis.xrevrange("speech_final", count=50)]
-        if found := [text_and_error(fields) for fields in newest if fields[b"trial"].decode() == trial]:
+        if found := [
+            text_and_error(fields) for fields in newest if fields[b"trial"].decode() == trial
+        ]:
             return found
         time.sleep(0.01)
     return []
@@ -262,14 +294,29 @@ def results_of(rig: Rig, trial: str) -> list[tuple[str, str]]:
 
 def table(rows: list[Counts]) -> str:
     """The counts as text."""
-    columns = ("utterances", "entries", "kills", "same", "named", "silent", "none", "twice", "seconds")
+    columns = (
+        "utterances",
+        "entries",
+        "kills",
+        "same",
+        "named",
+        "silent",
+        "none",
+        "twice",
+        "seconds",
+    )
     lines = [f"{'server':24}" + "".join(f"{column:>11}" for column in columns)]
-    lines += [f"{row.server:24}" + "".join(f"{getattr(row, column):>11}" for column in columns) for row in rows]
+    lines += [
+        f"{row.server:24}" + "".join(f"{getattr(row, column):>11}" for column in columns)
+        for row in rows
+    ]
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--utterances", type=int, default=1000)
     parser.add_argument("--keep", default="1,100,1000")
     parser.add_argument("--seed", type=int, default=0)
@@ -284,7 +331,10 @@ def main() -> int:
         rows.append(kill_brand_node(Path(folder) / "brand", options.utterances, options.seed))
     print("\n" + table(rows))
     if options.json:
-        result: dict[str, Any] = {"seed": options.seed, "rows": [asdict(row) for row in rows]} | provenance()
+        result: dict[str, Any] = {
+            "seed": options.seed,
+            "rows": [asdict(row) for row in rows],
+        } | provenance()
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(any(row.silent or row.none or row.twice for row in rows))
 

@@ -2,11 +2,11 @@
 
     python benchmarks/live_cost.py [--demo runs/demo] [--seeds 5] [--json FILE]
 
-The validation split of a demo run (`cortext demo`) is decoded again and again, trial after trial as it was recorded.
-The recordings are z-scored over whole blocks, which takes the future; for rolling z-scores they are first given the
-gains and offsets of a raw recording, other ones in every block, drawn anew for each seed. A warm start knows the
-raw statistics of the block before. Differences to the offline decoder are paired: the same trials, drawn again 2,000
-times, give the interval.
+The validation split of a demo run (`cortext demo`) is decoded again and again, trial after trial as
+it was recorded. The recordings are z-scored over whole blocks, which takes the future; for rolling
+z-scores they are first given the gains and offsets of a raw recording, other ones in every block,
+drawn anew for each seed. A warm start knows the raw statistics of the block before. Differences to
+the offline decoder are paired: the same trials, drawn again 2,000 times, give the interval.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ BLOCK_GAIN, BLOCK_OFFSET = 0.1, 0.3
 
 @dataclass
 class Raw:
-    """A day as it was recorded: gain and offset of each feature in the block before and in this one, float64 [C]."""
+    """A day as it was recorded.
+
+    Gain and offset of each feature in the block before and in this one, float64 [C].
+    """
 
     gain_before_C: np.ndarray
     offset_before_C: np.ndarray
@@ -56,7 +59,12 @@ class Raw:
         gain_C = np.exp(GAIN_SPREAD * generator.normal(size=n_features))
         offset_C = OFFSET_SPREAD * gain_C * generator.normal(size=n_features)
         later_gain_C = gain_C * np.exp(BLOCK_GAIN * generator.normal(size=n_features))
-        return cls(gain_C, offset_C, later_gain_C, offset_C + BLOCK_OFFSET * gain_C * generator.normal(size=n_features))
+        return cls(
+            gain_C,
+            offset_C,
+            later_gain_C,
+            offset_C + BLOCK_OFFSET * gain_C * generator.normal(size=n_features),
+        )
 
 
 @dataclass
@@ -71,7 +79,9 @@ class Material:
     def open(cls, demo: Path) -> Material:
         """Decode a demo's validation split offline."""
         found = recognise(demo / "run", demo / "packed", "val", demo / "lm")
-        return cls(found, open_packed(demo / "packed").split("train"), Decoder.from_dir(demo / "lm"))
+        return cls(
+            found, open_packed(demo / "packed").split("train"), Decoder.from_dir(demo / "lm")
+        )
 
     def features(self, number: int) -> np.ndarray:
         """Float32 [T, C] of a trial, z-scored over its block."""
@@ -84,7 +94,10 @@ class Material:
         trials = self.found.trials
         for session in dict.fromkeys(trial.session for trial in trials):
             numbers = [number for number, trial in enumerate(trials) if trial.session == session]
-            yield session, sorted(numbers, key=lambda number: (trials[number].block, trials[number].trial))
+            yield (
+                session,
+                sorted(numbers, key=lambda number: (trials[number].block, trials[number].trial)),
+            )
 
     def statistics_before(self, session: str) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the last training block of a day, as it was z-scored."""
@@ -99,7 +112,9 @@ class Material:
         """The trials with other logits."""
         inventory = self.found.model.inventory
         numbers = range(len(self.found.trials))
-        nbests = self.decoder.decode_batch([log_softmax(logits[number]) for number in numbers], inventory)
+        nbests = self.decoder.decode_batch(
+            [log_softmax(logits[number]) for number in numbers], inventory
+        )
         return [
             replace(
                 self.found.trials[number],
@@ -117,7 +132,10 @@ Features = Callable[[np.ndarray], np.ndarray]
 def stream_days(
     material: Material, options: PipelineOptions, day_of: Callable[[str, AcousticStream], Features]
 ) -> list[TrialResult]:
-    """All trials through the stream; `day_of` prepares a day's first block and says what becomes of its features."""
+    """All trials through the stream.
+
+    `day_of` prepares a day's first block and says what becomes of its features.
+    """
     logits = {}
     for session, numbers in material.days():
         stream = AcousticStream(material.found.model, session, options)
@@ -129,7 +147,9 @@ def stream_days(
 
 
 def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
-    """All trials through the whole pipeline, 20 ms at a time, and what differs from offline decoding."""
+    """All trials through the whole pipeline, 20 ms at a time, and what differs from offline
+    decoding.
+    """
     trials, largest, n_same = [], 0.0, 0
     for session, numbers in material.days():
         pipeline = Pipeline(material.found.model, material.decoder, session)
@@ -139,13 +159,24 @@ def streamed(material: Material) -> tuple[list[TrialResult], dict[str, Any]]:
             logits_PV, nbest = np.concatenate(logits), pipeline.finish()
             largest = max(largest, float(np.abs(logits_PV - offline.logits_PV).max()))
             n_same += offline.nbest is not None and nbest[0].text == offline.nbest[0].text
-            symbols = material.found.model.inventory.names(greedy(logits_PV, material.found.model.inventory))
+            symbols = material.found.model.inventory.names(
+                greedy(logits_PV, material.found.model.inventory)
+            )
             trials.append(replace(offline, logits_PV=logits_PV, greedy=tuple(symbols), nbest=nbest))
-    return trials, {"largest_difference_of_logits": largest, "same_text": n_same, "n_trials": len(trials)}
+    return trials, {
+        "largest_difference_of_logits": largest,
+        "same_text": n_same,
+        "n_trials": len(trials),
+    }
 
 
-def rolling(material: Material, raw: dict[str, Raw], start: str, smoothing: str = "published") -> list[TrialResult]:
-    """Raw features, z-scored as they come; `start` is `warm`, `cold`, or `frozen` (warm, and never updated)."""
+def rolling(
+    material: Material, raw: dict[str, Raw], start: str, smoothing: str = "published"
+) -> list[TrialResult]:
+    """Raw features, z-scored as they come.
+
+    `start` is `warm`, `cold`, or `frozen` (warm, and never updated).
+    """
 
     def day_of(session: str, stream: AcousticStream) -> Features:
         day = raw[session]
@@ -156,7 +187,9 @@ def rolling(material: Material, raw: dict[str, Raw], start: str, smoothing: str 
 
         def features_of(bins_TC: np.ndarray) -> np.ndarray:
             raw_TC = bins_TC * day.gain_C + day.offset_C
-            return ((raw_TC - before[0]) / before[1] if start == "frozen" else raw_TC).astype(np.float32)
+            return ((raw_TC - before[0]) / before[1] if start == "frozen" else raw_TC).astype(
+                np.float32
+            )
 
         return features_of
 
@@ -180,11 +213,15 @@ def by_place(material: Material, runs: Sequence[list[TrialResult]]) -> dict[str,
     groups: dict[str, list[TrialResult]] = {"1": [], "2-10": [], "11-": []}
     for trials in runs:
         for number, trial in enumerate(trials):
-            groups["1" if place[number] == 0 else "2-10" if place[number] < 10 else "11-"].append(trial)
+            groups["1" if place[number] == 0 else "2-10" if place[number] < 10 else "11-"].append(
+                trial
+            )
     return {name: round(rates(group).per or 0.0, 4) for name, group in groups.items()}
 
 
-def difference(offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]], unit: str) -> dict[str, Any]:
+def difference(
+    offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]], unit: str
+) -> dict[str, Any]:
     """How much larger the error rate is than offline, with its 95 % interval over trials."""
 
     def pair(trial: TrialResult) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -194,7 +231,9 @@ def difference(offline: Sequence[TrialResult], runs: Sequence[list[TrialResult]]
 
     lengths = np.array([len(pair(trial)[0]) for trial in offline])
     before = np.array([edit_counts(*pair(trial)).errors for trial in offline])
-    after = np.mean([[edit_counts(*pair(trial)).errors for trial in trials] for trials in runs], axis=0)
+    after = np.mean(
+        [[edit_counts(*pair(trial)).errors for trial in trials] for trials in runs], axis=0
+    )
     drawn = np.random.default_rng(0).integers(len(lengths), size=(2000, len(lengths)))
     spread = (after - before)[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
     low, high = np.percentile(spread, (2.5, 97.5)).tolist()
@@ -214,20 +253,28 @@ def cut_short(material: Material, silence_ms: float) -> dict[str, Any]:
             log_softmax(trial.logits_PV),
             Endpoint(EndpointOptions(silence_ms=silence_ms), inventory),
         )
-        frames = (frame for frame in range(len(log_probs_PV)) if endpoint.push(log_probs_PV[frame : frame + 1]))
+        frames = (
+            frame
+            for frame in range(len(log_probs_PV))
+            if endpoint.push(log_probs_PV[frame : frame + 1])
+        )
         rest = greedy(log_probs_PV[next(frames, len(log_probs_PV)) :], inventory)
         n_cut += any(token != inventory.sil for token in rest)
     return {"silence_ms": silence_ms, "n_cut": n_cut, "n_trials": len(material.found.trials)}
 
 
-def row(name: str, look_ahead_ms: float, material: Material, runs: Sequence[list[TrialResult]]) -> dict[str, Any]:
+def row(
+    name: str, look_ahead_ms: float, material: Material, runs: Sequence[list[TrialResult]]
+) -> dict[str, Any]:
     """A row of the table, printed as it becomes known."""
     offline = material.found.trials
     per, wer = (difference(offline, runs, unit) for unit in ("phoneme", "word"))
     cells = []
     for each in (per, wer):
         low, high = (100 * bound for bound in each["ci95"])
-        cells.append(f"{100 * each['rate']:.2f} | {100 * each['more']:+.2f} [{low:+.2f}, {high:+.2f}]")
+        cells.append(
+            f"{100 * each['rate']:.2f} | {100 * each['more']:+.2f} [{low:+.2f}, {high:+.2f}]"
+        )
     print(f"| {name} | {look_ahead_ms:g} | {' | '.join(cells)} |", flush=True)
     return {
         "name": name,
@@ -239,7 +286,9 @@ def row(name: str, look_ahead_ms: float, material: Material, runs: Sequence[list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", type=Path)
@@ -249,13 +298,22 @@ def main() -> None:
     n_features = material.found.model.n_features
     days = [session for session, _ in material.days()]
     generators = [np.random.default_rng(seed) for seed in range(arguments.seeds)]
-    raws = [{session: Raw.draw(n_features, generator) for session in days} for generator in generators]
-    print("| what | look-ahead, ms | PER, % | more than offline [95 %] | WER, % | more than offline [95 %] |")
+    raws = [
+        {session: Raw.draw(n_features, generator) for session in days} for generator in generators
+    ]
+    print(
+        "| what | look-ahead, ms | PER, % | more than offline [95 %] | WER, % | more than offline"
+        " [95 %] |"
+    )
     print("|---|---|---|---|---|---|")
     rows = [row("offline: whole trials", 80, material, [list(material.found.trials)])]
     trials, parity = streamed(material)
     rows.append(row("streamed, 20 ms at a time", 80, material, [trials]))
-    causal = stream_days(material, PipelineOptions(smoothing="causal"), lambda session, stream: lambda bins_TC: bins_TC)
+    causal = stream_days(
+        material,
+        PipelineOptions(smoothing="causal"),
+        lambda session, stream: lambda bins_TC: bins_TC,
+    )
     rows.append(row("causal smoothing", 0, material, [causal]))
     for start, name in (
         ("warm", "rolling z-scores, warm start"),
@@ -271,11 +329,21 @@ def main() -> None:
             [rolling(material, raw, "warm", "causal") for raw in raws],
         )
     )
-    rows.append(row("raw features, not normalised", 80, material, [unnormalised(material, raw) for raw in raws]))
+    rows.append(
+        row(
+            "raw features, not normalised",
+            80,
+            material,
+            [unnormalised(material, raw) for raw in raws],
+        )
+    )
     print(f"streamed against offline: {json.dumps(parity)}")
     cuts = [cut_short(material, silence_ms) for silence_ms in (240, 400, 640, 800, 1200, 1500)]
     for cut in cuts:
-        print(f"an end after {cut['silence_ms']:g} ms of silence cuts {cut['n_cut']} of {cut['n_trials']} trials short")
+        print(
+            f"an end after {cut['silence_ms']:g} ms of silence cuts {cut['n_cut']} of"
+            f" {cut['n_trials']} trials short"
+        )
     if arguments.json:
         settings = {
             "gain_spread": GAIN_SPREAD,

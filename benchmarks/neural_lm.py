@@ -1,12 +1,14 @@
 """Bits per character of real prompts: the 5-gram, the small neural model, and both mixed.
 
-    python benchmarks/neural_lm.py [--data ../shared/data] [--out build/neural-lm] [--minutes 35] [--json FILE]
+    python benchmarks/neural_lm.py [--data ../shared/data] [--out build/neural-lm] [--minutes 35]
+    [--json FILE]
 
-Both models learn from the same texts: the prompts of the training splits of T12 and T15 but every 20th, and general
-English. Those every 20th prompts are held out: the mixture of the two texts in the 5-gram (`lm build --interpolate`),
-the neural weights that are kept and the weight of the neural model are chosen on them. The test text are the prompts of
-the validation splits. What is held out or tested on is left out where it is in another of the texts. What `--out`
-already has is not made again.
+Both models learn from the same texts: the prompts of the training splits of T12 and T15 but every
+20th, and general English. Those every 20th prompts are held out: the mixture of the two texts in
+the 5-gram (`lm build --interpolate`), the neural weights that are kept and the weight of the neural
+model are chosen on them. The test text are the prompts of the validation splits. What is held out
+or tested on is left out where it is in another of the texts. What `--out` already has is not made
+again.
 """
 
 from __future__ import annotations
@@ -31,12 +33,21 @@ TESTS = ("nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl")
 
 
 def write_texts(data: Path, out: Path, general: Path) -> None:
-    """The prompts to learn from, those to choose weights on, and those to test on; no sentence is in two of them."""
+    """The prompts to learn from, those to choose weights on, and those to test on.
+
+    No sentence is in two of them.
+    """
     prompts = (data / "text" / "transcripts_train.txt").read_text().splitlines()
-    references = [json.loads(line)["reference"] for name in TESTS for line in (data / name).read_text().splitlines()]
+    references = [
+        json.loads(line)["reference"]
+        for name in TESTS
+        for line in (data / name).read_text().splitlines()
+    ]
     train = [prompt for number, prompt in enumerate(prompts) if number % HELD_OUT_EVERY]
     known = {*sentences_of(general), *sentences_of(train)}
-    held = [prompt for prompt in prompts[::HELD_OUT_EVERY] if known.isdisjoint(sentences_of([prompt]))]
+    held = [
+        prompt for prompt in prompts[::HELD_OUT_EVERY] if known.isdisjoint(sentences_of([prompt]))
+    ]
     known.update(sentences_of(held))
     test = [reference for reference in references if known.isdisjoint(sentences_of([reference]))]
     for name, lines in {"train": train, "held": held, "test": test}.items():
@@ -54,18 +65,27 @@ def measure(data: Path, out: Path, options: NeuralOptions) -> dict[str, Any]:
     if not (out / "neural" / FACTS).is_file():
         train_neural([f"{train}:{FACTOR}", general], out / "neural", options, held)
     neural = json.loads((out / "neural" / FACTS).read_text())
-    neural["sources"] = [source | {"path": Path(source["path"]).name} for source in neural["sources"]]
+    neural["sources"] = [
+        source | {"path": Path(source["path"]).name} for source in neural["sources"]
+    ]
     ngram = LanguageModel.open(out / "lm").info()
     return {
         **compare(out / "lm", out / "neural", test, held),
-        "ngram": {name: ngram[name] for name in ("order", "ngrams", "bytes", "vocabulary", "interpolation")},
-        "neural": {name: value for name, value in neural.items() if name not in ("kind", "held_out")},
+        "ngram": {
+            name: ngram[name]
+            for name in ("order", "ngrams", "bytes", "vocabulary", "interpolation")
+        },
+        "neural": {
+            name: value for name, value in neural.items() if name not in ("kind", "held_out")
+        },
         "provenance": provenance(),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("build/neural-lm"))
     parser.add_argument("--minutes", type=float, default=35.0)
@@ -73,9 +93,13 @@ def main() -> None:
     arguments = parser.parse_args()
     found = measure(arguments.data, arguments.out, NeuralOptions(minutes=arguments.minutes))
     for name, bits in found["bits_per_character"].items():
-        print(f"{name:14} {bits:.4f} bits per character, perplexity {found['perplexity'][name]:.1f}")
+        print(
+            f"{name:14} {bits:.4f} bits per character, perplexity {found['perplexity'][name]:.1f}"
+        )
     gain = found["gain"]
-    print(f"gain           {gain['bits_per_character']:.4f} ({gain['low']:.4f} to {gain['high']:.4f})")
+    print(
+        f"gain           {gain['bits_per_character']:.4f} ({gain['low']:.4f} to {gain['high']:.4f})"
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 

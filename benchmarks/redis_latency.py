@@ -1,13 +1,17 @@
-"""How long a client waits for the Redis language-model server: for the answer to a frame, and for the final sentence.
+"""How long a client waits for the Redis language-model server.
 
-    python benchmarks/redis_latency.py [--demo runs/demo] [--utterances 60] [--pace MS] [--json FILE]
+For the answer to a frame, and for the final sentence.
+
+    python benchmarks/redis_latency.py [--demo runs/demo] [--utterances 60] [--pace MS] [--json
+    FILE]
     python benchmarks/redis_latency.py --llm MODEL --pace 80 [--budgets 10,20,40,60]
 
-A redis-server and a `cortext lm-server` process are started on this machine. The client sends the logits of a demo
-run's validation trials (`cortext demo`) one frame of 80 ms at a time, waits for each answer by a blocking read, and
-finalizes. Times are round trips as the client sees them; the server's own are from its log. With a large model: how
-long answers take without it, where it ranks at the end, and where it takes part in the search within a budget; and how
-many of the final sentences are those of a search that waits for it as long as it takes.
+A redis-server and a `cortext lm-server` process are started on this machine. The client sends the
+logits of a demo run's validation trials (`cortext demo`) one frame of 80 ms at a time, waits for
+each answer by a blocking read, and finalizes. Times are round trips as the client sees them; the
+server's own are from its log. With a large model: how long answers take without it, where it ranks
+at the end, and where it takes part in the search within a budget; and how many of the final
+sentences are those of a search that waits for it as long as it takes.
 """
 
 from __future__ import annotations
@@ -43,10 +47,28 @@ def processes(lm: Path, arguments: list[str]) -> Iterator[tuple[redis.Redis, Pat
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         binary = shutil.which("redis-server") or "/usr/bin/redis-server"
-        redis_command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        server_command = [str(Path(sys.executable).parent / "cortext"), "lm-server", "--lm", str(lm)]
+        redis_command = [
+            binary,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            folder,
+        ]
+        server_command = [
+            str(Path(sys.executable).parent / "cortext"),
+            "lm-server",
+            "--lm",
+            str(lm),
+        ]
         server_command += ["--redis-port", str(port), "--log", str(log), *arguments]
-        started = [subprocess.Popen(redis_command, stdout=subprocess.DEVNULL), subprocess.Popen(server_command)]
+        started = [
+            subprocess.Popen(redis_command, stdout=subprocess.DEVNULL),
+            subprocess.Popen(server_command),
+        ]
         try:
             client = redis.Redis(port=port)
             while not (log.exists() and '"serving"' in log.read_text()):
@@ -79,12 +101,18 @@ def measure(client: Client, logits: list[np.ndarray], pace_ms: float) -> dict[st
     """Round trips in milliseconds."""
     times: dict[str, list[float]] = {"reset": [], "frame": [], "finalize": []}
     for logits_PV in logits:
-        times["reset"].append(client.ask("remote_lm_reset", {"done": 0}, "remote_lm_done_resetting"))
+        times["reset"].append(
+            client.ask("remote_lm_reset", {"done": 0}, "remote_lm_done_resetting")
+        )
         for logits_V in logits_PV:
-            frame_ms = client.ask("remote_lm_input", {"logits": logits_V.tobytes()}, "remote_lm_output_partial")
+            frame_ms = client.ask(
+                "remote_lm_input", {"logits": logits_V.tobytes()}, "remote_lm_output_partial"
+            )
             times["frame"].append(frame_ms)
             time.sleep(max(pace_ms - frame_ms, 0) / 1000)
-        times["finalize"].append(client.ask("remote_lm_finalize", {"done": 0}, "remote_lm_output_final"))
+        times["finalize"].append(
+            client.ask("remote_lm_finalize", {"done": 0}, "remote_lm_output_final")
+        )
     return times
 
 
@@ -109,7 +137,9 @@ def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--utterances", type=int, default=60)
     parser.add_argument("--pace", type=float, default=0.0, help="ms between frames; 80 is a rig's")
@@ -125,7 +155,9 @@ def main() -> None:
     expected: list[str] = []
     folder = tempfile.TemporaryDirectory()
     if options.llm:
-        servers = with_llm(options.llm, [float(budget) for budget in options.budgets.split(",")], Path(folder.name))
+        servers = with_llm(
+            options.llm, [float(budget) for budget in options.budgets.split(",")], Path(folder.name)
+        )
         expected = texts_without_hurry(options.llm, options.demo / "lm", logits)
     for name, arguments in servers.items():
         with processes(options.demo / "lm", arguments) as (connection, log):
@@ -133,7 +165,9 @@ def main() -> None:
             finals = connection.xrange("remote_lm_output_final")
             lines = [json.loads(line) for line in log.read_text().splitlines()]
         done = [line for line in lines if line["event"] == "utterance_finished"]
-        times["of which search, per frame"] = [line["search_ms"] / max(line["n_frames"], 1) for line in done]
+        times["of which search, per frame"] = [
+            line["search_ms"] / max(line["n_frames"], 1) for line in done
+        ]
         times["of which finishing"] = [line["finish_ms"] for line in done]
         results[name] = {
             what: {label: round(float(np.percentile(ms, q)), 3) for label, q in QUANTILES.items()}
@@ -144,7 +178,11 @@ def main() -> None:
             results[name]["as without hurry"] = sum(map(str.__eq__, texts, expected))
         print(f"\n{name}: {len(logits)} utterances, {results['n_frames']} frames, ms")
         for what, row in results[name].items():
-            shown = row if isinstance(row, int) else "".join(f"{label:>6} {value:8.2f}" for label, value in row.items())
+            shown = (
+                row
+                if isinstance(row, int)
+                else "".join(f"{label:>6} {value:8.2f}" for label, value in row.items())
+            )
             print(f"  {what:28}{shown}", flush=True)
     folder.cleanup()
     if options.json:

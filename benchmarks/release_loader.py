@@ -1,8 +1,9 @@
 """The yardstick of data loading: how the T15 release reads a training batch, restated.
 
-Facts from the release's `model_training/dataset.py`: a batch opens the HDF5 file of each of its days with h5py, reads
-`input_features`, `seq_class_ids` and `transcription` of every trial whole, reads four attributes, turns arrays into
-torch tensors, and pads with `pad_sequence`. Files are opened anew for every batch.
+Facts from the release's `model_training/dataset.py`: a batch opens the HDF5 file of each of its
+days with h5py, reads `input_features`, `seq_class_ids` and `transcription` of every trial whole,
+reads four attributes, turns arrays into torch tensors, and pads with `pad_sequence`. Files are
+opened anew for every batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ ATTRIBUTES = ("n_time_steps", "seq_len", "block_num", "trial_num")
 
 def load_batch(chosen: Mapping[int, tuple[Path, Sequence[int]]]) -> dict[str, torch.Tensor]:
     """One batch. chosen: by day, the session file and the numbers of its trials."""
-    arrays: dict[str, list[torch.Tensor]] = {"input_features": [], "seq_class_ids": [], "transcription": []}
+    arrays: dict[str, list[torch.Tensor]] = {
+        "input_features": [],
+        "seq_class_ids": [],
+        "transcription": [],
+    }
     numbers: dict[str, list[int]] = {name: [] for name in (*ATTRIBUTES, "day")}
     for day, (path, trials) in chosen.items():
         with h5py.File(path, "r") as file:

@@ -1,17 +1,23 @@
 """The yardstick of training: how the T15 release trains its baseline, restated in plain PyTorch.
 
-Nothing of cortext is imported. Facts from the release's `model_training/{rnn_trainer,rnn_model,dataset,
-data_augmentations}.py` (Card et al., NEJM 2024; github.com/Neuroprosthetics-Lab/nejm-brain-to-text):
+Nothing of cortext is imported. Facts from the release's
+`model_training/{rnn_trainer,rnn_model,dataset, data_augmentations}.py` (Card et al., NEJM 2024;
+github.com/Neuroprosthetics-Lab/nejm-brain-to-text):
 
-- a batch is read by a DataLoader's worker, which opens the session file of each of its days anew (`release_loader`);
-- augmentation and smoothing run inside autocast, on the device, where a kernel is computed for every batch;
-- every day has a weight and a bias of its own, stacked per trial; patches are unfolded; the GRU is `nn.GRU`;
+- a batch is read by a DataLoader's worker, which opens the session file of each of its days anew
+  (`release_loader`);
+- augmentation and smoothing run inside autocast, on the device, where a kernel is computed for
+  every batch;
+- every day has a weight and a bias of its own, stacked per trial; patches are unfolded; the GRU is
+  `nn.GRU`;
 - autocast is for CUDA, so that a CPU computes in float32; the model goes through `torch.compile`;
 - AdamW is fused and has three groups (biases, day layers, the rest) with a LambdaLR each;
-- the loss is fetched at every step; validation goes day by day, and edit distances are counted in Python.
+- the loss is fetched at every step; validation goes day by day, and edit distances are counted in
+  Python.
 
-Settings have the names and the structure of the published YAML. What is drawn ahead of training in the release (the
-trials of every batch) is given here, so that another trainer can be given the same.
+Settings have the names and the structure of the published YAML. What is drawn ahead of training in
+the release (the trials of every batch) is given here, so that another trainer can be given the
+same.
 """
 
 from __future__ import annotations
@@ -40,12 +46,18 @@ KERNEL_FLOOR = 0.01
 class ReleaseModel(nn.Module):
     """Day layers, patches, GRU, output; parameters are named as in the release's checkpoints."""
 
-    def __init__(self, settings: Mapping[str, Any], n_features: int, n_days: int, n_classes: int) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], n_features: int, n_days: int, n_classes: int
+    ) -> None:
         super().__init__()
         self.size, self.stride = settings["patch_size"], settings["patch_stride"]
         self.n_layers, n_units = settings["n_layers"], settings["n_units"]
-        self.day_weights = nn.ParameterList([nn.Parameter(torch.eye(n_features)) for _ in range(n_days)])
-        self.day_biases = nn.ParameterList([nn.Parameter(torch.zeros(1, n_features)) for _ in range(n_days)])
+        self.day_weights = nn.ParameterList(
+            [nn.Parameter(torch.eye(n_features)) for _ in range(n_days)]
+        )
+        self.day_biases = nn.ParameterList(
+            [nn.Parameter(torch.zeros(1, n_features)) for _ in range(n_days)]
+        )
         self.day_layer_activation = nn.Softsign()
         self.day_layer_dropout = nn.Dropout(settings["input_network"]["input_layer_dropout"])
         self.gru = nn.GRU(
@@ -84,7 +96,9 @@ def smooth(x_BTC: torch.Tensor, std_bins: float, size: int) -> torch.Tensor:
     kernel = torch.tensor(kernel / kernel.sum(), dtype=torch.float32, device=x_BTC.device)
     n_features = x_BTC.shape[2]
     taps = kernel.view(1, 1, -1).repeat(n_features, 1, 1)
-    return nn.functional.conv1d(x_BTC.permute(0, 2, 1), taps, padding="same", groups=n_features).permute(0, 2, 1)
+    return nn.functional.conv1d(
+        x_BTC.permute(0, 2, 1), taps, padding="same", groups=n_features
+    ).permute(0, 2, 1)
 
 
 class Draws:
@@ -137,7 +151,9 @@ class BatchReader(Dataset):
 
 def loader(batches: Sequence[BatchFiles], workers: int, pin: bool) -> DataLoader:
     """Batches in order, read ahead by worker processes (four in the published settings)."""
-    return DataLoader(BatchReader(batches), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin)
+    return DataLoader(
+        BatchReader(batches), batch_size=None, shuffle=False, num_workers=workers, pin_memory=pin
+    )
 
 
 def cosine(floor: float, decay_steps: int, warmup_steps: int) -> Callable[[int], float]:
@@ -157,10 +173,11 @@ def cosine(floor: float, decay_steps: int, warmup_steps: int) -> Callable[[int],
 class ReleaseTrainer:
     """One training.
 
-    settings:  the published YAML's, as nested mappings
-    autocast:  the device type whose autocast (bfloat16) is on, or None. The release turns CUDA's on, which does nothing
-               on a CPU; "cpu" is a variant that the release does not have
-    compiled:  whether the model goes through torch.compile, as in the release
+    Attributes:
+        settings: The published YAML's, as nested mappings.
+        autocast: The device type whose autocast (bfloat16) is on, or None. The release turns CUDA's
+            on, which does nothing on a CPU; "cpu" is a variant that the release does not have.
+        compiled: Whether the model goes through torch.compile, as in the release.
     """
 
     def __init__(
@@ -203,7 +220,11 @@ class ReleaseTrainer:
         return torch.optim.AdamW(
             [
                 {"params": bias, "weight_decay": 0},
-                {"params": day, "lr": chosen["lr_max_day"], "weight_decay": chosen["weight_decay_day"]},
+                {
+                    "params": day,
+                    "lr": chosen["lr_max_day"],
+                    "weight_decay": chosen["weight_decay_day"],
+                },
                 {"params": other},
             ],
             lr=chosen["lr_max"],
@@ -218,8 +239,12 @@ class ReleaseTrainer:
         if chosen["lr_scheduler_type"] == "linear":
             end = chosen["lr_min"] / chosen["lr_max"]
             steps = chosen["lr_decay_steps"]
-            return torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, end_factor=end, total_iters=steps)
-        shared = cosine(chosen["lr_min"] / chosen["lr_max"], chosen["lr_decay_steps"], chosen["lr_warmup_steps"])
+            return torch.optim.lr_scheduler.LinearLR(
+                self.optimizer, 1.0, end_factor=end, total_iters=steps
+            )
+        shared = cosine(
+            chosen["lr_min"] / chosen["lr_max"], chosen["lr_decay_steps"], chosen["lr_warmup_steps"]
+        )
         floor = chosen["lr_min_day"] / chosen["lr_max_day"]
         day = cosine(floor, chosen["lr_decay_steps_day"], chosen["lr_warmup_steps_day"])
         return torch.optim.lr_scheduler.LambdaLR(self.optimizer, [shared, day, shared])
@@ -240,13 +265,19 @@ class ReleaseTrainer:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Mean loss, logits [B, P, V] and frames of each trial."""
         names = ("input_features", "seq_class_ids", "n_time_steps", "seq_len", "day")
-        x_BTC, labels_BU, n_bins_B, n_labels_B, day_B = (batch[name].to(self.device) for name in names)
+        x_BTC, labels_BU, n_bins_B, n_labels_B, day_B = (
+            batch[name].to(self.device) for name in names
+        )
         mark("load")
         model = self.settings["model"]
-        with torch.autocast(self.autocast or self.device.type, torch.bfloat16, enabled=self.autocast is not None):
+        with torch.autocast(
+            self.autocast or self.device.type, torch.bfloat16, enabled=self.autocast is not None
+        ):
             x_BTC, n_bins_B = self.transform(x_BTC, n_bins_B, training)
             mark("augment")
-            frames_B = ((n_bins_B - model["patch_size"]) / model["patch_stride"] + 1).to(torch.int32)
+            frames_B = ((n_bins_B - model["patch_size"]) / model["patch_stride"] + 1).to(
+                torch.int32
+            )
             logits_BPV = self.network(x_BTC, day_B)
             log_probs_PBV = logits_BPV.log_softmax(2).permute(1, 0, 2)
             loss = self.ctc(log_probs_PBV, labels_BU, frames_B, n_labels_B).mean()
@@ -254,14 +285,19 @@ class ReleaseTrainer:
         return loss, logits_BPV, frames_B
 
     def step(self, batch: Mapping[str, torch.Tensor], mark: Mark = lambda part: None) -> float:
-        """Train on one batch; returns its loss. Parts: load (to the device), augment, forward, backward, step."""
+        """Train on one batch; returns its loss.
+
+        Parts: load (to the device), augment, forward, backward, step.
+        """
         self.network.train()
         self.optimizer.zero_grad()
         loss, _, _ = self._forward(batch, training=True, mark=mark)
         loss.backward()
         mark("backward")
         if (limit := self.settings["grad_norm_clip_value"]) > 0:
-            nn.utils.clip_grad_norm_(self.model.parameters(), limit, error_if_nonfinite=True, foreach=True)
+            nn.utils.clip_grad_norm_(
+                self.model.parameters(), limit, error_if_nonfinite=True, foreach=True
+            )
         self.optimizer.step()
         self.scheduler.step()
         value = loss.detach().item()
@@ -272,7 +308,9 @@ class ReleaseTrainer:
     def validate(self, files: Mapping[int, tuple[Path, Sequence[int]]]) -> dict[str, Any]:
         """Phoneme error rate over all trials and by day, and the mean of the batches' losses.
 
-        files: by day, its session file and the numbers of its trials; a batch has trials of one day only
+        Args:
+            files: By day, its session file and the numbers of its trials; a batch has trials of one
+                day only.
         """
         self.network.eval()
         size, losses = self.settings["dataset"]["batch_size"], []
@@ -282,7 +320,9 @@ class ReleaseTrainer:
                 batch = load_batch({day: (path, trials[start : start + size])})
                 loss, logits_BPV, frames_B = self._forward(batch, training=False)
                 losses.append(loss.item())
-                for number, (logits_PV, frames) in enumerate(zip(logits_BPV, frames_B, strict=True)):
+                for number, (logits_PV, frames) in enumerate(
+                    zip(logits_BPV, frames_B, strict=True)
+                ):
                     best = torch.unique_consecutive(logits_PV[:frames].argmax(-1)).tolist()
                     n_labels = int(batch["seq_len"][number])
                     truth = batch["seq_class_ids"][number, :n_labels].tolist()

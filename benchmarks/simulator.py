@@ -1,9 +1,10 @@
-"""How many times faster than real time the simulator makes the recordings of 256 electrodes, on one core.
+"""How many times faster than real time the simulator makes the recordings of 256 electrodes, on
+one core.
 
     python benchmarks/simulator.py [--json FILE] [--trials 50]
 
-Times are of the processor, so that other work on the machine does not count: once without the disk (one block of
-trials, z-scored) and once as `cortext simulate` does it, session files included.
+Times are of the processor, so that other work on the machine does not count: once without the disk
+(one block of trials, z-scored) and once as `cortext simulate` does it, session files included.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ def in_memory(n_trials: int, repeats: int) -> tuple[float, float]:
 
 def to_disk(n_trials: int, folder: Path) -> tuple[float, float]:
     """Seconds of recording and processor seconds that it took, everything included."""
-    regular = ["plan=regular", "n_days=2", f"train_per_day={n_trials}", f"val_per_day={n_trials // 5}"]
+    regular = [
+        "plan=regular",
+        "n_days=2",
+        f"train_per_day={n_trials}",
+        f"val_per_day={n_trials // 5}",
+    ]
     started = time.process_time()
     simulate(folder / "out", "t15", overrides=[*regular, "test_per_day=0"])
     seconds = time.process_time() - started
@@ -52,7 +58,9 @@ def to_disk(n_trials: int, folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the numbers to")
     parser.add_argument("--trials", type=int, default=50, help="trials of a block")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,10 +1,11 @@
-"""How hard is the demo's task at other signal-to-noise ratios? PER against SNR, over simulator seeds.
+"""How hard is the demo's task at other signal-to-noise ratios? PER against SNR, over simulator
+seeds.
 
     python benchmarks/snr.py [--out build/snr] [--json FILE] [--plot FILE] [--workers 2]
 
-The demo's recipe is trained on the demo preset with `snr` at 1/4, 1/2, 1, 2 and 4: at 1/2 and 2 with five seeds, at 1
-with three. Runs that `--out` already has are not repeated. A run takes minutes on one core; `--workers` runs that many
-at a time.
+The demo's recipe is trained on the demo preset with `snr` at 1/4, 1/2, 1, 2 and 4: at 1/2 and 2
+with five seeds, at 1 with three. Runs that `--out` already has are not repeated. A run takes
+minutes on one core; `--workers` runs that many at a time.
 """
 
 from __future__ import annotations
@@ -47,8 +48,17 @@ def plot(pers: dict[float, list[float]], path: Path) -> None:
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     for snr, values in pers.items():
-        axes.plot([snr] * len(values), [100 * per for per in values], "o", color="tab:blue", alpha=0.5, markersize=5)
-    axes.plot(list(pers), [100 * statistics.median(values) for values in pers.values()], color="tab:blue")
+        axes.plot(
+            [snr] * len(values),
+            [100 * per for per in values],
+            "o",
+            color="tab:blue",
+            alpha=0.5,
+            markersize=5,
+        )
+    axes.plot(
+        list(pers), [100 * statistics.median(values) for values in pers.values()], color="tab:blue"
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(pers), [f"{snr:g}" for snr in pers])
     axes.set_ylim(bottom=0)
@@ -59,7 +69,9 @@ def plot(pers: dict[float, list[float]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("build/snr"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -69,10 +81,14 @@ def main() -> None:
     runs = [(snr, seed) for snr, seeds in SEEDS.items() for seed in seeds]
     with ProcessPoolExecutor(arguments.workers) as pool:
         results = list(pool.map(measure, *zip(*runs, strict=True), [arguments.out] * len(runs)))
-    pers = {snr: [per for run, per in zip(runs, results, strict=True) if run[0] == snr] for snr in SEEDS}
+    pers = {
+        snr: [per for run, per in zip(runs, results, strict=True) if run[0] == snr] for snr in SEEDS
+    }
     print("| SNR | seeds | PER, median | lowest | highest |\n|---|---|---|---|---|")
     for snr, values in pers.items():
-        row = [f"{100 * per:.1f} %" for per in (statistics.median(values), min(values), max(values))]
+        row = [
+            f"{100 * per:.1f} %" for per in (statistics.median(values), min(values), max(values))
+        ]
         print(f"| {snr:g} | {len(values)} | {' | '.join(row)} |")
     if arguments.json:
         figures = {"per": {f"{snr:g}": values for snr, values in pers.items()}}

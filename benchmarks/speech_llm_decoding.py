@@ -1,12 +1,15 @@
-"""What a speech LLM decodes of sentences that it has never seen, beside the same system with its inputs exchanged.
+"""What a speech LLM decodes of sentences that it has never seen, beside the same system with its
+inputs exchanged.
 
-    python benchmarks/speech_llm_decoding.py [--demo runs/demo] [--out build/speech-llm] [--seeds 3] [--json FILE]
+    python benchmarks/speech_llm_decoding.py [--demo runs/demo] [--out build/speech-llm] [--seeds 3]
+    [--json FILE]
 
-The encoder is the demo's, trained with CTC. The language model is a small one of `lm train-neural`, on the demo's text,
-which has no validation sentence; it learns to read what the encoder hears from text alone (`speech-llm teach`), and
-then encoder, projector and LoRA learn from the demo's recordings (`speech-llm train`). Sentences of the validation
-split are written freely by beam search. Then every trial is given the recording of another one of similar length: what
-the language model writes without the right recording. What `--out` already has is not made again.
+The encoder is the demo's, trained with CTC. The language model is a small one of `lm train-neural`,
+on the demo's text, which has no validation sentence; it learns to read what the encoder hears from
+text alone (`speech-llm teach`), and then encoder, projector and LoRA learn from the demo's
+recordings (`speech-llm train`). Sentences of the validation split are written freely by beam
+search. Then every trial is given the recording of another one of similar length: what the language
+model writes without the right recording. What `--out` already has is not made again.
 """
 
 from __future__ import annotations
@@ -45,7 +48,10 @@ TOWER = TowerOptions(window_s=12)
 
 
 def exchanged(lengths: Sequence[int], sentences: Sequence[str], seed: int = 0) -> list[int]:
-    """For each trial the number of another one of similar length, of another sentence; each is used once."""
+    """For each trial the number of another one of similar length, of another sentence.
+
+    Each is used once.
+    """
     rng, order = random.Random(seed), sorted(range(len(lengths)), key=lambda i: lengths[i])
     given = [0] * len(order)
     for start in range(0, len(order), GROUP):
@@ -69,13 +75,17 @@ def write(model: SpeechLLM, split: PackedSplit, trials: Sequence[int], size: int
         places = by_length[start : start + size]
         rows = [trials[place] for place in places]
         batch = split.batch(rows)
-        lists = model.generate(batch.features_BTC, [split.session(row) for row in rows], batch.n_bins_B)
+        lists = model.generate(
+            batch.features_BTC, [split.session(row) for row in rows], batch.n_bins_B
+        )
         texts |= {place: nbest[0].text for place, nbest in zip(places, lists, strict=True)}
     return [texts[place] for place in range(len(trials))]
 
 
 def measure(run: Path, packed: Path) -> dict[str, Any]:
-    """Word error rates on the validation split with the right recordings and with others of similar length."""
+    """Word error rates on the validation split with the right recordings and with others of
+    similar length.
+    """
     split, model = open_packed(packed).split("val"), SpeechLLM.load(run)
     sentences = [split.sentence(i) or "" for i in range(len(split))]
     other = exchanged(split.n_bins_N.tolist(), sentences)
@@ -114,7 +124,11 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
             "batches_per_val_step": max(1, batches // 2), "val_wer_trials": 100,
         }  # fmt: skip
         for name in ("", "_day"):
-            overrides |= {f"lr_max{name}": 0.001, f"lr_min{name}": 0.0001, f"lr_decay_steps{name}": batches}
+            overrides |= {
+                f"lr_max{name}": 0.001,
+                f"lr_min{name}": 0.0001,
+                f"lr_decay_steps{name}": batches,
+            }
             overrides |= {f"lr_warmup_steps{name}": 20}
         settings = [f"{key}={value}" for key, value in overrides.items()]
         train_speech_llm("speech_llm", demo / "packed", out, overrides=settings, init_from=reads)
@@ -122,17 +136,34 @@ def train_on_recordings(demo: Path, reads: Path, out: Path, batches: int, seed: 
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Word errors with the right recordings (blue) and with exchanged ones (orange), with their 95 % intervals."""
+    """Word errors with the right recordings (blue) and with exchanged ones (orange), with their
+    95 % intervals.
+    """
     with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x", "ytick.labelcolor": INK}):
         figure, ((axis,),) = panels([0.3 * len(rows)], left=2.3, top=0.3, bottom=0.45, gap=0.4)
-        axis.set_yticks(range(len(rows)), [f"seed {row['seed']}, {row['learnt from']}" for row in rows])
+        axis.set_yticks(
+            range(len(rows)), [f"seed {row['seed']}, {row['learnt from']}" for row in rows]
+        )
         axis.set_ylim(len(rows) - 0.5, -0.5)
         for place, row in enumerate(rows):
             for name, colour in (("right", BLUE), ("exchanged", ORANGE)):
                 wer, (low, high) = row[name]["wer"], row[name]["ci95"]
                 axis.plot([100 * low, 100 * high], [place, place], color=colour)
-                axis.plot([100 * wer], [place], color=colour, marker="o", markersize=5, label=f"{name} recordings")
-                axis.annotate(f"{100 * wer:.1f}", (100 * high, place), (6, 0), textcoords="offset points", va="center")
+                axis.plot(
+                    [100 * wer],
+                    [place],
+                    color=colour,
+                    marker="o",
+                    markersize=5,
+                    label=f"{name} recordings",
+                )
+                axis.annotate(
+                    f"{100 * wer:.1f}",
+                    (100 * high, place),
+                    (6, 0),
+                    textcoords="offset points",
+                    va="center",
+                )
         axis.set_xlim(0, 116)
         axis.set_xlabel("word errors, %")
         axis.legend(
@@ -145,17 +176,23 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--demo", type=Path, default=Path("runs/demo"))
     parser.add_argument("--out", type=Path, default=Path("build/speech-llm"))
     parser.add_argument("--layers", type=int, default=4, help="of the language model")
-    parser.add_argument("--steps", type=int, default=100, help="batches of text for the language model")
+    parser.add_argument(
+        "--steps", type=int, default=100, help="batches of text for the language model"
+    )
     parser.add_argument("--batches", type=int, default=1000, help="from which reading is learnt")
     parser.add_argument("--recordings", type=int, default=200, help="batches of recordings")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--picture", type=Path, help="of the result that --json names, if it is there, else of this one"
+        "--picture",
+        type=Path,
+        help="of the result that --json names, if it is there, else of this one",
     )
     given = parser.parse_args()
     if given.picture and given.json and given.json.is_file():
@@ -170,10 +207,20 @@ def main() -> None:
             rows.append({"seed": seed, "learnt from": name, **measure(run, given.demo / "packed")})
             right, other = (rows[-1][key]["wer"] for key in ("right", "exchanged"))
             print(
-                f"seed {seed}, {name}: WER {100 * right:.1f} %, with other recordings {100 * other:.1f} %", flush=True
+                f"seed {seed}, {name}: WER {100 * right:.1f} %, with other recordings"
+                f" {100 * other:.1f} %",
+                flush=True,
             )
-    settings = {key: value for key, value in vars(given).items() if key in ("layers", "steps", "batches", "recordings")}
-    result = {"settings": settings | {"tower": asdict(TOWER)}, "rows": rows, "provenance": provenance()}
+    settings = {
+        key: value
+        for key, value in vars(given).items()
+        if key in ("layers", "steps", "batches", "recordings")
+    }
+    result = {
+        "settings": settings | {"tower": asdict(TOWER)},
+        "rows": rows,
+        "provenance": provenance(),
+    }
     if given.json:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
     if given.picture:

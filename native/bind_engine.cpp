@@ -1,4 +1,5 @@
-// The search engine for Python: Model, Utterance and Result. Frames come in checked (cortext/decoding/session.py).
+// The search engine for Python: Model, Utterance and Result. Frames come in checked
+// (cortext/decoding/session.py).
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -30,7 +31,8 @@ namespace {
 
 using LogProbs = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Weights = std::vector<std::tuple<std::size_t, std::size_t, double>>;  // word, pronunciation, log weight
+using Weights =
+    std::vector<std::tuple<std::size_t, std::size_t, double>>;  // word, pronunciation, log weight
 using Added = std::vector<std::tuple<std::string, std::string, std::vector<double>>>;
 
 // What the Python side sees to; a slip there must not become a wrong address here.
@@ -56,37 +58,42 @@ Spelling spelling_of(std::string_view codes) {
     return spelling;
 }
 
-std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram, const std::vector<std::string_view>& words,
-                                  const std::vector<std::string_view>& codes, const Weights& weights, int n_phonemes) {
+std::shared_ptr<Model> make_model(std::shared_ptr<NGram> ngram,
+                                  const std::vector<std::string_view>& words,
+                                  const std::vector<std::string_view>& codes,
+                                  const Weights& weights, int n_phonemes) {
     check(words.size() == codes.size(), "as many pronunciations as words are needed");
     std::vector<Entry> entries(words.size());
     for (std::size_t word = 0; word < words.size(); ++word) {
         entries[word] = {std::string(words[word]), spelling_of(codes[word])};
     }
     for (const auto& [word, pronunciation, log_weight] : weights) {
-        check(word < entries.size() && pronunciation < entries[word].spelling.size(), "a weight of no pronunciation");
+        check(word < entries.size() && pronunciation < entries[word].spelling.size(),
+              "a weight of no pronunciation");
         entries[word].spelling[pronunciation].log_weight = log_weight;
     }
     nb::gil_scoped_release release;
     auto lexicon = std::make_shared<Lexicon>(entries, *ngram, 0, n_phonemes);
-    auto vocabulary =
-        std::make_shared<Vocabulary>(std::move(ngram), std::move(lexicon), std::vector<Entry>{},
-                                     std::vector<std::string>{}, std::unordered_map<std::string, double>{}, n_phonemes);
+    auto vocabulary = std::make_shared<Vocabulary>(
+        std::move(ngram), std::move(lexicon), std::vector<Entry>{}, std::vector<std::string>{},
+        std::unordered_map<std::string, double>{}, n_phonemes);
     return std::make_shared<Model>(std::move(vocabulary), Tokens{n_phonemes});
 }
 
-std::shared_ptr<Model> changed_model(const Model& model, const Added& added, const std::vector<std::string>& removed,
+std::shared_ptr<Model> changed_model(const Model& model, const Added& added,
+                                     const std::vector<std::string>& removed,
                                      const std::unordered_map<std::string, double>& bonuses) {
     std::vector<Entry> entries;
     for (const auto& [word, codes, log_weights] : added) {
         entries.push_back({word, spelling_of(codes)});
         Spelling& spelling = entries.back().spelling;
         check(log_weights.size() <= spelling.size(), "a weight of no pronunciation");
-        for (std::size_t each = 0; each < log_weights.size(); ++each) spelling[each].log_weight = log_weights[each];
+        for (std::size_t each = 0; each < log_weights.size(); ++each)
+            spelling[each].log_weight = log_weights[each];
     }
     const Vocabulary& now = model.vocabulary();
-    auto vocabulary = std::make_shared<Vocabulary>(now.shared_ngram(), now.base(), entries, removed, bonuses,
-                                                   model.tokens().n_phonemes);
+    auto vocabulary = std::make_shared<Vocabulary>(now.shared_ngram(), now.base(), entries, removed,
+                                                   bonuses, model.tokens().n_phonemes);
     return std::make_shared<Model>(std::move(vocabulary), model.tokens());
 }
 
@@ -105,7 +112,8 @@ struct Result {
     }
     auto scores(std::size_t number) const {
         const Hypothesis& found = hypotheses.at(number);
-        return std::make_tuple(found.score, found.lm_score, found.sil_score, found.hotword_score, found.added_score);
+        return std::make_tuple(found.score, found.lm_score, found.sil_score, found.hotword_score,
+                               found.added_score);
     }
     auto words(std::size_t number) const {
         const Hypothesis& found = hypotheses.at(number);
@@ -128,7 +136,8 @@ std::vector<int> checked(const Model& model, std::vector<int> columns) {
     int n_tokens = model.tokens().count();
     auto is_column = [n_tokens](int column) { return column >= 0 && column < n_tokens; };
     bool are_columns = std::all_of(columns.begin(), columns.end(), is_column);
-    check(are_columns && columns.size() == static_cast<std::size_t>(n_tokens), "one column a token is needed");
+    check(are_columns && columns.size() == static_cast<std::size_t>(n_tokens),
+          "one column a token is needed");
     return columns;
 }
 
@@ -142,19 +151,21 @@ class Guarded {
 public:
     Guarded(const std::shared_ptr<Model>& model, const Options& options, std::vector<int> columns,
             std::shared_ptr<NGram> second, bool has_hook)
-        : utterance_(model, checked(*model, options), checked(*model, std::move(columns)), std::move(second),
-                     has_hook) {}
+        : utterance_(model, checked(*model, options), checked(*model, std::move(columns)),
+                     std::move(second), has_hook) {}
 
     template <class Work>
     auto alone(Work work) {
         if (busy_.test_and_set()) {
-            throw Error("the session is in use by another thread", "", "give each thread a session of its own");
+            throw Error("the session is in use by another thread", "",
+                        "give each thread a session of its own");
         }
         struct Free {
             std::atomic_flag& flag;
             ~Free() { flag.clear(); }
         } free{busy_};
-        if (is_finished_) throw Error("the session is finished", "", "open a new one for the next utterance");
+        if (is_finished_)
+            throw Error("the session is finished", "", "open a new one for the next utterance");
         nb::gil_scoped_release release;
         return work(utterance_);
     }
@@ -174,7 +185,8 @@ private:
 
 std::string joined(const Model& model, const std::vector<WordId>& words) {
     std::string text;
-    for (WordId word : words) text.append(text.empty() ? "" : " ").append(model.vocabulary().text(word));
+    for (WordId word : words)
+        text.append(text.empty() ? "" : " ").append(model.vocabulary().text(word));
     return text;
 }
 
@@ -216,12 +228,13 @@ void bind_options(nb::module_& module) {
         .def_rw("offsets", &Options::offsets);
 }
 
-Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>& words, LogProbs log_probs,
-             std::vector<int> columns, const Options& options) {
+Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>& words,
+             LogProbs log_probs, std::vector<int> columns, const Options& options) {
     std::vector<WordId> sentence;
     for (const std::string& word : words) {
         sentence.push_back(model->vocabulary().find(word));
-        if (sentence.back() == kNoWord) throw Error("the word '" + word + "' is not in the lexicon");
+        if (sentence.back() == kNoWord)
+            throw Error("the word '" + word + "' is not in the lexicon");
     }
     check(*model, log_probs);
     check(*model, options);
@@ -238,28 +251,33 @@ Result score(const std::shared_ptr<Model>& model, const std::vector<std::string>
 void bind_engine(nb::module_& module) {
     bind_options(module);
     nb::class_<Model>(module, "Model")
-        .def_static("make", &make_model, nb::arg("ngram"), nb::arg("words"), nb::arg("codes"), nb::arg("weights"),
-                    nb::arg("n_phonemes"))
+        .def_static("make", &make_model, nb::arg("ngram"), nb::arg("words"), nb::arg("codes"),
+                    nb::arg("weights"), nb::arg("n_phonemes"))
         .def("changed", &changed_model, nb::arg("added"), nb::arg("removed"), nb::arg("bonuses"),
              nb::call_guard<nb::gil_scoped_release>())
         .def("__contains__",
-             [](const Model& model, std::string_view word) { return model.vocabulary().find(word) != kNoWord; })
-        .def("score", &score, nb::arg("words"), nb::arg("log_probs").noconvert(), nb::arg("columns"),
-             nb::arg("options"));
+             [](const Model& model, std::string_view word) {
+                 return model.vocabulary().find(word) != kNoWord;
+             })
+        .def("score", &score, nb::arg("words"), nb::arg("log_probs").noconvert(),
+             nb::arg("columns"), nb::arg("options"));
     nb::class_<Result>(module, "Result")
         .def("__len__", [](const Result& result) { return result.hypotheses.size(); })
         .def("text", &Result::text)
         .def("scores", &Result::scores)
         .def("words", &Result::words);
     nb::class_<Guarded>(module, "Utterance")
-        .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>, std::shared_ptr<NGram>, bool>(),
-             nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(), nb::arg("has_hook"),
-             nb::call_guard<nb::gil_scoped_release>())
+        .def(nb::init<std::shared_ptr<Model>, const Options&, std::vector<int>,
+                      std::shared_ptr<NGram>, bool>(),
+             nb::arg("model"), nb::arg("options"), nb::arg("columns"), nb::arg("second").none(),
+             nb::arg("has_hook"), nb::call_guard<nb::gil_scoped_release>())
         .def(
             "advance",
             [](Guarded& guarded, LogProbs log_probs) {
                 check(*guarded.model(), log_probs);
-                guarded.alone([&](Utterance& utterance) { utterance.advance(log_probs.data(), log_probs.shape(0)); });
+                guarded.alone([&](Utterance& utterance) {
+                    utterance.advance(log_probs.data(), log_probs.shape(0));
+                });
             },
             nb::arg("log_probs").noconvert())
         .def("set_options",
@@ -275,7 +293,8 @@ void bind_engine(nb::module_& module) {
                 check(ids.size() == scores.shape(0), "one score a hypothesis is needed");
                 check(std::all_of(scores.data(), scores.data() + ids.size(), is_sound),
                       "a score is not a number or beyond a million");
-                guarded.alone([&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
+                guarded.alone(
+                    [&](Utterance& utterance) { utterance.add_scores(ids, scores.data()); });
             },
             nb::arg("ids"), nb::arg("scores").noconvert())
         .def("finish", [](Guarded& guarded) {

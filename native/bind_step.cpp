@@ -47,20 +47,24 @@ Weights weights_as(const std::string& name) {
 
 StepLinear linear(const Matrix& weight, const std::optional<Vector>& bias, std::size_t n_blocks,
                   const std::string& kept_as) {
-    require(weight, weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0, "weight");
+    require(weight, weight.shape(0) > 0 && weight.shape(1) > 0 && weight.shape(0) % n_blocks == 0,
+            "weight");
     if (bias) require(*bias, bias->shape(0) == weight.shape(0), "bias");
-    return {weight.data(),      bias ? bias->data() : nullptr, n_blocks, weight.shape(0) / n_blocks, weight.shape(1),
-            weights_as(kept_as)};
+    return {weight.data(),   bias ? bias->data() : nullptr,
+            n_blocks,        weight.shape(0) / n_blocks,
+            weight.shape(1), weights_as(kept_as)};
 }
 
 using LayerWeights = std::tuple<Matrix, Matrix, Vector, Vector>;
 
-std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers, const std::string& kept_as) {
+std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers,
+                                       const std::string& kept_as) {
     require(!layers.empty(), "layers");
     const std::size_t n_units = std::get<1>(layers.front()).shape(1);
     std::vector<StepGRU::Layer> found;
     for (const auto& [w_ih, w_hh, b_ih, b_hh] : layers) {
-        require(w_ih.shape(0) == 3 * n_units && (found.empty() || w_ih.shape(1) == n_units), "w_ih");
+        require(w_ih.shape(0) == 3 * n_units && (found.empty() || w_ih.shape(1) == n_units),
+                "w_ih");
         require(w_hh.shape(0) == 3 * n_units && w_hh.shape(1) == n_units, "w_hh");
         found.push_back({linear(w_ih, b_ih, 3, kept_as), linear(w_hh, b_hh, 3, kept_as)});
     }
@@ -69,8 +73,10 @@ std::vector<StepGRU::Layer> gru_layers(const std::vector<LayerWeights>& layers, 
 
 void step(StepGRU& self, const Vector& x, const Matrix& state_LD, const MatrixOut& next_state_LD) {
     require(x, x.shape(0) == self.n_inputs(), "x");
-    require(state_LD, state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(), "state_LD");
-    require(next_state_LD, next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(),
+    require(state_LD, state_LD.shape(0) == self.n_layers() && state_LD.shape(1) == self.n_units(),
+            "state_LD");
+    require(next_state_LD,
+            next_state_LD.shape(0) == self.n_layers() && next_state_LD.shape(1) == self.n_units(),
             "next_state_LD");
     nb::gil_scoped_release released;
     self.step(x.data(), state_LD.data(), next_state_LD.data());
@@ -81,7 +87,8 @@ void apply(const StepLinear& self, const Vector& x, const VectorOut& y) {
     require(y, y.shape(0) == self.n_rows(), "y");
     nb::gil_scoped_release released;
     const float* const end = x.data() + x.shape(0);
-    if (std::any_of(x.data(), end, [](float number) { return std::isnan(number); })) {  // a step that is prepared
+    if (std::any_of(x.data(), end,
+                    [](float number) { return std::isnan(number); })) {  // a step that is prepared
         std::fill_n(y.data(), y.shape(0), std::numeric_limits<float>::quiet_NaN());
         return;
     }
@@ -105,7 +112,8 @@ void bind_step(nb::module_& module) {
     nb::class_<StepLinear>(module, "StepLinear")
         .def(
             "__init__",
-            [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias, const std::string& kept_as) {
+            [](StepLinear* self, const Matrix& weight, const std::optional<Vector>& bias,
+               const std::string& kept_as) {
                 new (self) StepLinear(linear(weight, bias, 1, kept_as));
             },
             nb::arg("weight").noconvert(), nb::arg("bias").none(), nb::arg("kept_as"))

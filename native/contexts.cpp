@@ -28,16 +28,19 @@ Contexts::Contexts(std::shared_ptr<const Vocabulary> vocabulary, int history_wor
 
 Contexts::Next Contexts::follow(ContextId context, WordId word) {
     NGramState state;
-    double log_prob = vocabulary_->ngram().score(contexts_[context].state, vocabulary_->ngram_word(word), state);
+    double log_prob =
+        vocabulary_->ngram().score(contexts_[context].state, vocabulary_->ngram_word(word), state);
     std::uint32_t tail = history_words_ ? longer_tail(contexts_[context].tail, word) : 0;
     return {static_cast<float>(log_prob), intern(state, tail, context)};
 }
 
-std::vector<double> Contexts::add_scores(const std::vector<ContextId>& contexts, const float* scores) {
+std::vector<double> Contexts::add_scores(const std::vector<ContextId>& contexts,
+                                         const float* scores) {
     std::vector<const float*> own(contexts_.size(), nullptr);
     for (std::size_t each = 0; each < contexts.size(); ++each) {
         if (contexts[each] >= own.size()) {
-            throw std::out_of_range("no hypothesis has the number " + std::to_string(contexts[each]));
+            throw std::out_of_range("no hypothesis has the number " +
+                                    std::to_string(contexts[each]));
         }
         own[contexts[each]] = scores + each;
     }

@@ -1,4 +1,5 @@
-// What of the words so far matters to the words that follow: interned n-gram states, and what words score after them.
+// What of the words so far matters to the words that follow: interned n-gram states, and what words
+// score after them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace cortext {
 
 using ContextId = std::uint32_t;
 
-// The contexts of one utterance, numbered as they come up, and the scores that were looked up for them.
+// The contexts of one utterance, numbered as they come up, and the scores that were looked up for
+// them.
 class Contexts {
 public:
     struct Context {
@@ -35,8 +37,8 @@ public:
     std::size_t size() const { return contexts_.size(); }
     const Context& operator[](ContextId context) const { return contexts_[context]; }
 
-    // Add to the scores of contexts, one score for each, and to what comes of them later: a context that is not among
-    // them gets what the one before it gets. Returns what each context got.
+    // Add to the scores of contexts, one score for each, and to what comes of them later: a context
+    // that is not among them gets what the one before it gets. Returns what each context got.
     std::vector<double> add_scores(const std::vector<ContextId>& contexts, const float* scores);
 
     // What `word` scores after a context, and the context after it.
@@ -49,7 +51,9 @@ public:
         return found;
     }
 
-    double end(ContextId context) const { return vocabulary_->ngram().end(contexts_[context].state); }
+    double end(ContextId context) const {
+        return vocabulary_->ngram().end(contexts_[context].state);
+    }
 
 private:
     Next follow(ContextId context, WordId word);

@@ -7,7 +7,8 @@
 
 namespace cortext {
 
-// What is wrong, where (a file and line, a word, an option) and what to do about it. Becomes DecodingError.
+// What is wrong, where (a file and line, a word, an option) and what to do about it. Becomes
+// DecodingError.
 class Error : public std::runtime_error {
 public:
     explicit Error(std::string what, std::string where = "", std::string fix = "")

@@ -7,7 +7,9 @@
 
 namespace cortext {
 
-inline std::uint64_t pair_key(std::uint32_t high, std::uint32_t low) { return (std::uint64_t{high} << 32) | low; }
+inline std::uint64_t pair_key(std::uint32_t high, std::uint32_t low) {
+    return (std::uint64_t{high} << 32) | low;
+}
 
 inline std::size_t hash_key(std::uint64_t key) {
     key *= 0x9E3779B97F4A7C15ull;

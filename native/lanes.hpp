@@ -1,4 +1,5 @@
-// Sixteen floats that are computed together, on any processor: compilers split them where its registers are narrower.
+// Sixteen floats that are computed together, on any processor: compilers split them where its
+// registers are narrower.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +7,10 @@
 #include <cstring>
 
 // A function of which there is a version for each generation of x86-64, chosen as it is loaded.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && !defined(CORTEXT_SANITIZE)
-#define CORTEXT_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(CORTEXT_SANITIZE)
+#define CORTEXT_FOR_EACH_PROCESSOR \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CORTEXT_FOR_EACH_PROCESSOR
 #endif

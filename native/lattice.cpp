@@ -32,8 +32,9 @@ std::vector<WordId> Lattice::best_words(LatticeNode node) const {
     std::vector<WordId> words;
     while (node != 0) {
         auto total = [this](const LatticeArc& arc) { return nodes_[arc.from].best + arc.score; };
-        const LatticeArc* best = std::max_element(arcs_of(node), arcs_end(node),
-                                                  [&](const auto& a, const auto& b) { return total(a) < total(b); });
+        const LatticeArc* best =
+            std::max_element(arcs_of(node), arcs_end(node),
+                             [&](const auto& a, const auto& b) { return total(a) < total(b); });
         if (best->word != kNoWord) words.push_back(best->word);
         node = best->from;
     }
@@ -46,7 +47,8 @@ std::vector<WordId> Lattice::common_words(const std::vector<LatticeNode>& nodes)
     CommonWords shared = common_[nodes.front()];
     for (LatticeNode node : nodes) shared = in_common(shared, common_[node]);
     std::vector<WordId> words;
-    for (std::uint32_t at = shared.words; at != 0; at = sequences_[at].before) words.push_back(sequences_[at].word);
+    for (std::uint32_t at = shared.words; at != 0; at = sequences_[at].before)
+        words.push_back(sequences_[at].word);
     std::reverse(words.begin(), words.end());
     return words;
 }
@@ -94,8 +96,8 @@ std::vector<double> Lattice::arc_totals(const std::vector<LatticeNode>& live,
     }
     std::vector<double> totals(arcs_.size());
     for (LatticeNode node = size(); node-- > 0;) {
-        for (std::size_t arc = nodes_[node].first_arc; arc < static_cast<std::size_t>(arcs_end(node) - arcs_.data());
-             ++arc) {
+        for (std::size_t arc = nodes_[node].first_arc;
+             arc < static_cast<std::size_t>(arcs_end(node) - arcs_.data()); ++arc) {
             double onwards = arcs_[arc].score + after[node];
             after[arcs_[arc].from] = std::max(after[arcs_[arc].from], onwards);
             totals[arc] = nodes_[arcs_[arc].from].best + onwards;
@@ -104,23 +106,26 @@ std::vector<double> Lattice::arc_totals(const std::vector<LatticeNode>& live,
     return totals;
 }
 
-std::vector<LatticeNode> Lattice::prune(const std::vector<LatticeNode>& live, const std::vector<float>& live_scores,
+std::vector<LatticeNode> Lattice::prune(const std::vector<LatticeNode>& live,
+                                        const std::vector<float>& live_scores,
                                         std::size_t max_arcs) {
     update_common();
     std::vector<double> totals = arc_totals(live, live_scores);
     double least = kNever;
     if (totals.size() > max_arcs) {
         std::vector<double> sorted = totals;
-        std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(max_arcs), sorted.end(),
-                         std::greater<>());
+        std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(max_arcs),
+                         sorted.end(), std::greater<>());
         least = sorted[max_arcs];
     }
-    // Whatever is kept must reach the start: a live node needs its best arc, and so does where that comes from.
+    // Whatever is kept must reach the start: a live node needs its best arc, and so does where that
+    // comes from.
     std::vector<char> needed(nodes_.size(), 0), kept(arcs_.size(), 0);
     for (LatticeNode node : live) needed[node] = 1;
     for (LatticeNode node = size(); node-- > 1;) {
         if (!needed[node]) continue;
-        std::size_t first = nodes_[node].first_arc, end = static_cast<std::size_t>(arcs_end(node) - arcs_.data());
+        std::size_t first = nodes_[node].first_arc,
+                    end = static_cast<std::size_t>(arcs_end(node) - arcs_.data());
         std::size_t best = first;
         for (std::size_t arc = first; arc < end; ++arc) {
             if (totals[arc] > totals[best]) best = arc;
@@ -144,7 +149,8 @@ std::vector<LatticeNode> Lattice::prune(const std::vector<LatticeNode>& live, co
         nodes_[n_nodes].first_arc = n_arcs;
         common_[n_nodes++] = common_[node];
         for (std::size_t arc = first; arc < end; ++arc) {
-            if (kept[arc]) arcs_[n_arcs++] = {renumbered[arcs_[arc].from], arcs_[arc].word, arcs_[arc].score};
+            if (kept[arc])
+                arcs_[n_arcs++] = {renumbered[arcs_[arc].from], arcs_[arc].word, arcs_[arc].score};
         }
     }
     nodes_.resize(n_nodes);

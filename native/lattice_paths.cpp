@@ -14,9 +14,10 @@ namespace cortext {
 namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-6;            // of scores added up in another order
-constexpr std::size_t kMostStates = 32;       // of a second n-gram at one node
-constexpr std::size_t kMostVisits = 4000000;  // of arcs in A*, a fraction of a second; a hundred sentences take 10,000
+constexpr double kRounding = 1e-6;       // of scores added up in another order
+constexpr std::size_t kMostStates = 32;  // of a second n-gram at one node
+constexpr std::size_t kMostVisits =
+    4000000;  // of arcs in A*, a fraction of a second; a hundred sentences take 10,000
 constexpr float kSmallestPosterior = 1e-5f;
 constexpr std::uint32_t kNoSuffix = 0xFFFFFFFFu;
 
@@ -38,7 +39,8 @@ public:
             open_.pop();
             if (best.is_complete) {
                 words.clear();
-                for (std::uint32_t at = best.suffix; suffixes_[at].word != kNoWord; at = suffixes_[at].after) {
+                for (std::uint32_t at = best.suffix; suffixes_[at].word != kNoWord;
+                     at = suffixes_[at].after) {
                     words.push_back(suffixes_[at].word);
                 }
                 return true;
@@ -86,8 +88,8 @@ private:
         nodes_.assign(members_.begin() + static_cast<std::ptrdiff_t>(candidate.first_member),
                       members_.begin() + static_cast<std::ptrdiff_t>(candidate.end_member));
         std::make_heap(nodes_.begin(), nodes_.end());
-        // Nodes from which hypotheses came here without a word: the last first, so that each is visited once, and
-        // then with its best score.
+        // Nodes from which hypotheses came here without a word: the last first, so that each is
+        // visited once, and then with its best score.
         LatticeNode visited = kNoNode;
         while (!nodes_.empty()) {
             std::pop_heap(nodes_.begin(), nodes_.end());
@@ -96,7 +98,8 @@ private:
             if (member.node == visited) continue;
             visited = member.node;
             if (member.node == 0) to_start = member.score;
-            for (const LatticeArc* arc = lattice_.arcs_of(member.node); arc < lattice_.arcs_end(member.node); ++arc) {
+            for (const LatticeArc* arc = lattice_.arcs_of(member.node);
+                 arc < lattice_.arcs_end(member.node); ++arc) {
                 ++n_visits_;
                 double score = member.score + arc->score;
                 if (score + lattice_[arc->from].best < least_) continue;
@@ -125,7 +128,8 @@ private:
                 if (is_new) members_.push_back({step.node, step.score});
             }
             suffixes_.push_back({after, word});
-            open_.push({total, static_cast<std::uint32_t>(suffixes_.size() - 1), first, members_.size(), false});
+            open_.push({total, static_cast<std::uint32_t>(suffixes_.size() - 1), first,
+                        members_.size(), false});
         }
     }
 
@@ -163,21 +167,29 @@ std::vector<double> arc_posteriors(const Lattice& lattice) {
 // Takes the search's n-gram out of a lattice and puts a second one in, node by node.
 class Rescoring {
 public:
-    Rescoring(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options)
-        : lattice_(lattice), contexts_(contexts), second_(second), options_(options), states_(lattice.size()) {}
+    Rescoring(const Lattice& lattice, Contexts& contexts, const NGram& second,
+              const Options& options)
+        : lattice_(lattice),
+          contexts_(contexts),
+          second_(second),
+          options_(options),
+          states_(lattice.size()) {}
 
     Lattice result() {
         Lattice result;
         states_[0].push_back({second_.begin(), 0, 0.0, {}});
         for (LatticeNode node = 1; node < lattice_.size(); ++node) {
             std::vector<State>& here = states_[node];
-            for (const LatticeArc* arc = lattice_.arcs_of(node); arc < lattice_.arcs_end(node); ++arc) {
+            for (const LatticeArc* arc = lattice_.arcs_of(node); arc < lattice_.arcs_end(node);
+                 ++arc) {
                 for (const State& from : states_[arc->from]) extend(from, *arc, node, here);
             }
-            std::stable_sort(here.begin(), here.end(), [](const State& a, const State& b) { return a.best > b.best; });
+            std::stable_sort(here.begin(), here.end(),
+                             [](const State& a, const State& b) { return a.best > b.best; });
             if (here.size() > kMostStates) here.erase(here.begin() + kMostStates, here.end());
             for (State& state : here) {
-                for (const LatticeArc& arc : state.arcs) result.add_arc(arc.from, arc.word, arc.score);
+                for (const LatticeArc& arc : state.arcs)
+                    result.add_arc(arc.from, arc.word, arc.score);
                 state.node = result.add_node(lattice_[node].context, lattice_[node].frame);
                 state.arcs = {};
             }
@@ -194,7 +206,8 @@ private:
         std::vector<LatticeArc> arcs;
     };
 
-    void extend(const State& from, const LatticeArc& arc, LatticeNode node, std::vector<State>& here) {
+    void extend(const State& from, const LatticeArc& arc, LatticeNode node,
+                std::vector<State>& here) {
         NGramState state = from.state;
         double change = 0.0;
         if (arc.word != kNoWord) {
@@ -221,8 +234,8 @@ private:
         if (is_new) index->second = second_.index(vocabulary.text(arc.word));
         auto unknown = [this](WordIndex word) { return word == 0 ? options_.unk_score : 0.0; };
         double gained = second_.score(before, index->second, after) + unknown(index->second);
-        double lost =
-            contexts_.next(lattice_[arc.from].context, arc.word).log_prob + unknown(vocabulary.ngram_word(arc.word));
+        double lost = contexts_.next(lattice_[arc.from].context, arc.word).log_prob +
+                      unknown(vocabulary.ngram_word(arc.word));
         return gained - lost;
     }
 
@@ -236,7 +249,8 @@ private:
 
 }  // namespace
 
-std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n, double beam) {
+std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n,
+                                                double beam) {
     SuffixSearch search(lattice, beam);
     std::vector<std::vector<WordId>> sentences;
     std::vector<WordId> words;
@@ -251,7 +265,8 @@ WordPosteriors::WordPosteriors(const Lattice& lattice) {
     for (LatticeNode node = 1; node < lattice.size(); ++node) {
         for (const LatticeArc* arc = lattice.arcs_of(node); arc < lattice.arcs_end(node); ++arc) {
             if (arc->word == kNoWord) continue;
-            auto probability = static_cast<float>(std::exp(posteriors[static_cast<std::size_t>(arc - all)]));
+            auto probability =
+                static_cast<float>(std::exp(posteriors[static_cast<std::size_t>(arc - all)]));
             if (probability < kSmallestPosterior) continue;
             said_[arc->word].push_back({lattice[node].frame, probability});
         }
@@ -268,7 +283,8 @@ double WordPosteriors::operator()(WordId word, std::int32_t first, std::int32_t 
     return std::min(sum, 1.0);
 }
 
-Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options) {
+Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second,
+                 const Options& options) {
     return Rescoring(lattice, contexts, second, options).result();
 }
 

@@ -1,4 +1,5 @@
-// What is read off a finished lattice: the best sentences, how probable each word is, the lattice of another n-gram.
+// What is read off a finished lattice: the best sentences, how probable each word is, the lattice
+// of another n-gram.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,10 @@
 
 namespace cortext {
 
-// The words of the `n` best different sentences whose paths lead to the last node, best first; a sentence scores as its
-// best path. Those worse than the best by more than `beam` are left out. A* from the end, guided by the scores of the
-// best paths from the start, over sets of nodes, so that each sequence of last words comes up once.
+// The words of the `n` best different sentences whose paths lead to the last node, best first; a
+// sentence scores as its best path. Those worse than the best by more than `beam` are left out. A*
+// from the end, guided by the scores of the best paths from the start, over sets of nodes, so that
+// each sequence of last words comes up once.
 std::vector<std::vector<WordId>> best_sentences(const Lattice& lattice, std::size_t n, double beam);
 
 // The posterior probabilities of words, from those of the lattice's arcs.
@@ -32,8 +34,10 @@ private:
     std::unordered_map<WordId, std::vector<Said>> said_;
 };
 
-// The lattice with the n-gram's scores taken out and those of `second` put in; its nodes are split where their paths
-// differ for `second` (the best few dozen states are kept). The last node's arcs are sentence ends.
-Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second, const Options& options);
+// The lattice with the n-gram's scores taken out and those of `second` put in; its nodes are split
+// where their paths differ for `second` (the best few dozen states are kept). The last node's arcs
+// are sentence ends.
+Lattice rescored(const Lattice& lattice, Contexts& contexts, const NGram& second,
+                 const Options& options);
 
 }  // namespace cortext

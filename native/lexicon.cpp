@@ -21,7 +21,8 @@ struct Lexicon::Spoken {
     float log_weight;
 };
 
-Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word, int n_tokens) {
+Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId first_word,
+                 int n_tokens) {
     if (n_tokens < 1 || n_tokens > kMostPhonemes) throw Error("1 to 64 phonemes are possible");
     for (const Entry& entry : entries) store(entry, ngram, n_tokens);
     first_spoken_.push_back(static_cast<std::uint32_t>(token_ends_.size()));
@@ -37,7 +38,8 @@ Lexicon::Lexicon(const std::vector<Entry>& entries, const NGram& ngram, WordId f
 }
 
 void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
-    if (entry.spelling.empty()) throw Error{"the word '" + entry.word + "' has no pronunciation", "", ""};
+    if (entry.spelling.empty())
+        throw Error{"the word '" + entry.word + "' has no pronunciation", "", ""};
     if (entry.spelling.size() > kMostPronunciations) {
         throw Error{"the word '" + entry.word + "' has more than 1,000 pronunciations", "", ""};
     }
@@ -50,10 +52,13 @@ void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
         bool known = std::all_of(pronunciation.tokens.begin(), pronunciation.tokens.end(),
                                  [&](std::uint8_t token) { return token < n_tokens; });
         if (!is_sound(pronunciation.log_weight)) {
-            throw Error{"a weight of '" + entry.word + "' is not a number or beyond a million", "", ""};
+            throw Error{"a weight of '" + entry.word + "' is not a number or beyond a million", "",
+                        ""};
         }
         if (pronunciation.tokens.empty() || !known) {
-            throw Error{"a pronunciation of '" + entry.word + "' is empty or has an unknown phoneme", "", ""};
+            throw Error{
+                "a pronunciation of '" + entry.word + "' is empty or has an unknown phoneme", "",
+                ""};
         }
         tokens_.insert(tokens_.end(), pronunciation.tokens.begin(), pronunciation.tokens.end());
         token_ends_.push_back(static_cast<std::uint32_t>(tokens_.size()));
@@ -61,10 +66,12 @@ void Lexicon::store(const Entry& entry, const NGram& ngram, int n_tokens) {
     }
 }
 
-// Breadth first over the sorted pronunciations: a node is a range of them that agree up to its depth.
+// Breadth first over the sorted pronunciations: a node is a range of them that agree up to its
+// depth.
 void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
     auto tokens_of = [this](const Spoken& each) {
-        return std::string_view(reinterpret_cast<const char*>(tokens_.data()) + each.first, each.length);
+        return std::string_view(reinterpret_cast<const char*>(tokens_.data()) + each.first,
+                                each.length);
     };
     std::stable_sort(spoken.begin(), spoken.end(),
                      [&](const Spoken& a, const Spoken& b) { return tokens_of(a) < tokens_of(b); });
@@ -76,7 +83,8 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
     for (std::size_t number = 0; number < ranges.size(); ++number) {
         Range range = ranges[number];
         std::size_t at = range.first;
-        TreeNode node{0, static_cast<NodeId>(ranges.size()), static_cast<std::uint32_t>(tree_words_.size()), 0};
+        TreeNode node{0, static_cast<NodeId>(ranges.size()),
+                      static_cast<std::uint32_t>(tree_words_.size()), 0};
         for (; at < range.end && spoken[at].length == range.depth; ++at) {
             tree_words_.push_back({first_word + spoken[at].word, spoken[at].log_weight});
         }
@@ -84,7 +92,9 @@ void Lexicon::build_tree(std::vector<Spoken>& spoken, WordId first_word) {
         while (at < range.end) {
             auto phoneme = static_cast<std::uint8_t>(tokens_of(spoken[at])[range.depth]);
             std::size_t first = at;
-            while (at < range.end && tokens_of(spoken[at])[range.depth] == static_cast<char>(phoneme)) ++at;
+            while (at < range.end &&
+                   tokens_of(spoken[at])[range.depth] == static_cast<char>(phoneme))
+                ++at;
             ranges.push_back({first, at, range.depth + 1});
             phonemes_.push_back(phoneme);
             node.phonemes |= std::uint64_t{1} << phoneme;
@@ -117,7 +127,8 @@ Vocabulary::Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const
                        const std::unordered_map<std::string, double>& bonuses, int n_tokens)
     : ngram_(std::move(ngram)),
       base_(std::move(base)),
-      added_(std::make_shared<Lexicon>(added, *ngram_, static_cast<WordId>(base_->n_words()), n_tokens)),
+      added_(std::make_shared<Lexicon>(added, *ngram_, static_cast<WordId>(base_->n_words()),
+                                       n_tokens)),
       base_nodes_(base_->nodes().data()),
       base_phonemes_(base_->phonemes().data()),
       n_base_nodes_(static_cast<NodeId>(base_->nodes().size())) {
@@ -125,12 +136,15 @@ Vocabulary::Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const
         WordId number = base_->find(word);
         if (number != kNoWord) bonuses_[number] = kNever;
     };
-    for (const Entry& entry : added) silence(entry.word);  // an added word stands in the place of one of that name
+    for (const Entry& entry : added)
+        silence(entry.word);  // an added word stands in the place of one of that name
     for (const std::string& word : removed) silence(word);
     for (const auto& [word, bonus] : bonuses) {
         WordId number = find(word);
-        if (number == kNoWord) throw Error{"the word '" + word + "' is not in the lexicon", "", "add it first"};
-        if (!is_sound(bonus)) throw Error{"the bonus of '" + word + "' is not a number or beyond a million", "", ""};
+        if (number == kNoWord)
+            throw Error{"the word '" + word + "' is not in the lexicon", "", "add it first"};
+        if (!is_sound(bonus))
+            throw Error{"the bonus of '" + word + "' is not a number or beyond a million", "", ""};
         bonuses_[number] = static_cast<float>(bonus);
     }
 }
@@ -149,11 +163,15 @@ float Vocabulary::bonus(WordId word) const {
 }
 
 LookAhead::LookAhead(const Vocabulary& vocabulary, const Weights& weights)
-    : weights_(weights), ahead_(vocabulary.n_nodes(), kNever), bounds_(vocabulary.n_nodes(), kNever), highest_(kNever) {
+    : weights_(weights),
+      ahead_(vocabulary.n_nodes(), kNever),
+      bounds_(vocabulary.n_nodes(), kNever),
+      highest_(kNever) {
     gains_.reserve(vocabulary.n_tree_words());
     for (std::uint32_t number = 0; number < vocabulary.n_tree_words(); ++number) {
         TreeWord word = vocabulary.tree_word(number);
-        double gain = weights.word_score + weights.acoustic_scale * word.log_weight + vocabulary.bonus(word.word);
+        double gain = weights.word_score + weights.acoustic_scale * word.log_weight +
+                      vocabulary.bonus(word.word);
         if (vocabulary.ngram_word(word.word) == 0) gain += weights.lm_weight * weights.unk_score;
         double expected = gain + weights.lm_weight * vocabulary.unigram(word.word);
         gains_.push_back({static_cast<float>(gain), static_cast<float>(expected)});
@@ -176,7 +194,8 @@ void LookAhead::add_up(const Vocabulary& vocabulary) {
         highest_ = std::max(highest_, ahead_[root]);
         ahead_[root] = 0.0f;
     }
-    // Nodes whose words were all removed stay at -infinity, so that nothing enters them; leaves are never entered.
+    // Nodes whose words were all removed stay at -infinity, so that nothing enters them; leaves are
+    // never entered.
     for (NodeId number = 0; number < ahead_.size(); ++number) {
         if (vocabulary.node(number).phonemes == 0) ahead_[number] = 0.0f;
     }

@@ -1,4 +1,5 @@
-// Words, their pronunciations, and the prefix tree of these: words that begin alike share their first phonemes.
+// Words, their pronunciations, and the prefix tree of these: words that begin alike share their
+// first phonemes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace cortext {
 
-using WordId = std::uint32_t;  // of a vocabulary: the lexicon's words first, then those that were added
+using WordId =
+    std::uint32_t;  // of a vocabulary: the lexicon's words first, then those that were added
 using NodeId = std::uint32_t;
 
 constexpr WordId kNoWord = 0xFFFFFFFFu;
@@ -30,7 +32,8 @@ struct TreeWord {
 
 constexpr int kMostPhonemes = 64;
 
-// A node of the tree. Its children lie side by side, in the order of their phonemes; so do the words that end in it.
+// A node of the tree. Its children lie side by side, in the order of their phonemes; so do the
+// words that end in it.
 struct TreeNode {
     std::uint64_t phonemes;  // of the children, one bit each
     NodeId first_child;
@@ -42,7 +45,9 @@ struct TreeNode {
         std::uint64_t before = phonemes & ((std::uint64_t{1} << phoneme) - 1);
         return first_child + static_cast<NodeId>(__builtin_popcountll(before));
     }
-    NodeId end_child() const { return first_child + static_cast<NodeId>(__builtin_popcountll(phonemes)); }
+    NodeId end_child() const {
+        return first_child + static_cast<NodeId>(__builtin_popcountll(phonemes));
+    }
 };
 
 // Immutable. Node 0 is the root; children have higher numbers than their parents.
@@ -81,13 +86,13 @@ private:
     std::unordered_map<std::string_view, WordId> numbers_;  // views into texts_
 };
 
-// What a search reads: a lexicon, a second small one of words that were added, and what each word's score is changed
-// by. Immutable; sessions keep the one that they began with.
+// What a search reads: a lexicon, a second small one of words that were added, and what each word's
+// score is changed by. Immutable; sessions keep the one that they began with.
 class Vocabulary {
 public:
-    Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base, const std::vector<Entry>& added,
-               const std::vector<std::string>& removed, const std::unordered_map<std::string, double>& bonuses,
-               int n_tokens);
+    Vocabulary(std::shared_ptr<const NGram> ngram, std::shared_ptr<const Lexicon> base,
+               const std::vector<Entry>& added, const std::vector<std::string>& removed,
+               const std::unordered_map<std::string, double>& bonuses, int n_tokens);
 
     const NGram& ngram() const { return *ngram_; }
     std::shared_ptr<const NGram> shared_ngram() const { return ngram_; }
@@ -115,13 +120,16 @@ public:
         return node;
     }
     std::uint8_t phoneme(NodeId number) const {
-        return number < n_base_nodes_ ? base_phonemes_[number] : added_->phonemes()[number - n_base_nodes_];
+        return number < n_base_nodes_ ? base_phonemes_[number]
+                                      : added_->phonemes()[number - n_base_nodes_];
     }
     TreeWord tree_word(std::uint32_t number) const {
         const std::vector<TreeWord>& words = base_->tree_words();
         return number < words.size() ? words[number] : added_->tree_words()[number - words.size()];
     }
-    std::size_t n_tree_words() const { return base_->tree_words().size() + added_->tree_words().size(); }
+    std::size_t n_tree_words() const {
+        return base_->tree_words().size() + added_->tree_words().size();
+    }
 
 private:
     const Lexicon& of(WordId word) const { return word < base_->n_words() ? *base_ : *added_; }
@@ -143,8 +151,8 @@ public:
     struct Weights {
         double lm_weight, word_score, unk_score, acoustic_scale;
         bool operator==(const Weights& other) const {
-            return lm_weight == other.lm_weight && word_score == other.word_score && unk_score == other.unk_score &&
-                   acoustic_scale == other.acoustic_scale;
+            return lm_weight == other.lm_weight && word_score == other.word_score &&
+                   unk_score == other.unk_score && acoustic_scale == other.acoustic_scale;
         }
     };
 
@@ -155,7 +163,8 @@ public:
     float operator[](NodeId node) const { return ahead_[node]; }
     // The most that entering a word can add, over both trees.
     float highest() const { return highest_; }
-    // No less than what reaching a node can be worth: going on below it, or the words that end in it.
+    // No less than what reaching a node can be worth: going on below it, or the words that end in
+    // it.
     float bound(NodeId node) const { return bounds_[node]; }
     // What a word of the tree adds, without the n-gram, and with its unigram.
     float gain(std::uint32_t tree_word) const { return gains_[tree_word].without_lm; }

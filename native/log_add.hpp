@@ -11,7 +11,9 @@ namespace cortext {
 
 inline double log_add(double one, double other) {
     double high = std::max(one, other), low = std::min(one, other);
-    return low == -std::numeric_limits<double>::infinity() ? high : high + std::log1p(std::exp(low - high));
+    return low == -std::numeric_limits<double>::infinity()
+               ? high
+               : high + std::log1p(std::exp(low - high));
 }
 
 // log(1 + exp(-x)) for x >= 0 by linear interpolation, to 2e-6.
@@ -19,14 +21,16 @@ class SoftPlus {
 public:
     SoftPlus() {
         for (int each = 0; each <= kSize; ++each) {
-            values_[static_cast<std::size_t>(each)] = static_cast<float>(std::log1p(std::exp(-each / kPerUnit)));
+            values_[static_cast<std::size_t>(each)] =
+                static_cast<float>(std::log1p(std::exp(-each / kPerUnit)));
         }
     }
     float operator()(float x) const {
         if (!(x < kEnd)) return 0.0f;
         float at = x * static_cast<float>(kPerUnit);
         auto below = static_cast<std::size_t>(at);
-        return values_[below] + (at - static_cast<float>(below)) * (values_[below + 1] - values_[below]);
+        return values_[below] +
+               (at - static_cast<float>(below)) * (values_[below + 1] - values_[below]);
     }
 
 private:

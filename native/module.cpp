@@ -11,7 +11,8 @@ namespace {
 // Text of a file may be part of it, so what is no UTF-8 becomes U+FFFD; empty is None.
 nb::object text(const char* from) {
     if (*from == '\0') return nb::none();
-    return nb::steal(PyUnicode_DecodeUTF8(from, static_cast<Py_ssize_t>(std::strlen(from)), "replace"));
+    return nb::steal(
+        PyUnicode_DecodeUTF8(from, static_cast<Py_ssize_t>(std::strlen(from)), "replace"));
 }
 
 // Raises the exception `name` of cortext.errors for an error of the engine.
@@ -43,12 +44,13 @@ NB_MODULE(_native_parts, module) {
     cortext::bind_step(module);
 }
 
-// A process has one table of nanobind's types, which the module of a second interpreter would replace: the first one's
-// classes would no longer know their own objects.
+// A process has one table of nanobind's types, which the module of a second interpreter would
+// replace: the first one's classes would no longer know their own objects.
 extern "C" NB_EXPORT PyObject* PyInit__native() {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError,
-                        "cortext works only in the main interpreter of a process; start another process");
+        PyErr_SetString(
+            PyExc_ImportError,
+            "cortext works only in the main interpreter of a process; start another process");
         return nullptr;
     }
     return PyInit__native_parts();

@@ -28,7 +28,8 @@ private:
     std::vector<std::string>& words_;
 };
 
-std::unique_ptr<lm::base::Model> load(const std::string& path, const NGramFile& file, std::vector<std::string>* words) {
+std::unique_ptr<lm::base::Model> load(const std::string& path, const NGramFile& file,
+                                      std::vector<std::string>* words) {
     lm::ngram::Config config;
     config.show_progress = false;
     config.messages = nullptr;
@@ -54,7 +55,8 @@ NGram::NGram(std::string path, NGramFile file) : path_(std::move(path)), file_(s
     model_ = load(path_, file_, file_.binary ? nullptr : &arpa_words_);
     end_ = model_->BaseVocabulary().EndSentence();
     if (end_ == 0 || model_->BaseVocabulary().BeginSentence() == 0) {
-        throw ModelError("no <s> and </s> among its words", path_, "build the model from sentences with their ends");
+        throw ModelError("no <s> and </s> among its words", path_,
+                         "build the model from sentences with their ends");
     }
 }
 
@@ -75,9 +77,13 @@ WordIndex NGram::index(std::string_view word) const {
     return model_->BaseVocabulary().Index(StringPiece(word.data(), word.size()));
 }
 
-NGramState NGram::begin() const { return *static_cast<const NGramState*>(model_->BeginSentenceMemory()); }
+NGramState NGram::begin() const {
+    return *static_cast<const NGramState*>(model_->BeginSentenceMemory());
+}
 
-NGramState NGram::empty() const { return *static_cast<const NGramState*>(model_->NullContextMemory()); }
+NGramState NGram::empty() const {
+    return *static_cast<const NGramState*>(model_->NullContextMemory());
+}
 
 double NGram::score(const NGramState& in, WordIndex word, NGramState& out) const {
     const float log10 = model_->BaseScore(&in, word, &out);

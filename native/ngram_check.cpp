@@ -27,8 +27,10 @@ namespace {
 
 constexpr std::string_view kMagic = "mmap lm http://kheafield.com/code";
 constexpr std::string_view kMagicVersion = "mmap lm http://kheafield.com/code format version 5\n";
-constexpr std::size_t kSanityBytes = 88, kFixedBytes = 20;  // the parts of a binary file's header before the counts
-const char* const kKinds[] = {"probing", "rest_probing", "trie", "quant_trie", "array_trie", "quant_array_trie"};
+constexpr std::size_t kSanityBytes = 88,
+                      kFixedBytes = 20;  // the parts of a binary file's header before the counts
+const char* const kKinds[] = {"probing",    "rest_probing", "trie",
+                              "quant_trie", "array_trie",   "quant_array_trie"};
 constexpr const char* kMakeAgain = "copy or make it again";
 
 [[noreturn]] void damaged(const std::string& what, const std::string& path) {
@@ -68,24 +70,28 @@ void check_header(Binary& file) {
     const unsigned order = fixed[0];
     file.multiplier = read_at<float>(fixed + 4);
     file.type = read_at<std::uint32_t>(fixed + 8);
-    if (file.type >= std::size(kKinds)) damaged("unknown type " + std::to_string(file.type), file.path);
+    if (file.type >= std::size(kKinds))
+        damaged("unknown type " + std::to_string(file.type), file.path);
     if (fixed[12] > 1) damaged("its header makes no sense", file.path);
     if (order > KENLM_MAX_ORDER) {
-        throw ModelError(
-            "order " + std::to_string(order) + " is above the highest supported, " + std::to_string(KENLM_MAX_ORDER),
-            file.path, "build a lower order");
+        throw ModelError("order " + std::to_string(order) + " is above the highest supported, " +
+                             std::to_string(KENLM_MAX_ORDER),
+                         file.path, "build a lower order");
     }
     file.config.probing_multiplier = file.multiplier;
     if (order < 2) damaged("order " + std::to_string(order), file.path);
-    if (!(file.multiplier >= 1.0f && file.multiplier <= 1000.0f)) damaged("its header makes no sense", file.path);
+    if (!(file.multiplier >= 1.0f && file.multiplier <= 1000.0f))
+        damaged("its header makes no sense", file.path);
     file.header = (kSanityBytes + kFixedBytes + 8 * order + 7) / 8 * 8;
     file.take(file.header);
     for (unsigned n = 0; n < order; ++n) {
         file.counts.push_back(read_at<std::uint64_t>(fixed + kFixedBytes + 8 * n));
         // An n-gram takes some bits at least; this also keeps the sizes below from overflowing.
-        if (file.counts.back() > 8 * file.bytes) damaged("it is shorter than its header says", file.path);
+        if (file.counts.back() > 8 * file.bytes)
+            damaged("it is shorter than its header says", file.path);
     }
-    if (file.counts[0] == 0 || file.counts[0] >= (std::uint64_t{1} << 32) - 2) damaged("no vocabulary", file.path);
+    if (file.counts[0] == 0 || file.counts[0] >= (std::uint64_t{1} << 32) - 2)
+        damaged("no vocabulary", file.path);
 }
 
 // A hash table is searched until the word or an empty slot is found.
@@ -102,7 +108,8 @@ void check_probing(Binary& file) {
     using Middle = util::ProbingHashTable<typename Value::ProbingEntry, util::IdentityHash>;
     using Longest = util::ProbingHashTable<lm::ngram::detail::ProbEntry, util::IdentityHash>;
     using Word = lm::ngram::ProbingVocabularyEntry;
-    const std::uint64_t vocabulary = lm::ngram::ProbingVocabulary::Size(file.counts[0], file.multiplier);
+    const std::uint64_t vocabulary =
+        lm::ngram::ProbingVocabulary::Size(file.counts[0], file.multiplier);
     const std::uint8_t* words = file.take(vocabulary);
     const std::uint32_t bound = read_at<std::uint32_t>(words + 4);
     if (bound == 0 || bound > file.counts[0] + 1) damaged("word numbers out of range", file.path);
@@ -127,8 +134,10 @@ void check_quantisation(Binary& file) {
     if (bits[0] != 2) damaged("unknown version of quantisation", file.path);
     file.config.prob_bits = bits[1];
     file.config.backoff_bits = bits[2];
-    if (bits[1] < 1 || bits[1] > 25 || bits[2] < 1 || bits[2] > 25) damaged("bits out of range", file.path);
-    file.take(lm::ngram::SeparatelyQuantize::Size(static_cast<std::uint8_t>(file.counts.size()), file.config));
+    if (bits[1] < 1 || bits[1] > 25 || bits[2] < 1 || bits[2] > 25)
+        damaged("bits out of range", file.path);
+    file.take(lm::ngram::SeparatelyQuantize::Size(static_cast<std::uint8_t>(file.counts.size()),
+                                                  file.config));
 }
 
 // Levels from the bigrams on need no check: KenLM as built here stays within them.
@@ -143,7 +152,8 @@ void check_trie(Binary& file, bool quantised, bool array) {
     std::uint64_t begin = read_at<std::uint64_t>(unigrams + kNext);
     for (std::uint64_t word = 0; word <= words; ++word) {
         const auto end = read_at<std::uint64_t>(unigrams + (word + 1) * kUnigramBytes + kNext);
-        if (end < begin || end > file.counts[1]) damaged("word " + std::to_string(word) + " has no place", file.path);
+        if (end < begin || end > file.counts[1])
+            damaged("word " + std::to_string(word) + " has no place", file.path);
         begin = end;
     }
     if (array && file.counts.size() > 2) {
@@ -169,14 +179,15 @@ void check_strings(Binary& file) {
     const std::uint64_t end = file.header + model_bytes(file);
     if (end > file.bytes) damaged("it is shorter than its header says", file.path);
     const bool has_strings = file.base[kSanityBytes + 12] != 0;
-    if (has_strings &&
-        std::count(file.base + end, file.base + file.bytes, 0) != static_cast<std::int64_t>(file.words)) {
+    if (has_strings && std::count(file.base + end, file.base + file.bytes, 0) !=
+                           static_cast<std::int64_t>(file.words)) {
         damaged("not all of its words are at its end", file.path);
     }
 }
 
 void check_binary(const std::string& path, int fd, NGramFile& result) {
-    if (result.bytes < kSanityBytes + kFixedBytes + 8 * KENLM_MAX_ORDER) damaged("it is truncated", path);
+    if (result.bytes < kSanityBytes + kFixedBytes + 8 * KENLM_MAX_ORDER)
+        damaged("it is truncated", path);
     util::scoped_memory memory;
     util::MapRead(util::LAZY, fd, 0, result.bytes, memory);
     Binary file{path, static_cast<const std::uint8_t*>(memory.get()), result.bytes};
@@ -190,7 +201,8 @@ void check_binary(const std::string& path, int fd, NGramFile& result) {
     check_strings(file);
     result.kind = kKinds[file.type];
     result.counts = std::move(file.counts);
-    if (result.counts.size() == 2 && result.counts[1] == 0) result.counts.pop_back();  // see KenlmArpa
+    if (result.counts.size() == 2 && result.counts[1] == 0)
+        result.counts.pop_back();  // see KenlmArpa
 }
 
 std::string trimmed(const std::string& line) {
@@ -207,7 +219,8 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         throw ModelError(what, path + ", line " + std::to_string(lines.number()), fix);
     };
     do {
-        if (!lines.next(line)) fail("no \\data\\ section", "a KenLM binary or an ARPA file is needed");
+        if (!lines.next(line))
+            fail("no \\data\\ section", "a KenLM binary or an ARPA file is needed");
         if (line.find('\0') != std::string::npos) {
             fail("neither text nor a KenLM binary", "a KenLM binary or an ARPA file is needed");
         }
@@ -221,7 +234,8 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
         unsigned order = 0;
         unsigned long long count = 0;
         if (line.size() > 80 || std::sscanf(line.c_str(), "ngram %u=%llu", &order, &count) != 2) {
-            fail("found '" + line.substr(0, 40) + "' where 'ngram ORDER=COUNT' or an empty line is expected");
+            fail("found '" + line.substr(0, 40) +
+                 "' where 'ngram ORDER=COUNT' or an empty line is expected");
         }
         if (order != result.counts.size() + 1) {
             fail("found the count of order " + std::to_string(order) + " where order " +
@@ -239,17 +253,19 @@ void check_arpa(const std::string& path, int fd, NGramFile& result) {
     const std::uint64_t room = lines.rest(zero);
     if (zero != ~std::uint64_t{0}) {
         const std::uint64_t line_number = Lines(util::OpenReadOrThrow(path.c_str())).line_of(zero);
-        throw ModelError("a zero byte, which is no text", path + ", line " + std::to_string(line_number), kMakeAgain);
+        throw ModelError("a zero byte, which is no text",
+                         path + ", line " + std::to_string(line_number), kMakeAgain);
     }
     for (std::size_t n = 0; n < result.counts.size(); ++n) {
         // "0\ta b\n": the shortest line of a bigram
         if (result.counts[n] > room / (2 * n + 4)) {
-            fail("the header counts " + std::to_string(result.counts[n]) + " " + std::to_string(n + 1) +
-                     "-grams, more than the file has room for",
+            fail("the header counts " + std::to_string(result.counts[n]) + " " +
+                     std::to_string(n + 1) + "-grams, more than the file has room for",
                  kMakeAgain);
         }
     }
-    if (result.counts[0] == 0 || result.counts[0] >= (std::uint64_t{1} << 32) - 2) fail("no vocabulary");
+    if (result.counts[0] == 0 || result.counts[0] >= (std::uint64_t{1} << 32) - 2)
+        fail("no vocabulary");
     result.kind = "arpa";
 }
 
@@ -266,7 +282,8 @@ NGramFile check_ngram_file(const std::string& path) {
     std::error_code failed;
     const auto kind = std::filesystem::status(path, failed).type();
     // Opening a pipe would wait for somebody who writes to it, and a device may have no end.
-    if (std::filesystem::exists(std::filesystem::file_status(kind)) && kind != std::filesystem::file_type::regular &&
+    if (std::filesystem::exists(std::filesystem::file_status(kind)) &&
+        kind != std::filesystem::file_type::regular &&
         kind != std::filesystem::file_type::directory) {
         throw ModelError("not a file", path);
     }
@@ -284,8 +301,10 @@ NGramFile check_ngram_file(const std::string& path) {
     return result;
 }
 
-void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary, std::uint64_t inserted) {
-    if (dynamic_cast<const std::bad_alloc*>(&error)) throw ModelError("not enough memory for it", path);
+void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary,
+                   std::uint64_t inserted) {
+    if (dynamic_cast<const std::bad_alloc*>(&error))
+        throw ModelError("not enough memory for it", path);
     if (dynamic_cast<const util::CompressedException*>(&error)) {
         if (std::strstr(error.what(), "not compiled in")) {
             throw ModelError("a kind of compression that is not read here", path, "decompress it");
@@ -301,7 +320,8 @@ void rethrow_kenlm(const std::exception& error, const std::string& path, bool bi
         const std::uint64_t offset = at_byte - std::min(at_byte, inserted);
         try {
             Lines lines(util::OpenReadOrThrow(path.c_str()));
-            where += ", line " + std::to_string(lines.line_of(before || offset == 0 ? offset : offset - 1));
+            where += ", line " +
+                     std::to_string(lines.line_of(before || offset == 0 ? offset : offset - 1));
         } catch (const util::Exception&) {  // the compressed file ends here; the line stays unknown
         }
         what.erase(byte);

@@ -14,18 +14,18 @@ struct NGramFile {
     std::vector<std::uint64_t> counts;  // n-grams of each order, as the header states them
 };
 
-// Reads the header and refuses what could make KenLM leave its tables, loop forever or ask for absurd memory: sizes and
-// orders, words out of range, hash tables without an empty slot. Takes time by the vocabulary, not by the n-grams.
-// Throws ModelError.
+// Reads the header and refuses what could make KenLM leave its tables, loop forever or ask for
+// absurd memory: sizes and orders, words out of range, hash tables without an empty slot. Takes
+// time by the vocabulary, not by the n-grams. Throws ModelError.
 NGramFile check_ngram_file(const std::string& path);
 
-// What KenLM said of `path` as one of our errors: without its source lines, with the line of an ARPA file. `inserted`:
-// how many bytes more KenLM has read than the file has.
+// What KenLM said of `path` as one of our errors: without its source lines, with the line of an
+// ARPA file. `inserted`: how many bytes more KenLM has read than the file has.
 [[noreturn]] void rethrow_kenlm(const std::exception& error, const std::string& path, bool binary,
                                 std::uint64_t inserted = 0);
 
-// The ARPA file that KenLM reads: the given one, or, as KenLM wants pairs of words at least, a temporary copy of a file
-// of single words with an empty section of pairs.
+// The ARPA file that KenLM reads: the given one, or, as KenLM wants pairs of words at least, a
+// temporary copy of a file of single words with an empty section of pairs.
 class KenlmArpa {
 public:
     KenlmArpa(const std::string& path, std::size_t order);

@@ -16,7 +16,8 @@ namespace {
 // A file that is removed again unless it gets its name.
 class Partial {
 public:
-    explicit Partial(const std::string& out) : path_(out + "." + std::to_string(::getpid()) + ".partial") {}
+    explicit Partial(const std::string& out)
+        : path_(out + "." + std::to_string(::getpid()) + ".partial") {}
     ~Partial() {
         std::error_code ignored;
         std::filesystem::remove(path_, ignored);
@@ -35,7 +36,8 @@ private:
 lm::ngram::ModelType model_type(const std::string& type, bool quantised, bool array) {
     if (type == "probing") return lm::ngram::PROBING;
     if (type == "rest_probing") return lm::ngram::REST_PROBING;
-    if (type != "trie") throw ModelError("unknown type '" + type + "'", "", "known: trie, probing, rest_probing");
+    if (type != "trie")
+        throw ModelError("unknown type '" + type + "'", "", "known: trie, probing, rest_probing");
     if (quantised) return array ? lm::ngram::QUANT_ARRAY_TRIE : lm::ngram::QUANT_TRIE;
     return array ? lm::ngram::ARRAY_TRIE : lm::ngram::TRIE;
 }
@@ -62,14 +64,16 @@ int checked_bits(int bits, int most, const char* name) {
 
 }  // namespace
 
-void write_binary(const std::string& arpa, const std::string& out, const std::string& type, int prob_bits,
-                  int backoff_bits, int pointer_bits, std::uint64_t memory_bytes, const std::string& temporary) {
+void write_binary(const std::string& arpa, const std::string& out, const std::string& type,
+                  int prob_bits, int backoff_bits, int pointer_bits, std::uint64_t memory_bytes,
+                  const std::string& temporary) {
     checked_bits(prob_bits, 25, "prob_bits");
     checked_bits(backoff_bits, 25, "backoff_bits");
     checked_bits(pointer_bits, 64, "pointer_bits");
     const bool quantised = prob_bits > 0 || backoff_bits > 0;
     if (quantised && (prob_bits == 0 || backoff_bits < 2)) {
-        throw ModelError("prob_bits is " + std::to_string(prob_bits) + ", backoff_bits " + std::to_string(backoff_bits),
+        throw ModelError("prob_bits is " + std::to_string(prob_bits) + ", backoff_bits " +
+                             std::to_string(backoff_bits),
                          "", "quantise both (from 1 and 2 bits) or neither");
     }
     const NGramFile file = check_ngram_file(arpa);
@@ -93,7 +97,8 @@ void write_binary(const std::string& arpa, const std::string& out, const std::st
     } catch (const std::exception& error) {
         if (dynamic_cast<const util::ErrnoException*>(&error)) rethrow_kenlm(error, out, true);
         // Reading it whole names the line, which the builder of tries cannot.
-        if (type == "trie" && std::string(error.what()).find(" Byte: ") == std::string::npos) NGram::open(arpa);
+        if (type == "trie" && std::string(error.what()).find(" Byte: ") == std::string::npos)
+            NGram::open(arpa);
         rethrow_kenlm(error, arpa, false, read.inserted());
     }
     partial.rename(out);

@@ -29,8 +29,10 @@ constexpr Bounds<double> kNumbers[] = {
 };
 
 constexpr Bounds<int> kCounts[] = {
-    {"max_active", &Options::max_active, 1, 1'000'000'000}, {"min_active", &Options::min_active, 1, 1'000'000'000},
-    {"max_arcs", &Options::max_arcs, 1, 1'000'000'000},     {"nbest", &Options::nbest, 1, 1'000'000'000},
+    {"max_active", &Options::max_active, 1, 1'000'000'000},
+    {"min_active", &Options::min_active, 1, 1'000'000'000},
+    {"max_arcs", &Options::max_arcs, 1, 1'000'000'000},
+    {"nbest", &Options::nbest, 1, 1'000'000'000},
     {"history_words", &Options::history_words, 0, 1000},
 };
 
@@ -39,7 +41,8 @@ void check_bounds(const Options& options, const Bounds<Number>& bounds) {
     const Number value = options.*bounds.option;
     if (value >= bounds.low && value <= bounds.high) return;
     std::ostringstream what;
-    what << bounds.name << " is " << value << "; it must be at least " << bounds.low << " and at most " << bounds.high;
+    what << bounds.name << " is " << value << "; it must be at least " << bounds.low
+         << " and at most " << bounds.high;
     throw Error(what.str());
 }
 

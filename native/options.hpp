@@ -23,17 +23,20 @@ struct Options {
     int history_words = 0;
     bool logadd = true;
     bool sil_required = false;
-    // Subtracted from the log-probability of each token (log of the blank penalty, weighted log of the label prior).
+    // Subtracted from the log-probability of each token (log of the blank penalty, weighted log of
+    // the label prior).
     std::vector<double> offsets;
 };
 
-// The largest size of a number without narrower bounds: a word's bonus, the log of a weight, an added score.
+// The largest size of a number without narrower bounds: a word's bonus, the log of a weight, an
+// added score.
 constexpr double kLargest = 1e6;
 
 // Whether a number is one, and no larger than that.
 inline bool is_sound(double number) { return number >= -kLargest && number <= kLargest; }
 
-// Throws Error for options that a search cannot have. The bounds are those of cortext/decoding/options.py.
+// Throws Error for options that a search cannot have. The bounds are those of
+// cortext/decoding/options.py.
 void check_options(const Options& options, std::size_t n_tokens);
 
 }  // namespace cortext

@@ -16,13 +16,19 @@ namespace {
 
 constexpr std::size_t most_threads = 256;
 
-// For each of at most `n_threads` threads its trials, the longest first; each gets about as many steps.
-std::vector<std::vector<std::size_t>> share_out(const RecurrentLayer& layer, std::size_t n_threads) {
-    const auto length = [&](std::size_t trial) { return layer.starts[trial + 1] - layer.starts[trial]; };
+// For each of at most `n_threads` threads its trials, the longest first; each gets about as many
+// steps.
+std::vector<std::vector<std::size_t>> share_out(const RecurrentLayer& layer,
+                                                std::size_t n_threads) {
+    const auto length = [&](std::size_t trial) {
+        return layer.starts[trial + 1] - layer.starts[trial];
+    };
     std::vector<std::size_t> order(layer.n_trials);
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return length(a) > length(b); });
-    const std::size_t n = std::max<std::size_t>(1, std::min({n_threads, layer.n_trials, most_threads}));
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return length(a) > length(b); });
+    const std::size_t n =
+        std::max<std::size_t>(1, std::min({n_threads, layer.n_trials, most_threads}));
     std::vector<std::vector<std::size_t>> shares(n);
     for (std::size_t i = 0; i < order.size(); ++i) {
         const std::size_t place = i % (2 * n);  // there and back again
@@ -37,8 +43,9 @@ void in_threads(const RecurrentLayer& layer, std::size_t n_threads, const Work& 
     const auto shares = share_out(layer, n_threads);
     std::vector<std::future<void>> others;
     for (std::size_t i = 1; i < shares.size(); ++i) {
-        others.push_back(
-            std::async(std::launch::async, [&, i] { work(avx512::Share{shares[i].data(), shares[i].size()}); }));
+        others.push_back(std::async(std::launch::async, [&, i] {
+            work(avx512::Share{shares[i].data(), shares[i].size()});
+        }));
     }
     work(avx512::Share{shares[0].data(), shares[0].size()});
     for (auto& other : others) other.get();
@@ -69,8 +76,9 @@ bool can_run_recurrence() {
 void run_forward(const RecurrentLayer& layer, const ForwardPass& pass, std::size_t n_threads) {
     Aligned packed(avx512::forward_weight_size(layer.n_units));
     avx512::pack_forward_weight(layer, packed.data());
-    in_threads(layer, n_threads,
-               [&](const avx512::Share& share) { avx512::forward(layer, pass, packed.data(), share); });
+    in_threads(layer, n_threads, [&](const avx512::Share& share) {
+        avx512::forward(layer, pass, packed.data(), share);
+    });
 }
 
 void run_backward(const RecurrentLayer& layer, const BackwardPass& pass, std::size_t n_threads) {
@@ -88,9 +96,13 @@ void run_backward(const RecurrentLayer& layer, const BackwardPass& pass, std::si
 
 bool can_run_recurrence() { return false; }
 
-void run_forward(const RecurrentLayer&, const ForwardPass&, std::size_t) { throw std::logic_error("no AVX512-BF16"); }
+void run_forward(const RecurrentLayer&, const ForwardPass&, std::size_t) {
+    throw std::logic_error("no AVX512-BF16");
+}
 
-void run_backward(const RecurrentLayer&, const BackwardPass&, std::size_t) { throw std::logic_error("no AVX512-BF16"); }
+void run_backward(const RecurrentLayer&, const BackwardPass&, std::size_t) {
+    throw std::logic_error("no AVX512-BF16");
+}
 
 #endif
 

@@ -1,10 +1,13 @@
-// The recurrence of a GRU layer in training: all steps of some trials forwards, and the gradient backwards.
+// The recurrence of a GRU layer in training: all steps of some trials forwards, and the gradient
+// backwards.
 //
-// r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where recurrent =
-// w_hh h_before + b_hh. Numbers of the products are bfloat16, their sums, states and gates are float32.
+// r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
+// h_before, where recurrent = w_hh h_before + b_hh. Numbers of the products are bfloat16, their
+// sums, states and gates are float32.
 //
-// Trials lie one after the other: B trials, N rows (the steps of all trials), D units, G = 3 D gates in the order r, z,
-// n. Every result depends on its own trial alone, in an order of its own: not on the other trials nor on the threads.
+// Trials lie one after the other: B trials, N rows (the steps of all trials), D units, G = 3 D
+// gates in the order r, z, n. Every result depends on its own trial alone, in an order of its own:
+// not on the other trials nor on the threads.
 #pragma once
 
 #include <cstddef>

@@ -14,8 +14,8 @@ namespace cortext {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-// By how much a word's history is taken to raise its unigram score, at most, where that decides whether it is looked
-// up.
+// By how much a word's history is taken to raise its unigram score, at most, where that decides
+// whether it is looked up.
 constexpr float kHistoryGain = 2.0f;
 constexpr std::uint32_t kLastEnd = 0xFFFFFFFFu;
 
@@ -58,18 +58,21 @@ float Search::join(float one, float other) const {
 }
 
 Search::Use& Search::use(ContextId context) {
-    if (context >= uses_.size()) uses_.resize(std::max<std::size_t>(contexts_.size(), 2 * uses_.size() + 64));
+    if (context >= uses_.size())
+        uses_.resize(std::max<std::size_t>(contexts_.size(), 2 * uses_.size() + 64));
     return uses_[context];
 }
 
 void Search::begin_frame(const float* scores) {
     ranked_.clear();
     for (int phoneme = 0; phoneme < tokens_.n_phonemes; ++phoneme) {
-        if (scores[phoneme] > kNever) ranked_.emplace_back(scores[phoneme], static_cast<std::uint8_t>(phoneme));
+        if (scores[phoneme] > kNever)
+            ranked_.emplace_back(scores[phoneme], static_cast<std::uint8_t>(phoneme));
     }
     std::sort(ranked_.begin(), ranked_.end(), std::greater<>());
     ranked_masks_.assign(1, 0);
-    for (const auto& each : ranked_) ranked_masks_.push_back(ranked_masks_.back() | std::uint64_t{1} << each.second);
+    for (const auto& each : ranked_)
+        ranked_masks_.push_back(ranked_masks_.back() | std::uint64_t{1} << each.second);
     scores_ = scores;
     reached_.clear();
     ends_.clear();
@@ -115,18 +118,21 @@ void Search::advance_within(const float* scores) {
     if (lattice_.n_arcs() > static_cast<std::size_t>(options_.max_arcs)) shrink_lattice();
 }
 
-// Raise what survival takes: a hypothesis must be within the beam of the best, and among the max_active best, which a
-// histogram of the scores bounds from below. More hypotheses can only raise it, so who is below it can go at once.
+// Raise what survival takes: a hypothesis must be within the beam of the best, and among the
+// max_active best, which a histogram of the scores bounds from below. More hypotheses can only
+// raise it, so who is below it can go at once.
 void Search::count(float score) {
     if (score > best_) best_ = score;
-    auto bin = static_cast<int>(std::clamp((top_ - score) * kBinsPerUnit, 0.0f, static_cast<float>(kBins - 1)));
+    auto bin = static_cast<int>(
+        std::clamp((top_ - score) * kBinsPerUnit, 0.0f, static_cast<float>(kBins - 1)));
     ++bins_[bin];
     if (bin > cut_) return;
     ++within_;
     while (cut_ > 0 && within_ - bins_[cut_] >= options_.max_active) within_ -= bins_[cut_--];
     if (static_cast<int>(reached_.size()) < options_.min_active) return;
     float least = best_ - static_cast<float>(options_.beam);
-    if (cut_ < kBins - 1) least = std::max(least, top_ - static_cast<float>(cut_ + 1) / kBinsPerUnit);
+    if (cut_ < kBins - 1)
+        least = std::max(least, top_ - static_cast<float>(cut_ + 1) / kBinsPerUnit);
     least_ = std::max(least_, least);
     least_word_ = best_ - static_cast<float>(options_.word_beam * options_.beam);
 }
@@ -220,16 +226,17 @@ void Search::move(const Token& token) {
         NodeId child = node.child(phoneme);
         float change = scores_[phoneme] - before;
         if (token.score + change + ahead_->bound(child) < least_) continue;
-        reach({token.context, 0, token.score + change, token.start, token.late, token.late_score + change}, child,
-              phoneme);
+        reach({token.context, 0, token.score + change, token.start, token.late,
+               token.late_score + change},
+              child, phoneme);
     }
 }
 
-// The phonemes that score at least so much in this frame, one bit each. What is below a node is worth no more than its
-// look-ahead, so a hypothesis needs to try no others.
+// The phonemes that score at least so much in this frame, one bit each. What is below a node is
+// worth no more than its look-ahead, so a hypothesis needs to try no others.
 std::uint64_t Search::likely(float score) const {
-    auto end =
-        std::partition_point(ranked_.begin(), ranked_.end(), [score](const auto& each) { return each.first >= score; });
+    auto end = std::partition_point(ranked_.begin(), ranked_.end(),
+                                    [score](const auto& each) { return each.first >= score; });
     return ranked_masks_[static_cast<std::size_t>(end - ranked_.begin())];
 }
 
@@ -252,17 +259,20 @@ void Search::enter(const Token& token) {
     }
 }
 
-// `from` has taken the phoneme of `child`; its score is without any look-ahead. A word that would not survive with its
-// unigram is not looked up with its history: it only came so far by the look-ahead for more frequent ones.
+// `from` has taken the phoneme of `child`; its score is without any look-ahead. A word that would
+// not survive with its unigram is not looked up with its history: it only came so far by the
+// look-ahead for more frequent ones.
 void Search::reach(const Token& from, NodeId child, std::uint8_t phoneme) {
     TreeNode node = vocabulary_.node(child);
     for (std::uint32_t word = node.first_word; word < node.end_word; ++word) {
         float expected = from.score + ahead_->expected(word);
-        if (expected >= least_ && expected + kHistoryGain >= least_word_) end_word(from, word, phoneme);
+        if (expected >= least_ && expected + kHistoryGain >= least_word_)
+            end_word(from, word, phoneme);
     }
     float ahead = (*ahead_)[child];
     if (node.phonemes == 0 || from.score + ahead < least_) return;
-    insert({from.context, child << 1 | 1u, from.score + ahead, from.start, from.late, from.late_score + ahead});
+    insert({from.context, child << 1 | 1u, from.score + ahead, from.start, from.late,
+            from.late_score + ahead});
 }
 
 // The last phoneme of a word is there, and with it what the n-gram gives the word.
@@ -271,7 +281,8 @@ void Search::end_word(const Token& from, std::uint32_t tree_word, std::uint8_t l
     if (from.score + gain < least_) return;  // the n-gram only takes from that
     WordId word = vocabulary_.tree_word(tree_word).word;
     Contexts::Next next = contexts_.next(from.context, word);
-    double more = contexts_[next.context].added - contexts_[from.context].added + options_.lm_weight * next.log_prob;
+    double more = contexts_[next.context].added - contexts_[from.context].added +
+                  options_.lm_weight * next.log_prob;
     float added = gain + static_cast<float>(more), score = from.score + added;
     if (score < least_ || score < least_word_ || score == kNever) return;
     Use& used = use(next.context);
@@ -280,14 +291,16 @@ void Search::end_word(const Token& from, std::uint32_t tree_word, std::uint8_t l
         used.first_end = kLastEnd;
         ended_.push_back(next.context);
     }
-    ends_.push_back({next.context, word, score, from.start, from.late, from.late_score + added, used.first_end});
+    ends_.push_back({next.context, word, score, from.start, from.late, from.late_score + added,
+                     used.first_end});
     used.first_end = static_cast<std::uint32_t>(ends_.size() - 1);
     insert({next.context, after_phoneme(last), score, kNoNode, kNoNode, kNever});
 }
 
 // The score that survival takes, and how many of those that have just that survive.
 float Search::survival(std::size_t& n_ties) {
-    auto most = static_cast<std::size_t>(options_.max_active), fewest = static_cast<std::size_t>(options_.min_active);
+    auto most = static_cast<std::size_t>(options_.max_active),
+         fewest = static_cast<std::size_t>(options_.min_active);
     sorted_.clear();
     for (const Token& token : reached_) sorted_.push_back(token.score);
     auto best_of = [this](std::size_t rank) {
@@ -297,29 +310,31 @@ float Search::survival(std::size_t& n_ties) {
     };
     float least = best_ - static_cast<float>(options_.beam);
     n_ties = sorted_.size();
-    auto n_within = static_cast<std::size_t>(
-        std::count_if(sorted_.begin(), sorted_.end(), [least](float score) { return score >= least; }));
+    auto n_within = static_cast<std::size_t>(std::count_if(
+        sorted_.begin(), sorted_.end(), [least](float score) { return score >= least; }));
     if (n_within < fewest) {
         least = sorted_.size() <= fewest ? kNever : best_of(fewest);
         n_within = fewest;
     }
     if (n_within > most && sorted_.size() > most) {
         least = best_of(most);
-        n_ties = most - static_cast<std::size_t>(std::count_if(sorted_.begin(), sorted_.end(),
-                                                               [least](float score) { return score > least; }));
+        n_ties = most - static_cast<std::size_t>(
+                            std::count_if(sorted_.begin(), sorted_.end(),
+                                          [least](float score) { return score > least; }));
     }
     return least;
 }
 
-// Keep the survivors, roughly best first (so that the next frame soon knows what survival takes), their scores relative
-// to the best.
+// Keep the survivors, roughly best first (so that the next frame soon knows what survival takes),
+// their scores relative to the best.
 void Search::prune() {
     std::size_t n_ties;
     float least = survival(n_ties);
     constexpr std::size_t kBuckets = 64;
     std::array<std::uint32_t, kBuckets + 1> starts{};
     auto bucket = [this](float score) {
-        return static_cast<std::size_t>(std::min((best_ - score) * 4.0f, static_cast<float>(kBuckets - 1)));
+        return static_cast<std::size_t>(
+            std::min((best_ - score) * 4.0f, static_cast<float>(kBuckets - 1)));
     };
     order_.clear();
     for (std::uint32_t each = 0; each < reached_.size(); ++each) {
@@ -347,7 +362,8 @@ void Search::add_boundaries() {
     }
 }
 
-// One node for all words that ended in this frame and lead to this context, and for what was there before.
+// One node for all words that ended in this frame and lead to this context, and for what was there
+// before.
 void Search::add_boundary(ContextId context) {
     Use& used = uses_[context];
     float total = used.stayed_frame == frame_ ? used.stayed : kNever, highest = total;
@@ -406,7 +422,8 @@ void Search::shrink_lattice() {
     for (ContextId context : between) {
         Use& used = uses_[context];
         used.boundary = renumbered[used.boundary];
-        if (used.before != kNoNode && used.boundary_frame == frame_ - 1) used.before = renumbered[used.before];
+        if (used.before != kNoNode && used.boundary_frame == frame_ - 1)
+            used.before = renumbered[used.before];
     }
 }
 

@@ -1,9 +1,11 @@
-// The search through one utterance: CTC token passing over the lexicon tree with an n-gram, frame by frame.
+// The search through one utterance: CTC token passing over the lexicon tree with an n-gram, frame
+// by frame.
 //
-// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis (token) is a position and a
-// context; paths that meet there are joined. Positions are the nodes of the tree, each after a blank or after its own
-// phoneme, and the places between words: directly after a word's last phoneme, after a blank that followed it, in SIL,
-// and after a blank that followed that.
+// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis (token)
+// is a position and a context; paths that meet there are joined. Positions are the nodes of the
+// tree, each after a blank or after its own phoneme, and the places between words: directly after a
+// word's last phoneme, after a blank that followed it, in SIL, and after a blank that followed
+// that.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +38,8 @@ public:
         float late_score;   // of the paths that entered there
     };
 
-    Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options, std::shared_ptr<const LookAhead> ahead,
-           Tokens tokens);
+    Search(std::shared_ptr<const Vocabulary> vocabulary, const Options& options,
+           std::shared_ptr<const LookAhead> ahead, Tokens tokens);
 
     // Options take effect with the next frame. `ahead` goes with the options' weights.
     void set_options(const Options& options, std::shared_ptr<const LookAhead> ahead);
@@ -51,11 +53,12 @@ public:
     double offset() const { return offset_; }  // the scores' zero
     const std::vector<Token>& live() const { return live_; }
     bool is_between(std::uint32_t position) const { return position >= kBetween; }
-    // The lattice node of a hypothesis between words. One that is silent now was between words before this frame's
-    // ends.
+    // The lattice node of a hypothesis between words. One that is silent now was between words
+    // before this frame's ends.
     LatticeNode boundary(const Token& token) const {
         const Use& used = uses_[token.context];
-        return token.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before : used.boundary;
+        return token.position >= in_sil() && used.boundary_frame == frame_ - 1 ? used.before
+                                                                               : used.boundary;
     }
     float ahead_of(const Token& token) const {
         return is_between(token.position) ? 0.0f : (*ahead_)[token.position >> 1];
@@ -67,19 +70,22 @@ public:
     void add_scores(const std::vector<ContextId>& contexts, const float* scores);
 
 private:
-    static constexpr std::uint32_t kBetween = 0xFFFFFF00u;  // plus what the last token was, see below
+    static constexpr std::uint32_t kBetween =
+        0xFFFFFF00u;  // plus what the last token was, see below
     static constexpr int kBins = 256;
     static constexpr float kBinsPerUnit = 8.0f;
 
     // What a context's hypotheses are doing in the current frame.
     struct Use {
         LatticeNode boundary = kNoNode;
-        LatticeNode before = kNoNode;      // the boundary before that; for who has not just ended a word
+        LatticeNode before =
+            kNoNode;  // the boundary before that; for who has not just ended a word
         std::int32_t boundary_frame = -2;  // the frame that `boundary` is of
         std::int32_t stayed_frame = -1;    // the frame that `stayed` is of
         std::int32_t ended_frame = -1;     // the frame that `first_end` is of
-        std::int32_t between_frame = -1;   // the last frame that a hypothesis between words lived through
-        float stayed = 0.0f;               // joined score of those that were between words and still are
+        std::int32_t between_frame =
+            -1;               // the last frame that a hypothesis between words lived through
+        float stayed = 0.0f;  // joined score of those that were between words and still are
         std::uint32_t first_end = 0;
     };
     // A word that may have ended in the current frame.
@@ -96,7 +102,9 @@ private:
         std::uint32_t stamp = 0, token = 0;
     };
 
-    std::uint32_t after_phoneme(int phoneme) const { return kBetween + static_cast<std::uint32_t>(phoneme); }
+    std::uint32_t after_phoneme(int phoneme) const {
+        return kBetween + static_cast<std::uint32_t>(phoneme);
+    }
     std::uint32_t in_sil() const { return kBetween + static_cast<std::uint32_t>(tokens_.sil()); }
     std::uint32_t after_blank() const { return in_sil() + 1; }
     std::uint32_t after_sil_blank() const { return in_sil() + 2; }
@@ -142,7 +150,7 @@ private:
     std::vector<std::pair<float, std::uint8_t>> ranked_;  // phonemes of the frame, best first
     std::vector<std::uint64_t> ranked_masks_;             // the first so many of them, one bit each
     const float* scores_ = nullptr;                       // of the frame
-    std::vector<NodeId> entries_;                         // children of the roots by phoneme, two a phoneme
+    std::vector<NodeId> entries_;  // children of the roots by phoneme, two a phoneme
     float sil_cost_ = 0.0f;
 
     // Survival: the score that it takes is known better and better while a frame is worked on.

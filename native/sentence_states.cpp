@@ -21,7 +21,8 @@ double log_add(double a, double b) {
 }  // namespace
 
 // State 0 is the start, before the first frame; it follows nothing and is never come back to.
-SentenceStates::SentenceStates(const std::vector<const Spelling*>& words, const SentenceOptions& options)
+SentenceStates::SentenceStates(const std::vector<const Spelling*>& words,
+                               const SentenceOptions& options)
     : options_(options), n_words_(static_cast<std::int32_t>(words.size())) {
     const double direct = options.sil_required ? kNever : -options.sil_cost;
     first_source_.push_back(0);
@@ -37,8 +38,10 @@ SentenceStates::SentenceStates(const std::vector<const Spelling*>& words, const 
         for (const Pronunciation& pronunciation : *words[static_cast<std::size_t>(word)]) {
             const double weight = options.acoustic_scale * pronunciation.log_weight;
             std::vector<Source> before;
-            for (const Source& end : ends) before.push_back({end.state, weight + cost, std::exp(weight + cost)});
-            for (const Source& end : silent) before.push_back({end.state, weight, std::exp(weight)});
+            for (const Source& end : ends)
+                before.push_back({end.state, weight + cost, std::exp(weight + cost)});
+            for (const Source& end : silent)
+                before.push_back({end.state, weight, std::exp(weight)});
             for (std::uint8_t token : pronunciation.tokens) {
                 auto same = [&](const Source& source) { return tokens_[source.state] == token; };
                 before.erase(std::remove_if(before.begin(), before.end(), same), before.end());
@@ -67,7 +70,8 @@ SentenceStates::SentenceStates(const std::vector<const Spelling*>& words, const 
     }
 }
 
-std::uint32_t SentenceStates::add(int token, const std::vector<Source>& sources, std::int32_t word) {
+std::uint32_t SentenceStates::add(int token, const std::vector<Source>& sources,
+                                  std::int32_t word) {
     const auto state = static_cast<std::uint32_t>(size());
     tokens_.push_back(static_cast<std::uint8_t>(token));
     words_.push_back(word);
@@ -87,7 +91,8 @@ std::vector<SentenceStates::Source> SentenceStates::add_silence(const std::vecto
     return {{sil, 0.0, 1.0}, {sil + 1, 0.0, 1.0}};
 }
 
-SentencePaths SentenceStates::exact(const double* scores_PV, std::size_t P, std::size_t V, bool all) const {
+SentencePaths SentenceStates::exact(const double* scores_PV, std::size_t P, std::size_t V,
+                                    bool all) const {
     SentencePaths paths{kNever, 0, {}};
     std::vector<std::uint32_t> path;
     const double best = viterbi(scores_PV, P, V, all, path);
@@ -98,11 +103,12 @@ SentencePaths SentenceStates::exact(const double* scores_PV, std::size_t P, std:
 }
 
 // Goes through the frames; returns the scores of the states after the last.
-//     visit: called in frame t with the scores before it and a state, returns the score of all that leads there;
+//     visit: called in frame t with the scores before it and a state, returns the score of all that
+//     leads there;
 //            with the first state of the window before the others of the frame
 template <class Visit>
-std::vector<double> SentenceStates::run(const double* scores_PV, std::size_t P, std::size_t V, bool all,
-                                        Visit visit) const {
+std::vector<double> SentenceStates::run(const double* scores_PV, std::size_t P, std::size_t V,
+                                        bool all, Visit visit) const {
     std::vector<double> alpha(size(), kNever), next(size(), kNever);
     alpha[0] = 0.0;
     std::size_t low = 0, high = all ? size() : 1;
@@ -116,7 +122,8 @@ std::vector<double> SentenceStates::run(const double* scores_PV, std::size_t P, 
         alpha.swap(next);
         if (all) continue;
         const double least = best - kMargin;
-        while (low < high && !(alpha[low] >= least && alpha[low] > kNever)) alpha[low] = next[low] = kNever, ++low;
+        while (low < high && !(alpha[low] >= least && alpha[low] > kNever))
+            alpha[low] = next[low] = kNever, ++low;
         while (low < high && !(alpha[high - 1] >= least && alpha[high - 1] > kNever)) {
             --high;
             alpha[high] = next[high] = kNever;
@@ -125,8 +132,10 @@ std::vector<double> SentenceStates::run(const double* scores_PV, std::size_t P, 
     return alpha;
 }
 
-double SentenceStates::forward(const double* scores_PV, std::size_t P, std::size_t V, bool all) const {
-    auto visit = [this](const std::vector<double>& alpha, std::size_t, std::size_t, std::size_t state) {
+double SentenceStates::forward(const double* scores_PV, std::size_t P, std::size_t V,
+                               bool all) const {
+    auto visit = [this](const std::vector<double>& alpha, std::size_t, std::size_t,
+                        std::size_t state) {
         double sum = kNever;
         for (std::uint32_t i = first_source_[state]; i < first_source_[state + 1]; ++i) {
             const double path = alpha[sources_[i].state] + sources_[i].added;
@@ -147,7 +156,8 @@ double SentenceStates::viterbi(const double* scores_PV, std::size_t P, std::size
     };
     std::vector<Window> windows;
     std::vector<std::uint16_t> came;  // number of the source, window by window
-    auto visit = [&](const std::vector<double>& alpha, std::size_t t, std::size_t low, std::size_t state) {
+    auto visit = [&](const std::vector<double>& alpha, std::size_t t, std::size_t low,
+                     std::size_t state) {
         if (windows.size() == t) windows.push_back({low, came.size()});
         double best = kNever;
         std::uint16_t from = 0;
@@ -196,8 +206,8 @@ void SentenceStates::read(const std::vector<std::uint32_t>& path, SentencePaths&
     }
 }
 
-bool SentenceStates::follow(const double* scores_PV, std::size_t P, std::size_t V, double* probs_PV, double* bests_P,
-                            Course& course) const {
+bool SentenceStates::follow(const double* scores_PV, std::size_t P, std::size_t V, double* probs_PV,
+                            double* bests_P, Course& course) const {
     std::vector<Paths> alpha(size()), next(size());
     alpha[0] = {1.0, 1.0};
     std::size_t low = 0, high = 1;
@@ -209,7 +219,8 @@ bool SentenceStates::follow(const double* scores_PV, std::size_t P, std::size_t 
         if (!(all.sum > kForgotten)) {
             bests_P[t] = best_of(alpha, low, high, scores_PV + t * V);
             for (std::size_t v = 0; v < V; ++v) {
-                probs_PV[t * V + v] = std::exp(std::min(scores_PV[t * V + v] - bests_P[t], kMostExcess));
+                probs_PV[t * V + v] =
+                    std::exp(std::min(scores_PV[t * V + v] - bests_P[t], kMostExcess));
             }
             all = advance(alpha, low, high, probs_PV + t * V, next);
         }
@@ -234,8 +245,9 @@ bool SentenceStates::follow(const double* scores_PV, std::size_t P, std::size_t 
 }
 
 // One frame for the states from `low` on and before `high`; returns what they hold together.
-SentenceStates::Paths SentenceStates::advance(const std::vector<Paths>& alpha, std::size_t low, std::size_t high,
-                                              const double* probs_V, std::vector<Paths>& next) const {
+SentenceStates::Paths SentenceStates::advance(const std::vector<Paths>& alpha, std::size_t low,
+                                              std::size_t high, const double* probs_V,
+                                              std::vector<Paths>& next) const {
     Paths all{0.0, 0.0};
     for (std::size_t state = low; state < high; ++state) {
         Paths paths{0.0, 0.0};

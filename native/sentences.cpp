@@ -17,8 +17,9 @@ using Words = std::vector<const Spelling*>;
 using Numbers = std::vector<std::uint32_t>;
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
-constexpr std::size_t kAffordableCells = 20'000'000;  // about a second for what is exact only in logarithms
-constexpr std::size_t kKeptChunks = 8;                // of 4 MB
+constexpr std::size_t kAffordableCells =
+    20'000'000;                         // about a second for what is exact only in logarithms
+constexpr std::size_t kKeptChunks = 8;  // of 4 MB
 
 // Numbers for spellings; those of homophones are equal.
 class SpellingNumbers {
@@ -85,7 +86,8 @@ std::size_t fewest_frames(const Words& words) {
     std::size_t frames = 0;
     for (const Spelling* spelling : words) {
         std::size_t shortest = std::numeric_limits<std::uint32_t>::max();
-        for (const Pronunciation& each : *spelling) shortest = std::min(shortest, each.tokens.size());
+        for (const Pronunciation& each : *spelling)
+            shortest = std::min(shortest, each.tokens.size());
         frames += shortest;
     }
     return frames;
@@ -94,9 +96,14 @@ std::size_t fewest_frames(const Words& words) {
 // Scores the sentences of one utterance: together where that is exact, else alone.
 class SentenceScores {
 public:
-    SentenceScores(const std::vector<Words>& sentences, const double* scores_PV, std::size_t P, std::size_t V,
-                   const SentenceOptions& options)
-        : sentences_(sentences), scores_PV_(scores_PV), P_(P), V_(V), options_(options), results_(sentences.size()) {}
+    SentenceScores(const std::vector<Words>& sentences, const double* scores_PV, std::size_t P,
+                   std::size_t V, const SentenceOptions& options)
+        : sentences_(sentences),
+          scores_PV_(scores_PV),
+          P_(P),
+          V_(V),
+          options_(options),
+          results_(sentences.size()) {}
 
     std::vector<SentencePaths> find() {
         std::vector<std::size_t> order;
@@ -145,7 +152,8 @@ void SentenceScores::score_together(std::vector<std::size_t> order) {
 }
 
 // Leaves those in the order that could not be scored; returns whether there are none.
-bool SentenceScores::score_shared(std::vector<std::size_t>& order, const SentenceStates& likely, bool lenient) {
+bool SentenceScores::score_shared(std::vector<std::size_t>& order, const SentenceStates& likely,
+                                  bool lenient) {
     SpellingNumbers numbers;
     std::vector<Numbers> spellings(sentences_.size());
     for (std::size_t i : order) {
@@ -155,7 +163,8 @@ bool SentenceScores::score_shared(std::vector<std::size_t>& order, const Sentenc
     if (labels.longest > SharedScores::kLongest) return false;
     SentenceFrames frames(scores_PV_, P_, V_);
     if (!frames.scale_by(likely, labels.tokens, labels.spread, lenient, options_)) return false;
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return spellings[a] < spellings[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return spellings[a] < spellings[b]; });
     SharedScores shared(frames, options_, workspace());
     auto is_scored = [&](std::size_t i) {
         return shared.score(sentences_[i], spellings[i].data(), lenient, results_[i]);
@@ -166,8 +175,9 @@ bool SentenceScores::score_shared(std::vector<std::size_t>& order, const Sentenc
 
 }  // namespace
 
-std::vector<SentencePaths> score_sentences(const std::vector<Words>& sentences, const double* scores_PV, std::size_t P,
-                                           std::size_t V, const SentenceOptions& options) {
+std::vector<SentencePaths> score_sentences(const std::vector<Words>& sentences,
+                                           const double* scores_PV, std::size_t P, std::size_t V,
+                                           const SentenceOptions& options) {
     std::vector<SentencePaths> results = SentenceScores(sentences, scores_PV, P, V, options).find();
     if (workspace().rows.n_chunks() > kKeptChunks) workspace() = SharedScores::Workspace();
     return results;

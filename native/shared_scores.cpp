@@ -10,13 +10,15 @@ namespace {
 
 constexpr int kLongest = SharedScores::kLongest;
 constexpr std::size_t kChunk = std::size_t{1} << 19;  // 4 MB
-constexpr double kTrusted = 1e-16;                    // of the sentence that the frames are scaled by
-constexpr double kTooMuch = 1e50;                     // sums may have been cut off
+constexpr double kTrusted = 1e-16;  // of the sentence that the frames are scaled by
+constexpr double kTooMuch = 1e50;   // sums may have been cut off
 
-// The states of a branch in one frame. N is the number of tokens, or 0 if the compiler does not know it.
+// The states of a branch in one frame. N is the number of tokens, or 0 if the compiler does not
+// know it.
 template <int N>
 struct States {
-    double label[N > 0 ? N : kLongest] = {}, blank[N > 0 ? N : kLongest] = {}, sil = 0.0, silent = 0.0;
+    double label[N > 0 ? N : kLongest] = {}, blank[N > 0 ? N : kLongest] = {}, sil = 0.0,
+                             silent = 0.0;
 };
 
 struct Sum {
@@ -28,9 +30,11 @@ struct Max {
 };
 
 // One frame of the recursion over the states of a branch; `in` is what enters it.
-//     probs: of the labels;  skips: 1 where a label may follow the one before it without blank, else 0 (if REPEATS)
+//     probs: of the labels;  skips: 1 where a label may follow the one before it without blank,
+//     else 0 (if REPEATS)
 template <class Join, int N, bool REPEATS>
-inline void step(States<N>& x, int n, double in, const double* probs, const double* skips, double blank, double sil) {
+inline void step(States<N>& x, int n, double in, const double* probs, const double* skips,
+                 double blank, double sil) {
     const int last = n - 1;
     const double ends = Join::join(x.label[last], x.blank[last]);
     const double silent = Join::join(x.silent, x.sil);
@@ -45,7 +49,8 @@ inline void step(States<N>& x, int n, double in, const double* probs, const doub
     x.label[0] = Join::join(x.label[0], in) * probs[0];
 }
 
-// Zeroes what is less than `least`, without branches, and scales the maxima; returns the sum of what is left.
+// Zeroes what is less than `least`, without branches, and scales the maxima; returns the sum of
+// what is left.
 template <int N>
 inline double drop(States<N>& sum, States<N>& max, int n, double least, double max_scale) {
     double left = 0.0;
@@ -81,15 +86,18 @@ inline void store(const States<N>& sum, const States<N>& max, int n, double dire
 }  // namespace
 
 double* SharedScores::Rows::reserve(std::size_t n_doubles) {
-    while (end_.chunk < chunks_.size() && end_.used + n_doubles > chunks_[end_.chunk].size) end_ = {end_.chunk + 1, 0};
+    while (end_.chunk < chunks_.size() && end_.used + n_doubles > chunks_[end_.chunk].size)
+        end_ = {end_.chunk + 1, 0};
     if (end_.chunk == chunks_.size()) {
         const std::size_t size = std::max(n_doubles, kChunk);
-        chunks_.push_back({std::unique_ptr<double[]>(new double[size]), size});  // not touched before it is needed
+        chunks_.push_back({std::unique_ptr<double[]>(new double[size]),
+                           size});  // not touched before it is needed
     }
     return chunks_[end_.chunk].doubles.get() + end_.used;
 }
 
-SharedScores::SharedScores(const SentenceFrames& frames, const SentenceOptions& options, Workspace& work)
+SharedScores::SharedScores(const SentenceFrames& frames, const SentenceOptions& options,
+                           Workspace& work)
     : frames_(frames),
       options_(options),
       P_(static_cast<int>(frames.P())),
@@ -103,8 +111,8 @@ SharedScores::SharedScores(const SentenceFrames& frames, const SentenceOptions& 
     run_start(work.branches[0]);
 }
 
-bool SharedScores::score(const std::vector<const Spelling*>& words, const std::uint32_t* spellings, bool lenient,
-                         SentencePaths& paths) {
+bool SharedScores::score(const std::vector<const Spelling*>& words, const std::uint32_t* spellings,
+                         bool lenient, SentencePaths& paths) {
     std::size_t shared = 0;
     while (shared < words.size() && shared + 1 < work_.nodes.size() &&
            work_.nodes[shared + 1].spelling == spellings[shared]) {
@@ -116,19 +124,23 @@ bool SharedScores::score(const std::vector<const Spelling*>& words, const std::u
         work_.branches.resize(first.first_branch);
         work_.nodes.resize(shared + 1);
     }
-    for (std::size_t word = shared; word < words.size(); ++word) push(*words[word], spellings[word]);
+    for (std::size_t word = shared; word < words.size(); ++word)
+        push(*words[word], spellings[word]);
 
     const Node& last = work_.nodes.back();
     double sum = 0.0;
-    for (std::size_t i = last.first_branch; i < last.end_branch; ++i) sum += work_.branches[i].ended_sum;
+    for (std::size_t i = last.first_branch; i < last.end_branch; ++i)
+        sum += work_.branches[i].ended_sum;
     const double trusted = lenient ? 0.0 : kTrusted;
     if (!(sum > trusted * frames_.sum() && sum < kTooMuch)) return false;
     const Place end = best_end();
     const double max = at(branch_at(end.branch), end.t, end.state);
     if (!(max > trusted * frames_.max())) return false;
-    paths.score = options_.logadd ? std::log(sum) + frames_.log_sum_scale() : std::log(max) + frames_.log_max_scale();
+    paths.score = options_.logadd ? std::log(sum) + frames_.log_sum_scale()
+                                  : std::log(max) + frames_.log_max_scale();
     trace(end);
-    paths.spans.assign(work_.spans.begin(), work_.spans.begin() + static_cast<std::ptrdiff_t>(words.size()));
+    paths.spans.assign(work_.spans.begin(),
+                       work_.spans.begin() + static_cast<std::ptrdiff_t>(words.size()));
     paths.boundaries = 0;
     for (std::size_t word = 0; word < words.size(); ++word) paths.boundaries += work_.direct[word];
     return true;
@@ -160,7 +172,8 @@ void SharedScores::push(const Spelling& spelling, std::uint32_t number) {
     work_.nodes.push_back({number, first, work_.branches.size(), rows, {-1, -1, -1}});
 }
 
-// Finds what enters a word from the words before it, frame by frame, and in which frames. False if nothing does.
+// Finds what enters a word from the words before it, frame by frame, and in which frames. False if
+// nothing does.
 bool SharedScores::enter(const Node& parent, Branch& branch) {
     int low = P_, high = 0;
     const bool is_first = parent.first_branch == 0;
@@ -189,7 +202,9 @@ bool SharedScores::enter(const Node& parent, Branch& branch) {
         }
     }
     // What enters in frame t was there in the frame before.
-    auto negligible = [&](int t) { return t > 0 && sum[t] < frames_.least(static_cast<std::size_t>(t - 1)); };
+    auto negligible = [&](int t) {
+        return t > 0 && sum[t] < frames_.least(static_cast<std::size_t>(t - 1));
+    };
     while (low < high && negligible(low)) ++low;
     while (low < high && negligible(high - 1)) --high;
     branch.low = low;
@@ -206,7 +221,8 @@ void SharedScores::keep(const Branch& branch) {
     work_.rows.keep(static_cast<std::size_t>((branch.high - branch.low) * branch.stride()));
 }
 
-// Runs through the frames from the first in which the branch is entered until nothing is left of it.
+// Runs through the frames from the first in which the branch is entered until nothing is left of
+// it.
 template <int N, bool REPEATS>
 void SharedScores::run(Branch& branch) {
     const int n = N > 0 ? N : branch.n_tokens;
@@ -222,10 +238,13 @@ void SharedScores::run(Branch& branch) {
         const double blank = probs_V[options_.blank], sil = probs_V[options_.sil];
         for (int i = 0; i < n; ++i) probs[i] = probs_V[branch.tokens[i]];
         const bool entered = t < in_end;
-        step<Sum, N, REPEATS>(sum, n, entered ? work_.in_sum[frame] : 0.0, probs, skips, blank, sil);
-        step<Max, N, REPEATS>(max, n, entered ? work_.in_max[frame] : 0.0, probs, skips, blank, sil);
+        step<Sum, N, REPEATS>(sum, n, entered ? work_.in_sum[frame] : 0.0, probs, skips, blank,
+                              sil);
+        step<Max, N, REPEATS>(max, n, entered ? work_.in_max[frame] : 0.0, probs, skips, blank,
+                              sil);
         if (SentenceFrames::is_checked(frame)) {
-            const double left = drop<N>(sum, max, n, frames_.least(frame), frames_.max_scale(frame));
+            const double left =
+                drop<N>(sum, max, n, frames_.least(frame), frames_.max_scale(frame));
             if (left == 0.0 && t + 1 >= in_end) break;
         }
         store<N>(sum, max, n, direct_, row(branch, t));
@@ -238,7 +257,8 @@ void SharedScores::run(Branch& branch) {
 template <int N>
 void SharedScores::run(Branch& branch) {
     bool repeats = false;
-    for (int i = 1; i < branch.n_tokens; ++i) repeats = repeats || branch.tokens[i] == branch.tokens[i - 1];
+    for (int i = 1; i < branch.n_tokens; ++i)
+        repeats = repeats || branch.tokens[i] == branch.tokens[i - 1];
     if (repeats)
         run<N, true>(branch);
     else
@@ -255,9 +275,11 @@ void SharedScores::run_start(Branch& branch) {
     for (; t < P_; ++t) {
         const auto frame = static_cast<std::size_t>(t);
         const double* probs_V = frames_.probs(frame);
-        const double blank = probs_V[options_.blank], least = frames_.least(frame), scale = frames_.max_scale(frame);
+        const double blank = probs_V[options_.blank], least = frames_.least(frame),
+                     scale = frames_.max_scale(frame);
         const double sil = probs_V[options_.sil];
-        const double silences_sum = sil_sum + silent_sum, silences_max = Max::join(sil_max, silent_max);
+        const double silences_sum = sil_sum + silent_sum,
+                     silences_max = Max::join(sil_max, silent_max);
         open_sum += start;
         open_max += start;
         start = 0.0;
@@ -273,8 +295,10 @@ void SharedScores::run_start(Branch& branch) {
         const double all = open_sum + sil_sum + silent_sum;
         if (all == 0.0) break;
         branch.high = t + 1;
-        const double values[] = {
-            open_max, sil_max, silent_max, all, 0.0, Max::join(open_max, Max::join(sil_max, silent_max)), 0.0};
+        const double values[] = {open_max,   sil_max,
+                                 silent_max, all,
+                                 0.0,        Max::join(open_max, Max::join(sil_max, silent_max)),
+                                 0.0};
         std::copy(std::begin(values), std::end(values), row(branch, t));
     }
     keep(branch);
@@ -303,14 +327,16 @@ SharedScores::Place SharedScores::best_end() const {
     return best;
 }
 
-// Follows the best path back from the end of the sentence to a word that the path traced before left from the same
-// place.
+// Follows the best path back from the end of the sentence to a word that the path traced before
+// left from the same place.
 void SharedScores::trace(Place place) {
     work_.spans.resize(std::max(work_.spans.size(), work_.nodes.size()));
     work_.direct.resize(work_.spans.size());
     for (std::size_t depth = work_.nodes.size() - 1; depth > 0; --depth) {
         Node& node = work_.nodes[depth];
-        if (node.left.t == place.t && node.left.branch == place.branch && node.left.state == place.state) return;
+        if (node.left.t == place.t && node.left.branch == place.branch &&
+            node.left.state == place.state)
+            return;
         node.left = place;
         bool direct = false;
         place = enter_word(place, work_.nodes[depth - 1], work_.spans[depth - 1], direct);
@@ -319,7 +345,8 @@ void SharedScores::trace(Place place) {
 }
 
 // Follows the best path back from a place in a word to the last frame before the word.
-SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Span& span, bool& direct) const {
+SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Span& span,
+                                             bool& direct) const {
     const Branch& branch = branch_at(place.branch);
     const int n = branch.n_tokens, sil = branch.sil();
     span.end = 0;
@@ -357,7 +384,8 @@ SharedScores::Place SharedScores::enter_word(Place place, const Node& parent, Sp
     }
 }
 
-// The best of a word's states from which another word that begins with a token may go on after frame t.
+// The best of a word's states from which another word that begins with a token may go on after
+// frame t.
 double SharedScores::best_exit(const Node& parent, int t, int next_token, Place& from) const {
     double best = 0.0;
     auto consider = [&](std::size_t i, int state, double factor) {
@@ -374,7 +402,8 @@ double SharedScores::best_exit(const Node& parent, int t, int next_token, Place&
     }
     for (std::size_t i = parent.first_branch; i < parent.end_branch; ++i) {
         const Branch& branch = work_.branches[i];
-        if (branch.n_tokens > 0 && branch.last_token() != next_token) consider(i, branch.n_tokens - 1, direct_);
+        if (branch.n_tokens > 0 && branch.last_token() != next_token)
+            consider(i, branch.n_tokens - 1, direct_);
         consider(i, branch.last_blank(), is_start ? 1.0 : direct_);
         consider(i, branch.sil(), 1.0);
         consider(i, branch.sil() + 1, 1.0);

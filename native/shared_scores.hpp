@@ -1,4 +1,5 @@
-// Sentences scored one after another, each going on from the words that it shares with the one before.
+// Sentences scored one after another, each going on from the words that it shares with the one
+// before.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace cortext {
 
-// Scores sentences one after another; each goes on from the words that it shares with the one before.
+// Scores sentences one after another; each goes on from the words that it shares with the one
+// before.
 class SharedScores {
 public:
     static constexpr int kLongest = 64;  // tokens of a pronunciation that can be scored here
@@ -37,15 +39,17 @@ public:
         Mark end_{0, 0};
     };
 
-    // One pronunciation of a word after the words before it: sums and maxima over all paths from the start of the
-    // utterance into each of its states, for the frames from `low` on and before `high`; outside they are zero. The
-    // states are its labels, the blank after each, SIL, and the blank after SIL. Every frame has a row in the
-    // workspace: the maxima of the states, and four values from which the next word goes on in the next frame, the cost
-    // of a boundary included: sums from all states but the last label, from the last label (only if the word begins
-    // with another), and maxima of them.
+    // One pronunciation of a word after the words before it: sums and maxima over all paths from
+    // the start of the utterance into each of its states, for the frames from `low` on and before
+    // `high`; outside they are zero. The states are its labels, the blank after each, SIL, and the
+    // blank after SIL. Every frame has a row in the workspace: the maxima of the states, and four
+    // values from which the next word goes on in the next frame, the cost of a boundary included:
+    // sums from all states but the last label, from the last label (only if the word begins with
+    // another), and maxima of them.
     struct Branch {
         const std::uint8_t* tokens;
-        int n_tokens;  // 0: the start of the sentence, which has a blank, SIL and the blank after SIL
+        int n_tokens;  // 0: the start of the sentence, which has a blank, SIL and the blank after
+                       // SIL
         double weight;
         double* rows;
         int low, high;
@@ -90,8 +94,8 @@ public:
     // The paths of a sentence. False if too much of it may have been left out as improbable.
     //     spellings: a number for each word, equal for equal spellings
     //     lenient:   take it even so if there is anything
-    bool score(const std::vector<const Spelling*>& words, const std::uint32_t* spellings, bool lenient,
-               SentencePaths& paths);
+    bool score(const std::vector<const Spelling*>& words, const std::uint32_t* spellings,
+               bool lenient, SentencePaths& paths);
 
 private:
     void push(const Spelling& spelling, std::uint32_t number);
@@ -109,11 +113,15 @@ private:
     Place enter_word(Place place, const Node& parent, Span& span, bool& direct) const;
     double best_exit(const Node& parent, int t, int next_token, Place& from) const;
 
-    double* row(const Branch& branch, int t) const { return branch.rows + (t - branch.low) * branch.stride(); }
+    double* row(const Branch& branch, int t) const {
+        return branch.rows + (t - branch.low) * branch.stride();
+    }
     double at(const Branch& branch, int t, int value) const {
         return t < branch.low || t >= branch.high ? 0.0 : row(branch, t)[value];
     }
-    const Branch& branch_at(int number) const { return work_.branches[static_cast<std::size_t>(number)]; }
+    const Branch& branch_at(int number) const {
+        return work_.branches[static_cast<std::size_t>(number)];
+    }
 
     const SentenceFrames& frames_;
     const SentenceOptions& options_;

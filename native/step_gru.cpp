@@ -13,13 +13,16 @@ namespace cortext {
 
 namespace {
 
-// e^x to a few units in the last place, for |x| <= 80: 2^n times the Taylor series of e^r for |r| <= log(2) / 2.
+// e^x to a few units in the last place, for |x| <= 80: 2^n times the Taylor series of e^r for |r|
+// <= log(2) / 2.
 CORTEXT_INLINE Floats exponential(Floats x) {
     x = x > 80.0F ? all(80.0F) : x;  // NaN stays NaN
     x = x < -80.0F ? all(-80.0F) : x;
-    const float shift = 12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+    const float shift =
+        12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to a whole number
     const Floats n = (x * 1.44269504F + shift) - shift;
-    const Floats r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // log(2), its first bits and the rest
+    const Floats r =
+        (x - n * 0.693359375F) - n * -2.12194440e-4F;  // log(2), its first bits and the rest
     Floats sum = all(1.0F / 5040);
     for (float coefficient : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) {
         sum = sum * r + coefficient;
@@ -31,11 +34,14 @@ CORTEXT_INLINE Floats exponential(Floats x) {
 
 CORTEXT_INLINE Floats sigmoid(const Floats& x) { return 1.0F / (1.0F + exponential(-x)); }
 
-CORTEXT_INLINE Floats hyperbolic_tangent(const Floats& x) { return 1.0F - 2.0F * sigmoid(x * -2.0F); }
+CORTEXT_INLINE Floats hyperbolic_tangent(const Floats& x) {
+    return 1.0F - 2.0F * sigmoid(x * -2.0F);
+}
 
 CORTEXT_FOR_EACH_PROCESSOR
 void add(float* sum, const float* x, std::size_t size) {
-    for (std::size_t i = 0; i < size; i += lanes) store(sum + i, load<Floats>(sum + i) + load<Floats>(x + i));
+    for (std::size_t i = 0; i < size; i += lanes)
+        store(sum + i, load<Floats>(sum + i) + load<Floats>(x + i));
 }
 
 // h [block]: from the state before to the state after; a block is a gate.
@@ -56,11 +62,14 @@ void update(const float* input, const float* recurrent, std::size_t block, float
 
 }  // namespace
 
-StepLinear::StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows,
-                       std::size_t n_columns, Weights kept_as)
-    : n_rows_(n_rows), matrix_(weight, n_blocks, n_rows, n_columns, kept_as), bias_(matrix_.size()) {
+StepLinear::StepLinear(const float* weight, const float* bias, std::size_t n_blocks,
+                       std::size_t n_rows, std::size_t n_columns, Weights kept_as)
+    : n_rows_(n_rows),
+      matrix_(weight, n_blocks, n_rows, n_columns, kept_as),
+      bias_(matrix_.size()) {
     if (bias == nullptr) return;
-    for (std::size_t b = 0; b < n_blocks; ++b) std::copy_n(bias + b * n_rows, n_rows, &bias_[matrix_.block(b)]);
+    for (std::size_t b = 0; b < n_blocks; ++b)
+        std::copy_n(bias + b * n_rows, n_rows, &bias_[matrix_.block(b)]);
 }
 
 void StepLinear::apply(const float* x, float* y) const {
@@ -86,7 +95,8 @@ void PartialProduct::extend(const float* x, std::size_t n_known) {
     n_summed_ = until;
 }
 
-StepGRU::StepGRU(std::vector<Layer> layers) : layers_(std::move(layers)), input_(layers_.front().input) {
+StepGRU::StepGRU(std::vector<Layer> layers)
+    : layers_(std::move(layers)), input_(layers_.front().input) {
     for (const Layer& layer : layers_) recurrent_.emplace_back(layer.recurrent);
 }
 
@@ -95,7 +105,8 @@ void StepGRU::step(const float* x, const float* state, float* next_state) {
     const std::size_t D = n_units(), block = layers_.front().recurrent.matrix().block(1);
     const std::size_t n_gates = layers_.front().recurrent.matrix().size();
     for (std::size_t l = 0; l < n_layers(); ++l) recurrent_[l].extend(state + l * D, D);
-    const float* const unknown = std::find_if(x, x + n_inputs(), [](float number) { return std::isnan(number); });
+    const float* const unknown =
+        std::find_if(x, x + n_inputs(), [](float number) { return std::isnan(number); });
     input_.extend(x, static_cast<std::size_t>(unknown - x));
     if (unknown != x + n_inputs()) {
         std::fill_n(next_state, n_layers() * D, std::numeric_limits<float>::quiet_NaN());

@@ -1,8 +1,9 @@
-// One step of a stack of GRU layers for one trial, and a linear map of one vector: what a live decoder does every 80
-// ms.
+// One step of a stack of GRU layers for one trial, and a linear map of one vector: what a live
+// decoder does every 80 ms.
 //
-// r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where input =
-// w_ih x + b_ih and recurrent = w_hh h_before + b_hh; the gates lie in the order r, z, n.
+// r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
+// h_before, where input = w_ih x + b_ih and recurrent = w_hh h_before + b_hh; the gates lie in the
+// order r, z, n.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,12 @@
 
 namespace cortext {
 
-// A matrix and what is added to its products. [n_blocks * n_rows, n_columns] and [n_blocks * n_rows] or nullptr.
+// A matrix and what is added to its products. [n_blocks * n_rows, n_columns] and [n_blocks *
+// n_rows] or nullptr.
 class StepLinear {
 public:
-    StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows, std::size_t n_columns,
-               Weights kept_as);
+    StepLinear(const float* weight, const float* bias, std::size_t n_blocks, std::size_t n_rows,
+               std::size_t n_columns, Weights kept_as);
 
     const StepMatrix& matrix() const { return matrix_; }
     std::size_t n_rows() const { return n_rows_; }
@@ -30,8 +32,9 @@ private:
     std::vector<float> bias_;  // as a product lies
 };
 
-// A product of which the last numbers of the vector may not be known yet. What was added up for the same first ones,
-// bit for bit, is not added up again, and of others nothing is left: no sum can be out of date.
+// A product of which the last numbers of the vector may not be known yet. What was added up for the
+// same first ones, bit for bit, is not added up again, and of others nothing is left: no sum can be
+// out of date.
 class PartialProduct {
 public:
     explicit PartialProduct(const StepLinear& map)
@@ -62,10 +65,11 @@ public:
     std::size_t n_units() const { return layers_.front().recurrent.matrix().n_columns(); }
     std::size_t n_layers() const { return layers_.size(); }
 
-    // x [n_inputs], state and next_state [n_layers, n_units]; the last layer's row of next_state is the output. What is
-    // not a number makes all of it none, as in any product. That is of use where the last numbers of x are not known
-    // yet: what depends on the state and on the first ones alone is computed, and the step with all of them, from the
-    // same state, goes on from there. Threads wait for each other.
+    // x [n_inputs], state and next_state [n_layers, n_units]; the last layer's row of next_state is
+    // the output. What is not a number makes all of it none, as in any product. That is of use
+    // where the last numbers of x are not known yet: what depends on the state and on the first
+    // ones alone is computed, and the step with all of them, from the same state, goes on from
+    // there. Threads wait for each other.
     void step(const float* x, const float* state, float* next_state);
 
 private:

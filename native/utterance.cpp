@@ -14,8 +14,9 @@ namespace cortext {
 namespace {
 
 constexpr std::size_t kMostLookAheads = 4;
-constexpr std::int32_t kSlack = 3;  // frames by which paths may differ on when the same word was said
-constexpr double kCeiling = 1.0;    // a log-probability is not above 0, but for rounding
+constexpr std::int32_t kSlack =
+    3;                            // frames by which paths may differ on when the same word was said
+constexpr double kCeiling = 1.0;  // a log-probability is not above 0, but for rounding
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // A number of a message that was received may lie at any address.
@@ -25,7 +26,8 @@ double number(const float* from) {
     return found;
 }
 
-// More sentences than asked for are taken from the lattice, whose scores are close to the exact ones but not equal.
+// More sentences than asked for are taken from the lattice, whose scores are close to the exact
+// ones but not equal.
 std::size_t n_candidates(int nbest) {
     return static_cast<std::size_t>(nbest) + static_cast<std::size_t>(nbest) / 4 + 8;
 }
@@ -41,7 +43,8 @@ bool Frames::add(const float* log_probs, const Options& options) {
         double log_prob = std::min(std::max(kFloor, number(log_probs + columns_[token])), kCeiling);
         scores_[first + token] = (log_prob - options.offsets[token]) * options.acoustic_scale;
     }
-    bool only_blank = options.blank_skip < 1.0 && std::exp(number(log_probs + columns_[blank])) >= options.blank_skip;
+    bool only_blank = options.blank_skip < 1.0 &&
+                      std::exp(number(log_probs + columns_[blank])) >= options.blank_skip;
     if (only_blank) {
         std::fill_n(scores_.begin() + static_cast<std::ptrdiff_t>(first), blank,
                     -std::numeric_limits<double>::infinity());
@@ -53,7 +56,8 @@ Model::Model(std::shared_ptr<const Vocabulary> vocabulary, Tokens tokens)
     : vocabulary_(std::move(vocabulary)), tokens_(tokens) {}
 
 std::shared_ptr<const LookAhead> Model::look_ahead(const Options& options) const {
-    LookAhead::Weights weights{options.lm_weight, options.word_score, options.unk_score, options.acoustic_scale};
+    LookAhead::Weights weights{options.lm_weight, options.word_score, options.unk_score,
+                               options.acoustic_scale};
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& known : look_aheads_) {
         if (known->weights() == weights) return known;
@@ -63,24 +67,28 @@ std::shared_ptr<const LookAhead> Model::look_ahead(const Options& options) const
     return look_aheads_.back();
 }
 
-double Model::lm_score(const std::vector<WordId>& words, const Options& options, const NGram& ngram) const {
+double Model::lm_score(const std::vector<WordId>& words, const Options& options,
+                       const NGram& ngram) const {
     NGramState state = ngram.begin(), next;
     double sum = 0.0;
     bool own = &ngram == &vocabulary_->ngram();
     for (WordId word : words) {
-        WordIndex index = own ? vocabulary_->ngram_word(word) : ngram.index(vocabulary_->text(word));
+        WordIndex index =
+            own ? vocabulary_->ngram_word(word) : ngram.index(vocabulary_->text(word));
         sum += ngram.score(state, index, next) + (index == 0 ? options.unk_score : 0.0);
         state = next;
     }
     return sum + ngram.end(state);
 }
 
-std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sentences, const Frames& frames,
-                                     const Options& options, const NGram& ngram) const {
+std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sentences,
+                                     const Frames& frames, const Options& options,
+                                     const NGram& ngram) const {
     std::unordered_map<WordId, Spelling> spellings;
     for (const auto& words : sentences) {
         for (WordId word : words) {
-            if (spellings.find(word) == spellings.end()) spellings.emplace(word, vocabulary_->spelling(word));
+            if (spellings.find(word) == spellings.end())
+                spellings.emplace(word, vocabulary_->spelling(word));
         }
     }
     std::vector<std::vector<const Spelling*>> spelt;
@@ -95,11 +103,19 @@ std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sen
     how.sil_required = options.sil_required;
     how.blank = tokens_.blank();
     how.sil = tokens_.sil();
-    std::vector<SentencePaths> paths = score_sentences(spelt, frames.data(), frames.size(), frames.width(), how);
+    std::vector<SentencePaths> paths =
+        score_sentences(spelt, frames.data(), frames.size(), frames.width(), how);
     std::vector<Hypothesis> hypotheses;
     for (std::size_t each = 0; each < sentences.size(); ++each) {
         if (paths[each].score == -std::numeric_limits<double>::infinity()) continue;
-        Hypothesis found{sentences[each], paths[each].score, 0.0, 0.0, 0.0, 0.0, std::move(paths[each].spans), {}};
+        Hypothesis found{sentences[each],
+                         paths[each].score,
+                         0.0,
+                         0.0,
+                         0.0,
+                         0.0,
+                         std::move(paths[each].spans),
+                         {}};
         found.lm_score = lm_score(found.words, options, ngram);
         found.sil_score = 0.0 - options.sil_cost * paths[each].boundaries;
         for (WordId word : found.words) found.hotword_score += vocabulary_->bonus(word);
@@ -110,8 +126,8 @@ std::vector<Hypothesis> Model::score(const std::vector<std::vector<WordId>>& sen
     return hypotheses;
 }
 
-Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
-                     std::shared_ptr<const NGram> second, bool has_hook)
+Utterance::Utterance(std::shared_ptr<const Model> model, const Options& options,
+                     std::vector<int> columns, std::shared_ptr<const NGram> second, bool has_hook)
     : model_(std::move(model)),
       options_(options),
       second_(std::move(second)),
@@ -132,7 +148,8 @@ void Utterance::advance(const float* log_probs, std::size_t n_frames) {
         if (only_blank) {
             search_.advance_blank(static_cast<float>(scores[model_->tokens().blank()]));
         } else {
-            std::transform(scores, scores + row_.size(), row_.begin(), [](double s) { return static_cast<float>(s); });
+            std::transform(scores, scores + row_.size(), row_.begin(),
+                           [](double s) { return static_cast<float>(s); });
             search_.advance(row_.data());
         }
     }
@@ -151,7 +168,8 @@ std::pair<std::vector<WordId>, std::vector<WordId>> Utterance::partial() {
     auto best = std::max_element(search_.live().begin(), search_.live().end(),
                                  [](const auto& a, const auto& b) { return a.score < b.score; });
     bool between = search_.is_between(best->position);
-    std::vector<WordId> words = search_.lattice().best_words(between ? search_.boundary(*best) : best->start);
+    std::vector<WordId> words =
+        search_.lattice().best_words(between ? search_.boundary(*best) : best->start);
     std::vector<WordId> stable = search_.lattice().common_words(nodes);
     return {stable, {words.begin() + static_cast<std::ptrdiff_t>(stable.size()), words.end()}};
 }
@@ -168,7 +186,8 @@ Utterance::Live Utterance::live() {
             const Contexts::Context& context = search_.contexts()[token.context];
             live.ids.push_back(token.context);
             live.parent_ids.push_back(context.parent);
-            live.words.push_back(search_.lattice().best_words(between ? search_.boundary(token) : token.start));
+            live.words.push_back(
+                search_.lattice().best_words(between ? search_.boundary(token) : token.start));
             scores.push_back(score);
             live.added.push_back(static_cast<float>(context.added));
         } else {
@@ -180,7 +199,8 @@ Utterance::Live Utterance::live() {
         ContextId context = Contexts::kBegin;
         for (WordId word : live.words[each]) {
             Contexts::Next next = search_.contexts().next(context, word);
-            lm += next.log_prob + (model_->vocabulary().ngram_word(word) == 0 ? options_.unk_score : 0.0);
+            lm += next.log_prob +
+                  (model_->vocabulary().ngram_word(word) == 0 ? options_.unk_score : 0.0);
             rest += options_.word_score + model_->vocabulary().bonus(word);
             context = next.context;
         }
@@ -195,7 +215,8 @@ void Utterance::add_scores(const std::vector<std::uint32_t>& ids, const float* s
     search_.add_scores(ids, scores);
 }
 
-// The last node: arcs from all contexts that are between words, or if none is, from where the unfinished words began.
+// The last node: arcs from all contexts that are between words, or if none is, from where the
+// unfinished words began.
 void Utterance::end_lattice() {
     Lattice& lattice = search_.lattice();
     std::unordered_map<LatticeNode, float> ends;
@@ -203,10 +224,12 @@ void Utterance::end_lattice() {
         score += static_cast<float>(options_.lm_weight * search_.contexts().end(context));
         auto [end, is_new] = ends.try_emplace(node, score);
         if (is_new) return;
-        end->second = options_.logadd ? static_cast<float>(log_add(end->second, score)) : std::max(end->second, score);
+        end->second = options_.logadd ? static_cast<float>(log_add(end->second, score))
+                                      : std::max(end->second, score);
     };
     for (const Search::Token& token : search_.live()) {
-        if (search_.is_between(token.position)) add(search_.boundary(token), token.context, token.score);
+        if (search_.is_between(token.position))
+            add(search_.boundary(token), token.context, token.score);
     }
     if (ends.empty()) {
         for (const Search::Token& token : search_.live()) {
@@ -229,8 +252,8 @@ double Utterance::added_score(const std::vector<WordId>& words) {
     return search_.contexts()[context].added;
 }
 
-// Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around it, but nearer to it
-// than to another occurrence of the word.
+// Where other paths may end the word that a hypothesis has at `spans[each]`: a few frames around
+// it, but nearer to it than to another occurrence of the word.
 Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
     const std::vector<Span>& spans = found.spans;
     Span around{spans[each].first - kSlack, spans[each].end + kSlack};
@@ -239,7 +262,8 @@ Span Utterance::vicinity(const Hypothesis& found, std::size_t each) {
         around.first = std::max(around.first, (spans[other].end + spans[each].end + 1) / 2);
         break;
     }
-    for (std::size_t other = each + 1; other < spans.size() && spans[other].first - kSlack < around.end; ++other) {
+    for (std::size_t other = each + 1;
+         other < spans.size() && spans[other].first - kSlack < around.end; ++other) {
         if (found.words[other] != found.words[each]) continue;
         around.end = std::min(around.end, (spans[each].end + spans[other].end + 1) / 2);
         break;
@@ -265,22 +289,24 @@ std::vector<Hypothesis> Utterance::finish() {
         other = rescored(search_.lattice(), search_.contexts(), *second_, options_);
         lattice = &other;
     }
-    auto sentences =
-        best_sentences(*lattice, n_candidates(options_.nbest), options_.lattice_beam * options_.acoustic_scale);
+    auto sentences = best_sentences(*lattice, n_candidates(options_.nbest),
+                                    options_.lattice_beam * options_.acoustic_scale);
     std::vector<Hypothesis> hypotheses = ranked(sentences);
     add_confidences(hypotheses, *lattice);
     return hypotheses;
 }
 
-// Where no sentence fits into the frames: perhaps silence was required only after words had been said without. Or the
-// lattice, whose nodes do not tell whether the last word has only just ended, made sentences of more words than there
-// is time for; then what they begin with has to do.
-std::vector<Hypothesis> Utterance::fitting(const std::vector<std::vector<WordId>>& sentences, const NGram& ngram) {
+// Where no sentence fits into the frames: perhaps silence was required only after words had been
+// said without. Or the lattice, whose nodes do not tell whether the last word has only just ended,
+// made sentences of more words than there is time for; then what they begin with has to do.
+std::vector<Hypothesis> Utterance::fitting(const std::vector<std::vector<WordId>>& sentences,
+                                           const NGram& ngram) {
     Options lenient = options_;
     lenient.sil_required = false;
     Lattice& lattice = search_.lattice();
     std::vector<Hypothesis> hypotheses = model_->score(sentences, frames_, lenient, ngram);
-    for (const std::vector<WordId>& words : {lattice.common_words({lattice.size() - 1}), std::vector<WordId>{}}) {
+    for (const std::vector<WordId>& words :
+         {lattice.common_words({lattice.size() - 1}), std::vector<WordId>{}}) {
         if (hypotheses.empty()) hypotheses = model_->score({words}, frames_, lenient, ngram);
     }
     return hypotheses;

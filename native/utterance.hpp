@@ -1,4 +1,5 @@
-// A model that searches share, and the search through one utterance from log-probabilities to ranked sentences.
+// A model that searches share, and the search through one utterance from log-probabilities to
+// ranked sentences.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct Hypothesis {
 class Frames {
 public:
     // `columns` gives the place of each of the engine's tokens in a row of log-probabilities.
-    Frames(Tokens tokens, std::vector<int> columns) : tokens_(tokens), columns_(std::move(columns)) {}
+    Frames(Tokens tokens, std::vector<int> columns)
+        : tokens_(tokens), columns_(std::move(columns)) {}
 
     // Scale a row and keep it; returns whether it is one in which only the blank is possible.
     bool add(const float* log_probs, const Options& options);
@@ -54,12 +56,15 @@ public:
     Tokens tokens() const { return tokens_; }
 
     std::shared_ptr<const LookAhead> look_ahead(const Options& options) const;
-    // Exact scores of sentences given as words, in their order; those that do not fit into the frames are left out.
-    std::vector<Hypothesis> score(const std::vector<std::vector<WordId>>& sentences, const Frames& frames,
-                                  const Options& options, const NGram& ngram) const;
+    // Exact scores of sentences given as words, in their order; those that do not fit into the
+    // frames are left out.
+    std::vector<Hypothesis> score(const std::vector<std::vector<WordId>>& sentences,
+                                  const Frames& frames, const Options& options,
+                                  const NGram& ngram) const;
 
 private:
-    double lm_score(const std::vector<WordId>& words, const Options& options, const NGram& ngram) const;
+    double lm_score(const std::vector<WordId>& words, const Options& options,
+                    const NGram& ngram) const;
 
     std::shared_ptr<const Vocabulary> vocabulary_;
     Tokens tokens_;
@@ -76,8 +81,8 @@ public:
         std::vector<float> acoustic, lm, added;
     };
 
-    // `second` (or null) is the n-gram that the lattice is rescored with. With a hook, recombination also keys on the
-    // last `history_words` words, and scores may be added.
+    // `second` (or null) is the n-gram that the lattice is rescored with. With a hook,
+    // recombination also keys on the last `history_words` words, and scores may be added.
     Utterance(std::shared_ptr<const Model> model, const Options& options, std::vector<int> columns,
               std::shared_ptr<const NGram> second, bool has_hook);
     Utterance(const Utterance&) = delete;  // the search refers to its own parts
@@ -98,7 +103,8 @@ private:
     void end_lattice();
     static Span vicinity(const Hypothesis& found, std::size_t each);
     static void add_confidences(std::vector<Hypothesis>& hypotheses, const Lattice& lattice);
-    std::vector<Hypothesis> fitting(const std::vector<std::vector<WordId>>& sentences, const NGram& ngram);
+    std::vector<Hypothesis> fitting(const std::vector<std::vector<WordId>>& sentences,
+                                    const NGram& ngram);
     std::vector<Hypothesis> ranked(const std::vector<std::vector<WordId>>& sentences);
     double added_score(const std::vector<WordId>& words);
 

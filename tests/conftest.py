@@ -11,10 +11,12 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What runs in the background of a script ignores Ctrl-C, and so would every program that a test starts.
+# What runs in the background of a script ignores Ctrl-C, and so would every program that a test
+# starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# An example takes as long as a machine with other work lets it; what must be fast is measured where that is said.
+# An example takes as long as a machine with other work lets it; what must be fast is measured where
+# that is said.
 settings.register_profile("cortext", deadline=None)
 settings.load_profile("cortext")
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +44,11 @@ LENGTHY = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that processes which share the tests end together."""
-    items.sort(key=lambda item: LENGTHY.index(item.path.name) if item.path.name in LENGTHY else len(LENGTHY))
+    items.sort(
+        key=lambda item: (
+            LENGTHY.index(item.path.name) if item.path.name in LENGTHY else len(LENGTHY)
+        )
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -56,7 +62,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The directory of real recordings and texts; tests that need it are skipped where it is absent."""
+    """The directory of real recordings and texts.
+
+    Tests that need it are skipped where it is absent.
+    """
     path = Path(os.environ.get("CORTEXT_REAL_DATA", ROOT.parent / "shared" / "data"))
     if not path.is_dir():
         pytest.skip(f"no real data at {path}; set CORTEXT_REAL_DATA")

@@ -16,14 +16,19 @@ class Settings:
 def test_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("rate: 0.5\nsize: 2\nrate: 0.1\n")
-    with pytest.raises(ConfigError, match=r"settings\.yaml: not valid YAML in line 3: rate is given twice"):
+    with pytest.raises(
+        ConfigError, match=r"settings\.yaml: not valid YAML in line 3: rate is given twice"
+    ):
         load_config(path, Settings)
     path.write_text("rate: 0.5\nsize: 2\n")
     assert load_config(path, Settings) == Settings(0.5, 2)
 
 
 def test_a_section_that_merges_another_can_be_merged_itself() -> None:
-    text = "base: &base {x: 1, y: 1}\nouter: {inner: &a {<<: *base, x: 2}}\nb: {<<: *a, z: 3}\nc: {<<: [*a, *base]}\n"
+    text = (
+        "base: &base {x: 1, y: 1}\nouter: {inner: &a {<<: *base, x: 2}}\nb: {<<: *a, z: 3}\nc: {<<:"
+        " [*a, *base]}\n"
+    )
     found = parse_yaml(text)
     assert found["outer"]["inner"] == {"x": 2, "y": 1}
     assert (found["b"], found["c"]) == ({"x": 2, "y": 1, "z": 3}, {"x": 2, "y": 1})
@@ -42,7 +47,10 @@ def test_key_given_twice_in_a_section_that_merges_is_refused() -> None:
         "[" * 5_000,
         "a: &a [*a]\n",
         "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n"
-        + "".join(f"{y}: &{y} [{', '.join([f'*{x}'] * 8)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)),
+        + "".join(
+            f"{y}: &{y} [{', '.join([f'*{x}'] * 8)}]\n"
+            for x, y in zip("abcdefgh", "bcdefghi", strict=True)
+        ),
     ],
     ids=["date", "number", "nested", "in itself", "repeated"],
 )

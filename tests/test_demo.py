@@ -1,4 +1,7 @@
-"""What the demo promises: its accuracy, and that the task behind it is hard (see benchmarks/difficulty.py)."""
+"""What the demo promises.
+
+Its accuracy, and that the task behind it is hard (see benchmarks/difficulty.py).
+"""
 
 import json
 import subprocess
@@ -36,7 +39,9 @@ def test_no_held_out_sentence_is_in_training_or_language_model_text(demo):
     known = {normalize(line) for name in ("train", "lm") for line in _lines(out, name)}
     assert not known & {normalize(line) for name in ("val", "test") for line in _lines(out, name)}
     val = open_packed(out / "packed").split("val")
-    assert {normalize(val.sentence(i) or "") for i in range(len(val))} == {normalize(x) for x in _lines(out, "val")}
+    assert {normalize(val.sentence(i) or "") for i in range(len(val))} == {
+        normalize(x) for x in _lines(out, "val")
+    }
 
 
 def test_participant_attempts_40_to_80_words_a_minute(demo):
@@ -59,22 +64,32 @@ def test_another_trials_posteriors_give_another_sentence(demo):
 
 
 def test_shuffled_labels_teach_no_more_than_a_constant(demo, tmp_path):
-    """The demo's own run, ended half way: the network errs there as it does at the end (71.3 and 71.2 %), and the true
-    labels have taught it far more."""
+    """The demo's own run, ended half way.
+
+    The network errs there as it does at the end (71.3 and 71.2 %), and the true labels have taught
+    it far more.
+    """
     out, _ = demo
     batches = 300
     figures = difficulty.measure_blind(
-        out / "data", tmp_path, overrides=[f"num_training_batches={batches}", "batches_per_val_step=50"]
+        out / "data",
+        tmp_path,
+        overrides=[f"num_training_batches={batches}", "batches_per_val_step=50"],
     )
     assert figures["shuffled_per"] >= figures["constant_per"] - difficulty.SHUFFLED_GAIN
     lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
-    (true,) = [line["val_per"] for line in lines if (line["kind"], line["step"]) == ("val", batches)]
+    (true,) = [
+        line["val_per"] for line in lines if (line["kind"], line["step"]) == ("val", batches)
+    ]
     assert true < figures["constant_per"] / 3
 
 
 def test_a_speech_llm_writes_sentences_that_it_has_not_seen(demo, tmp_path):
-    """With a small language model that has learnt to read from text alone; what it writes for other trials' recordings
-    of similar length shows what the recordings are worth."""
+    """With a small language model that has learnt to read from text alone.
+
+    What it writes for other trials' recordings of similar length shows what the recordings are
+    worth.
+    """
     pytest.importorskip("transformers")
     import speech_llm_decoding
 

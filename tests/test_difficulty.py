@@ -12,7 +12,8 @@ from cortext.data import make_trial, open_dataset, write_session
 
 
 def test_best_constant_sequence_is_found():
-    # "1 2" costs 0 + 1 + 1 edits against these labels of 6 phonemes; every other sequence costs more.
+    # "1 2" costs 0 + 1 + 1 edits against these labels of 6 phonemes; every other sequence costs
+    # more.
     assert difficulty.best_constant_per([[1, 2], [1, 2, 3], [2]]) == pytest.approx(2 / 6)
 
 
@@ -28,7 +29,9 @@ def test_linear_model_is_one_affine_map_of_each_patch():
         logits_BPV, _ = model(x_BTC, day_B)
         for trial, patch in itertools.product(range(2), range(6)):
             vector = (x_BTC[trial, 4 * patch : 4 * patch + 14] @ model.day_weight[trial]).flatten()
-            torch.testing.assert_close(logits_BPV[trial, patch], model.out(vector), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                logits_BPV[trial, patch], model.out(vector), atol=1e-5, rtol=1e-5
+            )
     assert logits_BPV.shape == (2, 6, 41)
     model.train()(x_BTC, day_B)[0].sum().backward()
     assert model.out.weight.grad is not None
@@ -39,17 +42,28 @@ def test_shuffling_moves_training_labels_and_nothing_else(tmp_path):
     sentences = ("yes", "good morning", "how are you", "see you soon", "thank you very much", "no")
     for split, count in (("train", 6), ("val", 2)):
         trials = [
-            make_trial(rng.standard_normal((150 + 40 * number, 4)), "lab.2026.01.12", 1, number, sentences[number])
+            make_trial(
+                rng.standard_normal((150 + 40 * number, 4)),
+                "lab.2026.01.12",
+                1,
+                number,
+                sentences[number],
+            )
             for number in range(count)
         ]
         write_session(tmp_path / "data" / "lab.2026.01.12" / f"data_{split}.hdf5", trials)
     difficulty.shuffle_labels(tmp_path / "data", tmp_path / "shuffled")
-    before, after = (list(open_dataset(tmp_path / name).trials("train")) for name in ("data", "shuffled"))
+    before, after = (
+        list(open_dataset(tmp_path / name).trials("train")) for name in ("data", "shuffled")
+    )
     assert [trial.sentence for trial in before] != [trial.sentence for trial in after]
     assert sorted(trial.sentence for trial in before) == sorted(trial.sentence for trial in after)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one.features_TC, other.features_TC)
-    val = [[trial.sentence for trial in open_dataset(tmp_path / name).trials("val")] for name in ("data", "shuffled")]
+    val = [
+        [trial.sentence for trial in open_dataset(tmp_path / name).trials("val")]
+        for name in ("data", "shuffled")
+    ]
     assert val[0] == val[1]
 
 

@@ -1,4 +1,6 @@
-"""The commands of the README and the guides are run as they stand, at the size of the `tiny` preset."""
+"""The commands of the README and the guides are run as they stand, at the size of the `tiny`
+preset.
+"""
 
 import json
 import os
@@ -15,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
 """A block whose first line names the file that it is."""
-# The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test. A third of the tiny
-# recipe's batches is a training, too.
+# The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
+# A third of the tiny recipe's batches is a training, too.
 TINY = [
     (r"^make demo.*$", "cortext demo --preset tiny --out runs/demo"),
     (r"^make .*$", "true"),
@@ -28,21 +30,31 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[str, str]:
-    """What puts a copy of one tiny demo where a guide makes its own; the README's test runs the command."""
+    """What puts a copy of one tiny demo where a guide makes its own.
+
+    The README's test runs the command.
+    """
     out = tmp_path_factory.mktemp("demo") / "demo"
     run_demo(out, "tiny")
     return r"^cortext demo .*--out runs/demo$", f"mkdir -p runs && cp -r {out} runs/demo"
 
 
 def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]]) -> list[str]:
-    """Run the document's python and bash blocks in order in one folder; return the bash ones as they were run."""
+    """Run the document's python and bash blocks in order in one folder.
+
+    Return the bash ones as they were run.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     ran = []
     for language, code in BLOCK.findall(document.read_text()):
         for pattern, replacement in substitutions:
             code = re.sub(pattern, replacement, code, flags=re.MULTILINE)
-        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+        command = (
+            [sys.executable, "-c", code]
+            if language == "python"
+            else ["bash", "-euo", "pipefail", "-c", code]
+        )
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{document.name}:\n{code}\n{done.stdout}\n{done.stderr}"
         if language == "bash":
@@ -51,9 +63,14 @@ def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]
 
 
 def joined_python(document: Path) -> str:
-    """The document's blocks with its Python in one, where later blocks use what earlier ones made."""
+    """The document's blocks with its Python in one, where later blocks use what earlier ones
+    made.
+    """
     blocks = BLOCK.findall(document.read_text())
-    bash, python = ("".join(code for language, code in blocks if language == wanted) for wanted in ("bash", "python"))
+    bash, python = (
+        "".join(code for language, code in blocks if language == wanted)
+        for wanted in ("bash", "python")
+    )
     return f"```bash\n{bash}```\n```python\n{python}```\n"
 
 
@@ -66,7 +83,9 @@ def test_bring_your_own_data_works_as_written(tmp_path):
 def test_training_goes_as_written(tmp_path, demo):
     (tmp_path / "training.md").write_text(
         "```bash\nmake demo\n```\n"
-        + (ROOT / "docs" / "training.md").read_text().replace('"data", "run"', '"runs/demo/data", "run"')
+        + (ROOT / "docs" / "training.md")
+        .read_text()
+        .replace('"data", "run"', '"runs/demo/data", "run"')
     )
     several = (
         r"-node 4 (.*) --config gru --data packed --out run --device cuda",
@@ -93,7 +112,12 @@ def test_live_decoding_goes_as_written(tmp_path, demo):
 def test_saved_logits_are_decoded_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "decode.md", tmp_path, [])
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
-    assert rows == ["id,text", "0,what time is it", "1,i would like some water", "2,could you open the window"]
+    assert rows == [
+        "id,text",
+        "0,what time is it",
+        "1,i would like some water",
+        "2,could you open the window",
+    ]
 
 
 def test_language_models_are_built_as_written(tmp_path):
@@ -110,7 +134,9 @@ def test_checkpoints_go_out_and_come_in_as_written(tmp_path):
 
 def test_the_word_search_works_as_written(tmp_path):
     blocks = [
-        code for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text()) if language == "python"
+        code
+        for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text())
+        if language == "python"
     ]
     (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
     run_blocks(tmp_path / "search.md", tmp_path, [])
@@ -125,36 +151,53 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path):
         (tmp_path / name).write_text(content)
     (tmp_path / "research.md").write_text(FILE.sub("", text))
     run_blocks(tmp_path / "research.md", tmp_path, [])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     trained = [line for line in lines if line["kind"] == "train"]
-    for line in trained:  # the three values of the loss in the file, and its weight in the configuration
+    for (
+        line
+    ) in trained:  # the three values of the loss in the file, and its weight in the configuration
         assert line["train_loss"] == pytest.approx(line["train_ctc"] - 0.05 * line["train_entropy"])
     assert trained[-1]["train_loss"] < trained[0]["train_loss"] / 2
     assert json.loads((tmp_path / "run" / "model.json").read_text())["kind"] == "conv"
     assert (tmp_path / "eval" / "report.html").is_file()
     assert list((tmp_path / "run-from-python" / "checkpoints").glob("good_*.safetensors"))
     without = subprocess.run(
-        [Path(sys.executable).parent / "cortext", "evaluate", "run", "--data", "data", "--out", "other"],
+        [
+            Path(sys.executable).parent / "cortext",
+            "evaluate",
+            "run",
+            "--data",
+            "data",
+            "--out",
+            "other",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
     assert without.returncode == 2
-    assert "unknown model 'conv'; known: gru, triple_gru; or give the file that registers it with --plugin" in (
-        without.stderr
+    assert (
+        "unknown model 'conv'; known: gru, triple_gru; or give the file that registers it with"
+        " --plugin" in (without.stderr)
     )
 
 
 @pytest.mark.slow
 def test_settings_are_searched_as_written(tmp_path):
     run_blocks(ROOT / "docs" / "tuning.md", tmp_path, [])
-    assert [len(list((tmp_path / out / "trials").iterdir())) for out in ("rates", "drawn", "python")] == [3, 2, 2]
+    assert [
+        len(list((tmp_path / out / "trials").iterdir())) for out in ("rates", "drawn", "python")
+    ] == [3, 2, 2]
     assert (tmp_path / "rates" / "trials.png").is_file()
 
 
 @pytest.mark.slow
 def test_decoder_options_are_searched_as_written(tmp_path, demo):
-    run_blocks(ROOT / "docs" / "tune-decoder.md", tmp_path, [demo, (r"--trials (12|6)\b", "--trials 3")])
+    run_blocks(
+        ROOT / "docs" / "tune-decoder.md", tmp_path, [demo, (r"--trials (12|6)\b", "--trials 3")]
+    )
     for out in ("runs/options", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
     assert (tmp_path / "test.csv").is_file()
@@ -165,7 +208,11 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
     pytest.importorskip("transformers")
     copied = (r"^cortext demo --llm .*$", f"{demo[1]} && cortext lm train-neural runs/demo/data/text/lm.txt --steps 2 "
               "--width 24 --out runs/demo/llm")  # fmt: skip
-    smaller = [(r"^pip .*$", "true"), (r"(--audio-llm runs/audio-llm)", r"\1 --batches 2"), (r"=1000\b", "=2")]
+    smaller = [
+        (r"^pip .*$", "true"),
+        (r"(--audio-llm runs/audio-llm)", r"\1 --batches 2"),
+        (r"=1000\b", "=2"),
+    ]
     smaller += [
         (r"n_units=256", "n_units=32"),
         (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
@@ -184,7 +231,9 @@ def test_readme_works_as_written_at_tiny_size(tmp_path):
 
 def test_make_demo_is_the_demo_verb():
     makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE)
+    assert re.search(
+        r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE
+    )
 
 
 @pytest.mark.slow
@@ -192,5 +241,8 @@ def test_a_new_day_goes_as_written(tmp_path):
     few = [(r"--trials 20", "--trials 20 --batches 4"), (r"trials=20", "trials=20, batches=4")]
     run_blocks(ROOT / "docs" / "adapt.md", tmp_path, [*TINY, *few])
     for name in ("adapted", "again"):
-        assert json.loads((tmp_path / "runs" / name / "adaptation.json").read_text())["session"] == "sim.2025.01.17"
+        assert (
+            json.loads((tmp_path / "runs" / name / "adaptation.json").read_text())["session"]
+            == "sim.2025.01.17"
+        )
     assert (tmp_path / "runs" / "adapted-eval" / "report.html").is_file()

@@ -47,7 +47,12 @@ def test_a_text_from_outside_is_one_line_that_nothing_obeys(text: object, line: 
 
 def test_a_text_of_100_mb_is_shown_at_once():
     word, start = "\x1b" * 100_000_000, time.perf_counter()
-    for text in (plain(word), shown(word), str(DataError(word)), str(DataError("a", where=word, fix=word))):
+    for text in (
+        plain(word),
+        shown(word),
+        str(DataError(word)),
+        str(DataError("a", where=word, fix=word)),
+    ):
         assert len(text) == 1000
         assert text.isprintable()
     assert nearest(word, ["gru"]) == "known: gru"

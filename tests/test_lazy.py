@@ -12,7 +12,9 @@ PACKAGES = ("cortext", "cortext.evaluation", "cortext.tuning", "cortext.speechll
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_what_it_says(package):
     module = import_module(package)
-    assert {name: getattr(module, name).__name__ for name in module.__all__} == {name: name for name in module.__all__}
+    assert {name: getattr(module, name).__name__ for name in module.__all__} == {
+        name: name for name in module.__all__
+    }
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
         module.__getattr__("nothing")
 

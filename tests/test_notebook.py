@@ -1,4 +1,6 @@
-"""The notebook for Kaggle and Colab, run cell by cell up to the point where a TPU is needed, and beyond it on a CPU."""
+"""The notebook for Kaggle and Colab, run cell by cell up to the point where a TPU is needed, and
+beyond it on a CPU.
+"""
 
 import json
 import re
@@ -19,11 +21,17 @@ SHELL = re.compile(r"^( *)!(.+)$", re.MULTILINE)
 def cells() -> list[tuple[str, str, set[str]]]:
     """Name, text and tags of the code cells, in order."""
     found = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    return [(cell["id"], "".join(cell["source"]), set(cell["metadata"].get("tags", []))) for cell in found]
+    return [
+        (cell["id"], "".join(cell["source"]), set(cell["metadata"].get("tags", [])))
+        for cell in found
+    ]
 
 
 def execute(name: str, text: str, names: dict) -> None:
-    """Run a cell as IPython does: lines that begin with `!` are a shell's, with `{name}` filled in."""
+    """Run a cell as IPython does.
+
+    Lines that begin with `!` are a shell's, with `{name}` filled in.
+    """
 
     def shell(command: str) -> None:
         filled = command.format(**names)
@@ -31,7 +39,9 @@ def execute(name: str, text: str, names: dict) -> None:
         assert done.returncode == 0, f"{name}: {filled}\n{done.stdout}\n{done.stderr}"
 
     names["_shell"] = shell
-    exec(compile(SHELL.sub(lambda line: f"{line[1]}_shell({line[2]!r})", text), name, "exec"), names)
+    exec(
+        compile(SHELL.sub(lambda line: f"{line[1]}_shell({line[2]!r})", text), name, "exec"), names
+    )
 
 
 @pytest.fixture
@@ -64,14 +74,18 @@ def test_the_rest_works_on_a_cpu(shown):
     names: dict = {}
     for name, text, tags in cells():
         if "install" not in tags and name != "doctor-run":
-            execute(name, text.replace("--device tpu --require-cores {CORES}", "--device cpu"), names)
+            execute(
+                name, text.replace("--device tpu --require-cores {CORES}", "--device cpu"), names
+            )
     (report,) = shown
     assert "&lt;html" in report
 
 
 def test_what_needs_a_tpu_names_it_and_every_option_exists(capsys):
     names = {"DATA": "data", "CORES": 8, "CONFIG": "gru_tpu", "LM": "--lm lm"}
-    commands = [match[2].format(**names).split() for _, text, _ in cells() for match in SHELL.finditer(text)]
+    commands = [
+        match[2].format(**names).split() for _, text, _ in cells() for match in SHELL.finditer(text)
+    ]
     verbs = {command[1] for command in commands}
     assert {"doctor", "simulate", "inspect", "pack", "train", "evaluate"} <= verbs
     for command in commands:

@@ -43,7 +43,10 @@ def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import nothing_of_the_kind\n", r"mine\.py:1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
+        (
+            "import nothing_of_the_kind\n",
+            r"mine\.py:1: ModuleNotFoundError: No module named 'nothing_of_the_kind'",
+        ),
         ("x = 1\n\ndef f(:\n", r"mine\.py:3: SyntaxError: invalid syntax"),
         ("def f():\n    return 1 / 0\n\nf()\n", r"mine\.py:2: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit('bye')\n", r"mine\.py:2: SystemExit: bye"),
@@ -66,7 +69,9 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_place(tmp_path, text, mess
 
 def test_what_is_no_file_is_refused(tmp_path):
     for path in (tmp_path / "absent.py", tmp_path):
-        with pytest.raises(ConfigError, match="there is no such file; give a Python file with --plugin"):
+        with pytest.raises(
+            ConfigError, match="there is no such file; give a Python file with --plugin"
+        ):
             load_plugin(path)
 
 
@@ -92,7 +97,10 @@ class Claim:
     Config = Settings
 """
     load_plugin(write(tmp_path, text, "first.py"))
-    message = r"second\.py:10: two augmentations are called 'claimed': \S*first\S*\.Claim and \S*second\S*\.Claim; give"
+    message = (
+        r"second\.py:10: two augmentations are called 'claimed': \S*first\S*\.Claim and"
+        r" \S*second\S*\.Claim; give"
+    )
     try:
         with pytest.raises(ConfigError, match=message):
             load_plugin(write(tmp_path, text, "second.py"))
@@ -185,22 +193,38 @@ def test_verbs_load_it_before_anything_else(tmp_path, capsys, verb):
     }[verb]
     status = run([verb, *arguments, "--data", there, "--plugin", str(path)])
     assert status == 2
-    assert capsys.readouterr().err.splitlines() == [f"cortext: {path}:1: ZeroDivisionError: division by zero"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"cortext: {path}:1: ZeroDivisionError: division by zero"
+    ]
     assert not (tmp_path / "out").exists()
 
 
 def test_saved_logits_need_no_plugin(tmp_path, capsys):
-    arguments = ["decode", "--logits", "a.npz", "--order", "release", "--lm", "lm", "--out", "a.csv"]
+    arguments = [
+        "decode",
+        "--logits",
+        "a.npz",
+        "--order",
+        "release",
+        "--lm",
+        "lm",
+        "--out",
+        "a.csv",
+    ]
     assert run([*arguments, "--plugin", "mine.py"]) == 2
     assert "--plugin does not go with --logits" in capsys.readouterr().err
 
 
 def test_a_run_whose_model_is_not_known_asks_for_the_file(tmp_path):
     network = build_model(GRUConfig(n_units=4, n_layers=1), n_features=2, n_days=1, n_classes=41)
-    model = AcousticModel(network, sessions=["a"], n_features=2, inventory=RELEASE, smoothing=Smoothing())
+    model = AcousticModel(
+        network, sessions=["a"], n_features=2, inventory=RELEASE, smoothing=Smoothing()
+    )
     save_model(model, tmp_path)
     card = json.loads((tmp_path / "model.json").read_text())
     card["config"]["kind"] = card["kind"] = "gru_of_ours"
     (tmp_path / "model.json").write_text(json.dumps(card))
-    with pytest.raises(RunError, match=r"model\.json: unknown model 'gru_of_ours'; .*give the file.*with --plugin"):
+    with pytest.raises(
+        RunError, match=r"model\.json: unknown model 'gru_of_ours'; .*give the file.*with --plugin"
+    ):
         load_model(tmp_path)

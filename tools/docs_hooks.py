@@ -1,4 +1,7 @@
-"""How the documentation is rendered: in the Python interface, every argument of a docstring gets a line of its own."""
+"""How the documentation is rendered.
+
+In the Python interface, every argument of a docstring gets a line of its own.
+"""
 
 import re
 from typing import Any
@@ -7,7 +10,11 @@ ARGUMENT = re.compile(r"\n(?=(?:\w+, )*\w+: )")
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Break lines before `name: what it is` in paragraphs of the Python interface (called by mkdocs)."""
+    """Break lines before `name: what it is` in paragraphs of the Python interface (called by
+    mkdocs).
+    """
     if page.file.src_uri != "api.md":
         return html
-    return re.sub(r"<p>.*?</p>", lambda found: ARGUMENT.sub("<br>\n", found.group()), html, flags=re.DOTALL)
+    return re.sub(
+        r"<p>.*?</p>", lambda found: ARGUMENT.sub("<br>\n", found.group()), html, flags=re.DOTALL
+    )

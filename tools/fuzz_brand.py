@@ -1,11 +1,13 @@
-"""Damage the messages of a BRAND rig at random: the node must live, answer each utterance once, and say what is wrong.
+"""Damage the messages of a BRAND rig at random.
+
+The node must live, answer each utterance once, and say what is wrong.
 
     python tools/fuzz_brand.py --seconds 60 --seed 0 --out build/fuzz-brand
 
-A real node on a real redis-server hears utterances whose entries and marks are repeated, swapped, lost, damaged or
-invented. Repeated and swapped entries must change nothing. In any other case the result is the undisturbed text or
-its `error` says something. Messages that break this are kept under `--out` and the command fails. `--file FILE` sends
-such messages again.
+A real node on a real redis-server hears utterances whose entries and marks are repeated, swapped,
+lost, damaged or invented. Repeated and swapped entries must change nothing. In any other case the
+result is the undisturbed text or its `error` says something. Messages that break this are kept
+under `--out` and the command fails. `--file FILE` sends such messages again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from cortext.live import brand_control  # noqa: E402
 
 HANG_SECONDS = 15.0
 MOST_FAILURES = 10
-N_BINS = 90  # more than the numbers among which a repeated one is sought: a source begins anew with the same bins
+# more than the numbers among which a repeated one is sought: a source begins anew with the same
+# bins
+N_BINS = 90
 N_KEPT = 3
 """Utterances that are kept when one fails: it may be the fault of one before it."""
 MOST_ENTRIES = 3_000
@@ -51,7 +55,9 @@ NUMBERS = [
     b"12345678",
     b"x",
 ]
-NUMBERS += [(1 << bits).to_bytes(8, "little") for bits in (5, 7, 15, 16, 31, 32, 40, 52, 53, 62, 63)]
+NUMBERS += [
+    (1 << bits).to_bytes(8, "little") for bits in (5, 7, 15, 16, 31, 32, 40, 52, 53, 62, 63)
+]
 VALUES = [b"", b"\0", b"\xff\xfe", b"0", b"nonsense", b"x" * 100_000, b"\x1b[2J", b"{", b"[" * 5000]
 
 Message = tuple[str, dict[bytes, bytes]]
@@ -61,9 +67,10 @@ Message = tuple[str, dict[bytes, bytes]]
 class Utterance:
     """Messages of an utterance: a start, bins, a stop.
 
-    done:    names of what was done to them
-    judged:  `same`: it may change nothing; `named`: another text needs an error; `alive`: marks say something else now,
-             so only the next utterance is judged
+    Attributes:
+        done: Names of what was done to them.
+        judged: `same`: it may change nothing; `named`: another text needs an error; `alive`: marks
+            say something else now, so only the next utterance is judged.
     """
 
     number: int
@@ -92,7 +99,11 @@ def main() -> int:
         server = RedisServer(Path(folder)).start()
         try:
             bench = Bench(server, make_world(Path(folder)))
-            failures = bench.replay(args.file) if args.file else fuzz(bench, args.out, args.seed, args.seconds)
+            failures = (
+                bench.replay(args.file)
+                if args.file
+                else fuzz(bench, args.out, args.seed, args.seconds)
+            )
             bench.close()
         finally:
             server.close()
@@ -100,14 +111,24 @@ def main() -> int:
 
 
 def fuzz(bench: Bench, out: Path, seed: int, seconds: float) -> int:
-    """Send damaged utterances until the time is over; keep those that break something. Returns their number."""
-    rng, end, failures, latest = random.Random(seed), time.monotonic() + seconds, 0, list[Utterance]()
+    """Send damaged utterances until the time is over; keep those that break something.
+
+    Returns their number.
+    """
+    rng, end, failures, latest = (
+        random.Random(seed),
+        time.monotonic() + seconds,
+        0,
+        list[Utterance](),
+    )
     while time.monotonic() < end and failures < MOST_FAILURES:
         utterance = bench.utterance(rng)
         for change in rng.choices([*SAFE, *SAFE, *OTHER], k=rng.choice((0, 1, 1, 1, 2, 5))):
             change(utterance, rng)
             utterance.done.append(change.__name__)
-        if "swap" in utterance.done and len(utterance.done) > 1:  # together they may be further from their place
+        if (
+            "swap" in utterance.done and len(utterance.done) > 1
+        ):  # together they may be further from their place
             worse(utterance, "named")
         latest = [*latest[1 - N_KEPT :], utterance]
         fault = bench.fault(utterance)
@@ -142,12 +163,21 @@ class Bench:
         first, self._next = self._next, self._next + N_BINS
         trial = b"%d" % self._number
         bins = [
-            {b"samples": x_C.tobytes(), b"i": uint64(first + n), b"sync": b'{"n": %d}' % n, b"ts": uint64(self._number)}
+            {
+                b"samples": x_C.tobytes(),
+                b"i": uint64(first + n),
+                b"sync": b'{"n": %d}' % n,
+                b"ts": uint64(self._number),
+            }
             for n, x_C in enumerate(self._x_TC)
         ]
         start = {b"command": b"start", b"i": uint64(first), b"trial": trial}
         stop = {b"command": b"stop", b"i": uint64(first + N_BINS - 1), b"trial": trial}
-        messages = [("marks", start), *(("binned_spikes", fields) for fields in bins), ("marks", stop)]
+        messages = [
+            ("marks", start),
+            *(("binned_spikes", fields) for fields in bins),
+            ("marks", stop),
+        ]
         return Utterance(self._number, messages)
 
     def fault(self, utterance: Utterance) -> str:
@@ -205,7 +235,10 @@ class Bench:
         pipe.execute()
 
     def _wait(self, seconds: float, trial: bytes | None = None) -> list[dict[bytes, bytes]]:
-        """The results until there is one, or that of a trial; fewer after a while, or without a node."""
+        """The results until there is one, or that of a trial.
+
+        Fewer after a while, or without a node.
+        """
         end, results = time.monotonic() + seconds, list[dict[bytes, bytes]]()
         while time.monotonic() < end and not self._rig.nodes[-1].ended():
             for entry_id, result in self._rig.redis.xrange("speech_final", f"({self._seen}"):
@@ -225,7 +258,10 @@ def uint64(number: int) -> bytes:
 def as_json(utterance: Utterance) -> dict[str, Any]:
     """An utterance as JSON; bytes are written as Latin-1."""
     messages = [
-        [stream, {name.decode("latin-1"): value.decode("latin-1") for name, value in fields.items()}]
+        [
+            stream,
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in fields.items()},
+        ]
         for stream, fields in utterance.messages
     ]
     return vars(utterance) | {"messages": messages}
@@ -234,7 +270,10 @@ def as_json(utterance: Utterance) -> dict[str, Any]:
 def from_json(kept: dict[str, Any]) -> Utterance:
     """An utterance that was kept."""
     messages = [
-        (stream, {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()})
+        (
+            stream,
+            {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()},
+        )
         for stream, fields in kept["messages"]
     ]
     return Utterance(**(kept | {"messages": messages}))
@@ -242,7 +281,9 @@ def from_json(kept: dict[str, Any]) -> Utterance:
 
 def a_bin(utterance: Utterance, rng: random.Random) -> int:
     """Place of an entry of the data."""
-    return rng.choice([n for n, (stream, _) in enumerate(utterance.messages) if stream == "binned_spikes"])
+    return rng.choice(
+        [n for n, (stream, _) in enumerate(utterance.messages) if stream == "binned_spikes"]
+    )
 
 
 def a_mark(utterance: Utterance, rng: random.Random) -> int:
@@ -280,8 +321,12 @@ def swap(utterance: Utterance, rng: random.Random) -> None:
 def lose(utterance: Utterance, rng: random.Random) -> None:
     """Some entries never come."""
     first = rng.randrange(1, len(utterance.messages) - 1)
-    del utterance.messages[first : min(first + rng.choice((1, 1, 2, 10)), len(utterance.messages) - 1)]
-    worse(utterance, "alive" if "invent" in utterance.done else "named")  # it may be taken for a lost one
+    del utterance.messages[
+        first : min(first + rng.choice((1, 1, 2, 10)), len(utterance.messages) - 1)
+    ]
+    worse(
+        utterance, "alive" if "invent" in utterance.done else "named"
+    )  # it may be taken for a lost one
 
 
 def delay(utterance: Utterance, rng: random.Random) -> None:
@@ -305,7 +350,9 @@ def damage_field(utterance: Utterance, rng: random.Random) -> None:
     """A field of an entry is missing, or something else."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     name = rng.choice(list(fields))
-    fields[name] = rng.choice((*VALUES, fields[name][:-1], fields[name] * 2, rng.randbytes(len(fields[name]))))
+    fields[name] = rng.choice(
+        (*VALUES, fields[name][:-1], fields[name] * 2, rng.randbytes(len(fields[name])))
+    )
     worse(utterance, "named")
 
 
@@ -313,7 +360,10 @@ def invent(utterance: Utterance, rng: random.Random) -> None:
     """An entry that nobody recorded: a number of another one, or none; other samples, or none."""
     _, fields = utterance.messages[a_bin(utterance, rng)]
     _, other = utterance.messages[a_bin(utterance, rng)]
-    entry = {b"i": rng.choice((fields[b"i"], rng.choice(NUMBERS))), b"samples": rng.choice((other[b"samples"], b"x"))}
+    entry = {
+        b"i": rng.choice((fields[b"i"], rng.choice(NUMBERS))),
+        b"samples": rng.choice((other[b"samples"], b"x")),
+    }
     utterance.messages.insert(rng.randrange(1, len(utterance.messages)), ("binned_spikes", entry))
     worse(utterance, "alive" if "lose" in utterance.done else "named")
 
@@ -322,7 +372,9 @@ def damage_mark(utterance: Utterance, rng: random.Random) -> None:
     """A mark says something else."""
     _, fields = utterance.messages[a_mark(utterance, rng)]
     name = rng.choice((b"i", b"i", b"i", b"command", b"trial", b"context"))
-    fields[name] = rng.choice((*NUMBERS, rng.randbytes(8)) if name == b"i" else (*VALUES, b"start", b"stop", b"block"))
+    fields[name] = rng.choice(
+        (*NUMBERS, rng.randbytes(8)) if name == b"i" else (*VALUES, b"start", b"stop", b"block")
+    )
     worse(utterance, "alive")
 
 

@@ -1,17 +1,19 @@
-"""Send damaged and random entries to `cortext lm-server`: it must live, and answer what is sound as if alone.
+"""Send damaged and random entries to `cortext lm-server`.
+
+It must live, and answer what is sound as if alone.
 
     python tools/fuzz_lm_server.py --seconds 60 --seed 0 --out build/fuzz-lm-server
 
-A redis-server and a server of each profile run on this machine. Damaged entries come between those of sound
-utterances. Sometimes a server is killed and finds its position damaged. Checked are:
+A redis-server and a server of each profile run on this machine. Damaged entries come between those
+of sound utterances. Sometimes a server is killed and finds its position damaged. Checked are:
 
 - the server lives, and its log names no internal error
 - each finalize gets one result and one `done`; each sound utterance of the JSON profile one `final`
 - sound utterances get the text, and the scores, that they get undisturbed
 - the server's memory does not grow
 
-The entries of the round in which a check fails are kept under `--out`, and the command fails. `--file FILE` sends the
-entries of such a file again.
+The entries of the round in which a check fails are kept under `--out`, and the command fails.
+`--file FILE` sends the entries of such a file again.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ PROFILES = ("published", "json")
 PATIENCE_S = 20.0
 MOST_GROWTH = 100 * 2**20
 """Bytes by which a server's memory may grow while it serves."""
-PARAMETERS = "max_active min_active beam lattice_beam acoustic_scale ctc_blank_skip_threshold length_penalty nbest"
+PARAMETERS = (
+    "max_active min_active beam lattice_beam acoustic_scale ctc_blank_skip_threshold length_penalty"
+    " nbest"
+)
 PARAMETERS += " blank_penalty alpha do_opt rescore top_candidates_to_augment score_penalty_percent"
 WEIRD: tuple[bytes, ...] = (
     b"", b"0", b"-1", b"1", b"2.5", b"nan", b"inf", b"-inf", b"1e400", b"9" * 5000, b"0x10", b"1_0", b"true", b"null",
@@ -68,18 +73,35 @@ class Server:
     """
 
     def __init__(self, redis: RedisServer, lm: Path, profile: str, folder: Path) -> None:
-        self.db, self._log, self._stderr = redis.client(), folder / f"{profile}.log", folder / f"{profile}.stderr"
+        self.db, self._log, self._stderr = (
+            redis.client(),
+            folder / f"{profile}.log",
+            folder / f"{profile}.stderr",
+        )
         first = "remote_lm_reset" if profile == "published" else "cortext_lm_input"
         self.position = f"cortext_lm_position:{first}"
-        self._command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", lm, "--profile", profile]
+        self._command = [
+            Path(sys.executable).parent / "cortext",
+            "lm-server",
+            "--lm",
+            lm,
+            "--profile",
+            profile,
+        ]
         self._command += ["--redis-port", str(redis.port), "--log", self._log, "--keep", "200"]
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
         n_before, errors = self._served(), self._stderr.open("ab")
-        self.process = subprocess.Popen(self._command, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        wait_for(lambda: self._served() > n_before or self.process.poll() is not None, "start of the server", 60)
+        self.process = subprocess.Popen(
+            self._command, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        wait_for(
+            lambda: self._served() > n_before or self.process.poll() is not None,
+            "start of the server",
+            60,
+        )
         self._n_bytes = 0
         self.check()
 
@@ -89,13 +111,20 @@ class Server:
         self.process.wait()
 
     def check(self) -> None:
-        """Raise Failure where it died, met an error that nobody thought of or takes too much memory."""
+        """Raise Failure where it died, met an error that nobody thought of or takes too much
+        memory.
+        """
         if self.process.poll() is not None:
-            raise Failure(f"the server ended with {self.process.returncode}: {self._stderr.read_text()[-2000:]}")
+            raise Failure(
+                f"the server ended with {self.process.returncode}:"
+                f" {self._stderr.read_text()[-2000:]}"
+            )
         log = self._log.read_text()
         if "internal error" in log:
             raise Failure(log[log.index("internal error") - 200 :][:1000])
-        n_bytes = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        n_bytes = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGESIZE"
+        )
         self._n_bytes = self._n_bytes or n_bytes
         if n_bytes > self._n_bytes + MOST_GROWTH:
             raise Failure(f"the server's memory grew from {self._n_bytes} to {n_bytes} bytes")
@@ -122,7 +151,10 @@ class Fuzzer:
         self._number = 0
         self._logits = [spoken_logits(sentence, seed) for seed, sentence in enumerate(SAID)]
         self._defaults: dict[bytes, bytes] = {}
-        self._expected = {profile: [self._sound(profile, logits) for logits in self._logits] for profile in PROFILES}
+        self._expected = {
+            profile: [self._sound(profile, logits) for logits in self._logits]
+            for profile in PROFILES
+        }
 
     def round(self) -> None:
         """Damaged entries, perhaps a kill, then a sound utterance."""
@@ -137,7 +169,10 @@ class Fuzzer:
         found = self._sound(profile, self._logits[which], disturbed=True)
         if found != self._expected[profile][which]:
             expected = self._expected[profile][which]
-            what = f"text and error {found[0]!r}, {found[2]!r} instead of {expected[0]!r}, {expected[2]!r}"
+            what = (
+                f"text and error {found[0]!r}, {found[2]!r} instead of {expected[0]!r},"
+                f" {expected[2]!r}"
+            )
             raise Failure(f"{profile}: {what}; the same scores: {found[1] == expected[1]}")
         self.servers[profile].check()
         self.n["utterances"] += 1
@@ -148,10 +183,16 @@ class Fuzzer:
         self.n["entries"] += 1
         self.db.xadd(entry[0], entry[1] or {b"": b""})
 
-    def _sound(self, profile: str, logits_PV: np.ndarray, disturbed: bool = False) -> tuple[Any, ...]:
+    def _sound(
+        self, profile: str, logits_PV: np.ndarray, disturbed: bool = False
+    ) -> tuple[Any, ...]:
         size = self._rng.choice((1, 7, 1000)) if disturbed else 1000
         chunks = [logits_PV[at : at + size].tobytes() for at in range(0, len(logits_PV), size)]
-        return self._say_published(chunks) if profile == "published" else self._say_json(chunks, disturbed)
+        return (
+            self._say_published(chunks)
+            if profile == "published"
+            else self._say_json(chunks, disturbed)
+        )
 
     # The published profile
 
@@ -161,9 +202,13 @@ class Fuzzer:
         client = {b"client": self._rng.choice(WEIRD)} if self._rng.random() < 0.3 else {}
         self.send(("remote_lm_reset", client | self._fields()))
         for _ in range(self._rng.randrange(8)):
-            stream = self._rng.choice(("remote_lm_input", "remote_lm_input", "remote_lm_update_params"))
+            stream = self._rng.choice(
+                ("remote_lm_input", "remote_lm_input", "remote_lm_update_params")
+            )
             logits = {b"logits": self._damaged(self._rng.choice(self._logits)[:30].tobytes())}
-            self.send((stream, (logits if stream == "remote_lm_input" else self._parameters()) | client))
+            self.send(
+                (stream, (logits if stream == "remote_lm_input" else self._parameters()) | client)
+            )
             if self._rng.random() < 0.1:  # another one, which is refused or begins anew
                 self.send((stream, logits | {b"client": b"other"} if client else logits))
         self.db.set("contextual_decoding_current_context", self._rng.choice(WEIRD))
@@ -172,7 +217,9 @@ class Fuzzer:
         n_ends = self._rng.randrange(1, 3)
         for _ in range(n_ends):
             self.send(("remote_lm_finalize", client | self._fields()))
-        for stream, after in zip(("remote_lm_output_final", "remote_lm_done_finalizing"), newest, strict=True):
+        for stream, after in zip(
+            ("remote_lm_output_final", "remote_lm_done_finalizing"), newest, strict=True
+        ):
             self._answers(stream, after, n_ends)
         self.db.delete("contextual_decoding_current_context")
         after = self._newest("remote_lm_done_updating_params")
@@ -182,8 +229,13 @@ class Fuzzer:
     def _say_published(self, chunks: list[bytes]) -> tuple[Any, ...]:
         if not self._defaults:
             announced = self.db.xrevrange("remote_lm_args", count=1)[0][1]
-            self._defaults = {name: value for name, value in announced.items() if name != b"lm_path"}
-        final, done = self._newest("remote_lm_output_final"), self._newest("remote_lm_done_finalizing")
+            self._defaults = {
+                name: value for name, value in announced.items() if name != b"lm_path"
+            }
+        final, done = (
+            self._newest("remote_lm_output_final"),
+            self._newest("remote_lm_done_finalizing"),
+        )
         self.send(("remote_lm_reset", {b"done": b"0"}))
         for chunk in chunks:
             self.send(("remote_lm_input", {b"logits": chunk}))
@@ -209,10 +261,15 @@ class Fuzzer:
         return finals["text"], finals["hypotheses"], finals["error"]
 
     def _disturb_json(self, begun: set[str]) -> None:
-        kind, name = self._rng.choice(("begin", "frames", "end", "drop")), f"other-{self._rng.randrange(3)}"
+        kind, name = (
+            self._rng.choice(("begin", "frames", "end", "drop")),
+            f"other-{self._rng.randrange(3)}",
+        )
         message: dict[str, Any] = {"type": kind, "utterance": name}
         for _ in range(self._rng.randrange(3)):
-            field = self._rng.choice(("type", "utterance", "options", "order", "hotwords", "context"))
+            field = self._rng.choice(
+                ("type", "utterance", "options", "order", "hotwords", "context")
+            )
             message[field] = self._rng.choice(ODD)
         raw = json.dumps(message).encode()
         if self._rng.random() < 0.3:
@@ -232,7 +289,10 @@ class Fuzzer:
             begun.clear()
 
     def _finals(self, name: str, after: bytes) -> dict[str, Any]:
-        """The one final message about an utterance; everything else that comes must be JSON, too."""
+        """The one final message about an utterance.
+
+        Everything else that comes must be JSON, too.
+        """
         end, found = time.monotonic() + PATIENCE_S, []
         while not found:
             if time.monotonic() > end:
@@ -284,11 +344,16 @@ class Fuzzer:
 
     def _fields(self) -> dict[bytes, bytes]:
         names = (b"done", b"logits", b"message", b"client2", b"\xff", b"")
-        return {self._rng.choice(names): self._rng.choice(WEIRD) for _ in range(self._rng.randrange(3))}
+        return {
+            self._rng.choice(names): self._rng.choice(WEIRD) for _ in range(self._rng.randrange(3))
+        }
 
     def _parameters(self) -> dict[bytes, bytes]:
         names = [*PARAMETERS.encode().split(), *WEIRD]
-        return {self._rng.choice(names): self._rng.choice(WEIRD) for _ in range(self._rng.randrange(1, 4))}
+        return {
+            self._rng.choice(names): self._rng.choice(WEIRD)
+            for _ in range(self._rng.randrange(1, 4))
+        }
 
     def _damaged(self, raw: bytes) -> bytes:
         """Bytes with something wrong: bits, length, type of the numbers, or everything."""
@@ -340,13 +405,19 @@ def write_entries(entries: list[Entry], path: Path) -> None:
     """Keep entries, one a line, in hexadecimal digits."""
     with path.open("w") as file:
         for stream, fields in entries:
-            file.write(json.dumps([stream, {name.hex(): value.hex() for name, value in fields.items()}]) + "\n")
+            file.write(
+                json.dumps([stream, {name.hex(): value.hex() for name, value in fields.items()}])
+                + "\n"
+            )
 
 
 def read_entries(path: Path) -> list[Entry]:
     """What `write_entries` has kept."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(stream, {bytes.fromhex(n): bytes.fromhex(v) for n, v in fields.items()}) for stream, fields in lines]
+    return [
+        (stream, {bytes.fromhex(n): bytes.fromhex(v) for n, v in fields.items()})
+        for stream, fields in lines
+    ]
 
 
 def again(path: Path) -> int:

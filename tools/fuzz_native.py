@@ -1,9 +1,12 @@
-"""Damage language-model files at random and read them: each must give an answer or a CortextError, never a crash.
+"""Damage language-model files at random and read them.
+
+Each must give an answer or a CortextError, never a crash.
 
     python tools/fuzz_native.py --seconds 60 --seed 0 --out build/fuzz
 
-Files are read in a process of their own. If that dies, hangs, eats memory or raises anything else, the file is kept
-under `--out` and the command fails. `--file KIND FILE` reads one such file again (KIND is the first part of its name).
+Files are read in a process of their own. If that dies, hangs, eats memory or raises anything else,
+the file is kept under `--out` and the command fails. `--file KIND FILE` reads one such file again
+(KIND is the first part of its name).
 """
 
 from __future__ import annotations
@@ -43,9 +46,22 @@ MOST_BYTES = 1 << 30  # more memory than this, for files of a tenth of a megabyt
 WORDS = "the a cat sat ran away dog i want to go you my it is not was are no such word <s> </s> <unk>".split()
 
 FIELDS = [
-    field.encode() for field in r"0 -1 1e30 -1e30 nan -inf 99999999999999999999 4294967295 <unk> </s> the".split()
+    field.encode()
+    for field in r"0 -1 1e30 -1e30 nan -inf 99999999999999999999 4294967295 <unk> </s> the".split()
 ]
-FIELDS += [b"", b"\0", b"SIL", b"AA", b"ngram", b"\xff\xfe", b"x" * 5000, b"\\data\\", b"\\end\\", b"\t\t", b"\n\n"]
+FIELDS += [
+    b"",
+    b"\0",
+    b"SIL",
+    b"AA",
+    b"ngram",
+    b"\xff\xfe",
+    b"x" * 5000,
+    b"\\data\\",
+    b"\\end\\",
+    b"\t\t",
+    b"\n\n",
+]
 
 Mutation = Callable[[bytearray, random.Random], None]
 
@@ -62,7 +78,11 @@ def main() -> int:
     if args.file:
         read(args.file[0], Path(args.file[1]), args.out)
         return 0
-    return work(args.out, args.seed, args.seconds) if args.worker else supervise(args.out, args.seed, args.seconds)
+    return (
+        work(args.out, args.seed, args.seconds)
+        if args.worker
+        else supervise(args.out, args.seed, args.seconds)
+    )
 
 
 def supervise(out: Path, seed: int, seconds: float) -> int:
@@ -71,9 +91,20 @@ def supervise(out: Path, seed: int, seconds: float) -> int:
     out.mkdir(parents=True)
     end, failures = time.monotonic() + seconds, 0
     while time.monotonic() < end and failures < 10:
-        command = [sys.executable, __file__, "--worker", "--out", str(out), "--seed", str(seed + failures)]
+        command = [
+            sys.executable,
+            __file__,
+            "--worker",
+            "--out",
+            str(out),
+            "--seed",
+            str(seed + failures),
+        ]
         worker = subprocess.run(
-            [*command, "--seconds", str(end - time.monotonic())], capture_output=True, text=True, check=False
+            [*command, "--seconds", str(end - time.monotonic())],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         print(worker.stdout, end="")
         if worker.returncode:
@@ -88,7 +119,11 @@ def supervise(out: Path, seed: int, seconds: float) -> int:
 def work(out: Path, seed: int, seconds: float) -> int:
     """Damage and read files until the time is over."""
     rng, seeds = random.Random(seed), make_seeds(out)
-    end, n_read, n_refused = time.monotonic() + seconds, dict.fromkeys(seeds, 0), dict.fromkeys(seeds, 0)
+    end, n_read, n_refused = (
+        time.monotonic() + seconds,
+        dict.fromkeys(seeds, 0),
+        dict.fromkeys(seeds, 0),
+    )
     while time.monotonic() < end:
         kind = rng.choice(list(seeds))
         data = bytearray(rng.choice(seeds[kind]))
@@ -112,7 +147,10 @@ def work(out: Path, seed: int, seconds: float) -> int:
 
 def make_seeds(out: Path) -> dict[str, list[bytes]]:
     """Sound files of every kind."""
-    arpas = [gzip.decompress((MADE_BY_LMPLZ / name).read_bytes()) for name in ("tiny.arpa.gz", "text.arpa.gz")]
+    arpas = [
+        gzip.decompress((MADE_BY_LMPLZ / name).read_bytes())
+        for name in ("tiny.arpa.gz", "text.arpa.gz")
+    ]
     seeds: dict[str, list[bytes]] = {kind: [] for kind in BINARIES}
     for arpa in arpas:
         (out / "sound.arpa").write_bytes(arpa)
@@ -120,10 +158,19 @@ def make_seeds(out: Path) -> dict[str, list[bytes]]:
             _native.write_binary(str(out / "sound.arpa"), str(out / "sound.bin"), **options)  # type: ignore[arg-type]
             seeds[kind].append((out / "sound.bin").read_bytes())
     (out / "sound.arpa").write_bytes(arpas[0])
-    lexicon = Lexicon({word: Lexicon.cmu().pronunciations(word) for word in WORDS if word in Lexicon.cmu()})
+    lexicon = Lexicon(
+        {word: Lexicon.cmu().pronunciations(word) for word in WORDS if word in Lexicon.cmu()}
+    )
     lexicon.write(out / "sound.lexicon")
-    single = b"\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\t</s>\n-0.7\tthe\n\n\\end\\\n"
-    return seeds | {"arpa": [*arpas, single], "arpagz": arpas[:1], "lexicon": [(out / "sound.lexicon").read_bytes()]}
+    single = (
+        b"\\data\\\nngram"
+        b" 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\t</s>\n-0.7\tthe\n\n\\end\\\n"
+    )
+    return seeds | {
+        "arpa": [*arpas, single],
+        "arpagz": arpas[:1],
+        "lexicon": [(out / "sound.lexicon").read_bytes()],
+    }
 
 
 def read(kind: str, path: Path, out: Path) -> bool:
@@ -198,7 +245,19 @@ def put_number(data: bytearray, rng: random.Random) -> None:
     """A number of 4 or 8 bytes where one may be."""
     size = rng.choice((4, 8))
     value = rng.choice(
-        (0, 1, 2, 255, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)
+        (
+            0,
+            1,
+            2,
+            255,
+            1 << 20,
+            (1 << 31) - 1,
+            1 << 31,
+            (1 << 32) - 1,
+            1 << 40,
+            (1 << 63) - 1,
+            (1 << 64) - 1,
+        )
     )
     at = somewhere(data, rng) // 4 * 4
     data[at : at + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
@@ -222,10 +281,14 @@ def double(data: bytearray, rng: random.Random) -> None:
 
 
 def fill(data: bytearray, rng: random.Random) -> None:
-    """A piece, perhaps everything from some place on, is overwritten with one byte or with noise."""
+    """A piece, perhaps everything from some place on, is overwritten with one byte or with
+    noise.
+    """
     at = somewhere(data, rng)
     size = min(rng.choice((8, 64, 4096, 1 << 20)), len(data) - at)
-    data[at : at + size] = bytes([rng.choice((0, 255))]) * size if rng.random() < 0.7 else rng.randbytes(size)
+    data[at : at + size] = (
+        bytes([rng.choice((0, 255))]) * size if rng.random() < 0.7 else rng.randbytes(size)
+    )
 
 
 def change_line(data: bytearray, rng: random.Random) -> None:

@@ -1,8 +1,11 @@
-"""Pictures and numbers of docs/simulator.md: a trial, the signal beside a real trial's, and what drift does.
+"""Pictures and numbers of docs/simulator.md.
+
+A trial, the signal beside a real trial's, and what drift does.
 
     python tools/plot_simulator.py [--out docs/images]
 
-The real trial is read from $CORTEXT_REAL_DATA (default ../shared/data); without it the simulated one stands alone.
+The real trial is read from $CORTEXT_REAL_DATA (default ../shared/data); without it the simulated
+one stands alone.
 """
 
 from __future__ import annotations
@@ -24,17 +27,28 @@ from cortext.data.simulate.brain import electrodes
 from cortext.data.simulate.config import ARRAYS
 from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
 from cortext.data.simulate.sentences import splits
-from cortext.data.simulate.statistics import BANDS_HZ, LAGS, SignalStatistics, mean_statistics, signal_statistics
+from cortext.data.simulate.statistics import (
+    BANDS_HZ,
+    LAGS,
+    SignalStatistics,
+    mean_statistics,
+    signal_statistics,
+)
 from cortext.data.simulate.write import SimulatedTrial, simulate_block
 from cortext.text.phonemes import RELEASE
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = Path(os.environ.get("CORTEXT_REAL_DATA", ROOT.parent / "shared" / "data")) / "neural/t12_one_trial_256x591.npy"
+REAL = (
+    Path(os.environ.get("CORTEXT_REAL_DATA", ROOT.parent / "shared" / "data"))
+    / "neural/t12_one_trial_256x591.npy"
+)
 LEAD_BINS = 8  # typical lead of an electrode, by which frames are labelled
 DRIFT_DAYS = (1, 2, 3, 5, 8, 12, 16, 20, 30, 45, 60)
 
 
-def record_day(config: SimulatorConfig, history: tuple[int, ...], sentences: list[str]) -> list[SimulatedTrial]:
+def record_day(
+    config: SimulatorConfig, history: tuple[int, ...], sentences: list[str]
+) -> list[SimulatedTrial]:
     """The sentences said in blocks of 50 on the last day of `history`."""
     blocks = []
     for start in range(0, len(sentences), 50):
@@ -54,16 +68,32 @@ def plot_trial(made: SimulatedTrial, config: SimulatorConfig, path: Path) -> Non
     for token, start, end in zip(u.ids_S, u.starts_S * 0.005, u.ends_S * 0.005, strict=True):
         if token != RELEASE.sil:
             top.axvspan(start, end, color="#d8e4f0", ec="#5b7ea3", lw=0.5)
-            top.text((start + end) / 2, 0.5, RELEASE.symbols[token], ha="center", va="center", fontsize=7)
+            top.text(
+                (start + end) / 2, 0.5, RELEASE.symbols[token], ha="center", va="center", fontsize=7
+            )
     top.set(yticks=[], title=made.trial.sentence, ylabel="phonemes")
     extent = (0, seconds, len(ARTICULATORS) - 0.5, -0.5)
     positions = articulate(u, config.undershoot)
-    middle.imshow(positions.T, aspect="auto", cmap="RdBu_r", vmin=-1, vmax=1, extent=extent, interpolation="nearest")
+    middle.imshow(
+        positions.T,
+        aspect="auto",
+        cmap="RdBu_r",
+        vmin=-1,
+        vmax=1,
+        extent=extent,
+        interpolation="nearest",
+    )
     middle.set_yticks(range(len(ARTICULATORS)), ARTICULATORS, fontsize=7)
     n = config.n_features
     smooth = np.apply_along_axis(np.convolve, 0, made.trial.features_TC, gaussian(2.0), "same")
     image = bottom.imshow(
-        smooth.T, aspect="auto", cmap="magma", vmin=-1, vmax=1.5, extent=(0, seconds, n, 0), interpolation="nearest"
+        smooth.T,
+        aspect="auto",
+        cmap="magma",
+        vmin=-1,
+        vmax=1.5,
+        extent=(0, seconds, n, 0),
+        interpolation="nearest",
     )
     names = [f"{array}, {kind}" for kind in ("crossings", "power") for array in ARRAYS]
     bottom.set_yticks((np.arange(8) + 0.5) * n / 8, names, fontsize=8)
@@ -98,7 +128,9 @@ def print_signal(found: dict[str, SignalStatistics]) -> None:
     print("| | " + " | ".join(found) + " |\n|---|" + "---|" * len(found))
     rows = [("mean correlation of two features", [f"{s.correlation:.3f}" for s in found.values()])]
     for i, lag in enumerate(LAGS):
-        rows.append((f"autocorrelation, lag {lag}", [f"{s.autocorrelation[i]:.3f}" for s in found.values()]))
+        rows.append(
+            (f"autocorrelation, lag {lag}", [f"{s.autocorrelation[i]:.3f}" for s in found.values()])
+        )
     for i, (low, high) in enumerate(BANDS_HZ):
         rows.append((f"power at {low}-{high} Hz", [f"{s.spectrum[i]:.2f}" for s in found.values()]))
     for name, values in rows:
@@ -111,7 +143,9 @@ def frames(trials: list[SimulatedTrial]) -> tuple[np.ndarray, np.ndarray]:
     for made in trials:
         labels = made.utterance.ids_per_bin(LEAD_BINS)
         said = labels != RELEASE.sil
-        x.append(np.apply_along_axis(np.convolve, 0, made.trial.features_TC, gaussian(2.0), "same")[said])
+        x.append(
+            np.apply_along_axis(np.convolve, 0, made.trial.features_TC, gaussian(2.0), "same")[said]
+        )
         y.append(labels[said])
     return np.concatenate(x), np.concatenate(y)
 
@@ -120,7 +154,9 @@ def linear_classifier(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Linear discriminant analysis with shared covariance: weights [C, 41] and offsets [41]."""
     classes = np.arange(len(RELEASE))
     counts = np.bincount(y, minlength=len(classes))
-    means = np.stack([x[y == c].mean(axis=0) if counts[c] else np.zeros(x.shape[1]) for c in classes])
+    means = np.stack(
+        [x[y == c].mean(axis=0) if counts[c] else np.zeros(x.shape[1]) for c in classes]
+    )
     centred = x - means[y]
     covariance = centred.T @ centred / len(x) + 1e-3 * np.eye(x.shape[1])
     weights = np.linalg.solve(covariance, means.T)
@@ -133,7 +169,9 @@ def error(model: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) ->
 
 
 def drift_errors(config: SimulatorConfig, seed: int) -> tuple[list[float], list[float]]:
-    """Frame error on every day of DRIFT_DAYS of a classifier trained on day 1, and of one trained on the day itself."""
+    """Frame error on every day of DRIFT_DAYS of a classifier trained on day 1, and of one
+    trained on the day itself.
+    """
     config = replace(config, seed=seed)
     sentences = [sentence.text for sentence in splits(150, 0, 0, seed).train]
     old, fresh, first = [], [], None
@@ -150,10 +188,17 @@ def drift_errors(config: SimulatorConfig, seed: int) -> tuple[list[float], list[
 def plot_drift(config: SimulatorConfig, path: Path) -> None:
     runs = np.array([drift_errors(config, seed) for seed in range(3)])
     figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
-    for kind, (name, color) in enumerate([("trained on day 1", "#b5432a"), ("trained on the day itself", "#2a6bb5")]):
+    for kind, (name, color) in enumerate(
+        [("trained on day 1", "#b5432a"), ("trained on the day itself", "#2a6bb5")]
+    ):
         axis.plot(DRIFT_DAYS, 100 * runs[:, kind].mean(axis=0), "o-", color=color, label=name)
         axis.fill_between(
-            DRIFT_DAYS, 100 * runs[:, kind].min(axis=0), 100 * runs[:, kind].max(axis=0), color=color, alpha=0.15, lw=0
+            DRIFT_DAYS,
+            100 * runs[:, kind].min(axis=0),
+            100 * runs[:, kind].max(axis=0),
+            color=color,
+            alpha=0.15,
+            lw=0,
         )
     axis.set(xlabel="day", ylabel="phoneme error of single smoothed frames, %", ylim=(0, 100))
     axis.legend()
@@ -165,7 +210,9 @@ def plot_drift(config: SimulatorConfig, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
@@ -175,7 +222,9 @@ def main() -> None:
         found["real trial (T12)"] = signal_statistics(np.load(REAL).T)
     for preset in ("demo", "t15"):
         trials = record_day(PRESETS[preset], (1,), sentences)
-        found[f"simulated, {preset}"] = mean_statistics([signal_statistics(t.trial.features_TC) for t in trials])
+        found[f"simulated, {preset}"] = mean_statistics(
+            [signal_statistics(t.trial.features_TC) for t in trials]
+        )
         if preset == "demo":
             plot_trial(trials[0], PRESETS[preset], out / "simulator_trial.png")
     print_signal(found)

@@ -1,7 +1,7 @@
 """Pictures of the page for the documentation: `python tools/screenshots.py` after `make demo`.
 
-Serves the demo's validation trials in Debian's Chromium, at real speed: a picture of the light page when a sentence has
-been decided, and one of the dark page while the next one forms.
+Serves the demo's validation trials in Debian's Chromium, at real speed: a picture of the light page
+when a sentence has been decided, and one of the dark page while the next one forms.
 """
 
 from __future__ import annotations
@@ -42,16 +42,29 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--log", type=Path, default=ROOT / "build" / "screenshots-log")
-    parser.add_argument("--size", type=int, nargs=2, default=(1280, 800), metavar=("WIDTH", "HEIGHT"))
+    parser.add_argument(
+        "--size", type=int, nargs=2, default=(1280, 800), metavar=("WIDTH", "HEIGHT")
+    )
     asked = parser.parse_args()
-    verb = [Path(sys.executable).with_name("cortext"), "serve", asked.demo / "run", "--lm", asked.demo / "lm"]
+    verb = [
+        Path(sys.executable).with_name("cortext"),
+        "serve",
+        asked.demo / "run",
+        "--lm",
+        asked.demo / "lm",
+    ]
     data = ["--data", asked.demo / "packed", "--port", "0", "--session-log", asked.log]
     command = [str(part) for part in (*verb, *data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        sync_playwright() as playwright,
+    ):
         try:
             assert server.stdout is not None
             url = next(line.strip() for line in server.stdout if line.startswith("http"))
-            browser = playwright.chromium.launch(executable_path=asked.chromium, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=asked.chromium, args=["--no-sandbox"]
+            )
             width, height = asked.size
             settings = {"viewport": {"width": width, "height": height}, "device_scale_factor": 1.5}
             page = browser.new_page(color_scheme="light", **settings)

@@ -3,8 +3,9 @@
     python tools/simulate_use.py runs/use-log
     cortext report use runs/use-log --out use.html
 
-Four months of a person who decodes at home on most days, for an hour or for half a day, rates most sentences and
-corrects some of those that are wrong. Speed and errors are of the order that Card et al. (2024) report.
+Four months of a person who decodes at home on most days, for an hour or for half a day, rates most
+sentences and corrects some of those that are wrong. Speed and errors are of the order that Card et
+al. (2024) report.
 """
 
 import argparse
@@ -35,7 +36,9 @@ def utterances(rng: np.random.Generator, day: int, start: datetime) -> list[dict
         meant = SENTENCES[rng.integers(len(SENTENCES))]
         duration_s = 60 * len(meant.split()) / max(pace * rng.lognormal(0, 0.22), 5)
         when += timedelta(seconds=pause_s + duration_s)
-        decoded = " ".join(WORDS[rng.integers(len(WORDS))] if rng.random() < error else w for w in meant.split())
+        decoded = " ".join(
+            WORDS[rng.integers(len(WORDS))] if rng.random() < error else w for w in meant.split()
+        )
         id_ = f"{day}-{len(lines)}"
         session = f"sim.{start:%Y.%m.%d}"
         lines.append(Utterance(id_, session, duration_s, decoded, "simulated", when=when).to_json())
@@ -43,10 +46,18 @@ def utterances(rng: np.random.Generator, day: int, start: datetime) -> list[dict
     return lines
 
 
-def said_of(rng: np.random.Generator, id_: str, decoded: str, meant: str, when: datetime) -> list[dict]:
+def said_of(
+    rng: np.random.Generator, id_: str, decoded: str, meant: str, when: datetime
+) -> list[dict]:
     """A rating of most utterances; a correction of some that need one."""
     wrong = sum(a != b for a, b in zip(decoded.split(), meant.split(), strict=True))
-    rating = "right" if not wrong else "mostly right" if wrong == 1 and len(meant.split()) > 3 else "wrong"
+    rating = (
+        "right"
+        if not wrong
+        else "mostly right"
+        if wrong == 1 and len(meant.split()) > 3
+        else "wrong"
+    )
     about = {"id": id_, "when": when.isoformat(timespec="milliseconds")}
     said = [about | {"rating": rating}] if rng.random() < 0.93 else []
     return [*said, about | {"correction": meant}] if wrong and rng.random() < 0.4 else said
@@ -62,7 +73,9 @@ def main() -> None:
     for day in range(N_DAYS):
         at_home = not 61 <= day < 70  # nine days away
         if at_home and rng.random() < 0.62:
-            lines += utterances(rng, day, FIRST + timedelta(days=day, hours=float(rng.uniform(8.5, 15))))
+            lines += utterances(
+                rng, day, FIRST + timedelta(days=day, hours=float(rng.uniform(8.5, 15)))
+            )
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(f"{arguments.out / LOG}: {len(lines)} lines, simulated")

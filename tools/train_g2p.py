@@ -1,12 +1,17 @@
-"""Train the grapheme-to-phoneme model `src/cortext/text/data/g2p.npz` on the shipped CMU Pronouncing Dictionary.
+"""Train the grapheme-to-phoneme model `src/cortext/text/data/g2p.npz` on the shipped CMU
+Pronouncing Dictionary.
 
     python tools/train_g2p.py            (NumPy only, one core, deterministic)
 
-1. A thousand words are held out *by lemma*: drawn with a fixed seed, and nothing that shares a `stem` with one of them
+1. A thousand words are held out *by lemma*: drawn with a fixed seed, and nothing that shares a
+`stem` with one of them
    (its inflections, derivations, possessives, hyphenated compounds) is trained on.
-2. EM aligns letters to zero, one or two phonemes each (all alignments weighted by forward-backward, then the best one).
-3. An n-gram model over the aligned pairs, modified Kneser-Ney (Chen & Goodman 1998), is pruned by the likelihood that
-   each n-gram gains over backing off (after Stolcke 1998), quantised to a byte a score, and written.
+2. EM aligns letters to zero, one or two phonemes each (all alignments weighted by forward-backward,
+then the best one).
+3. An n-gram model over the aligned pairs, modified Kneser-Ney (Chen & Goodman 1998), is pruned by
+the likelihood that
+   each n-gram gains over backing off (after Stolcke 1998), quantised to a byte a score, and
+   written.
 """
 
 from __future__ import annotations
@@ -37,22 +42,42 @@ DERIVATIONS = tuple(
     izer ization ism ist ity ive iv al ally ial ic ical ically ian an ance ence anc enc ancy ency ant ent ous ously ship
     hood dom like ish en ee eer age ag ary ery ory ess ette ett let ling man men""".split()
 )
-PREFIXES = ("un", "re", "non", "pre", "mis", "dis", "over", "under", "out", "anti", "inter", "super", "counter")
+PREFIXES = (
+    "un",
+    "re",
+    "non",
+    "pre",
+    "mis",
+    "dis",
+    "over",
+    "under",
+    "out",
+    "anti",
+    "inter",
+    "super",
+    "counter",
+)
 
 
 def stem(word: str) -> str:
-    """What inflections, derivations and possessives of a word have in common: roughly, and rather too eagerly.
+    """What inflections, derivations and possessives of a word have in common.
 
-    What follows an apostrophe goes; then, until nothing changes, the longest ending of the lists above while two
-    letters remain (three for derivations), else half of a doubled last letter, else vowels at the end but for the
-    first two letters. Irregular forms (decide, decision) stay apart.
+    Roughly, and rather too eagerly.
+
+    What follows an apostrophe goes; then, until nothing changes, the longest ending of the lists
+    above while two letters remain (three for derivations), else half of a doubled last letter, else
+    vowels at the end but for the first two letters. Irregular forms (decide, decision) stay apart.
     """
     rest, before = word.partition("'")[0] or word.strip("'"), ""
     while rest != before:
         before = rest
-        shorter = [rest[: -len(e)] for e in INFLECTIONS if rest.endswith(e) and len(rest) >= len(e) + 2]
+        shorter = [
+            rest[: -len(e)] for e in INFLECTIONS if rest.endswith(e) and len(rest) >= len(e) + 2
+        ]
         shorter = [] if rest.endswith("ss") else shorter
-        shorter += [rest[: -len(e)] for e in DERIVATIONS if rest.endswith(e) and len(rest) >= len(e) + 3]
+        shorter += [
+            rest[: -len(e)] for e in DERIVATIONS if rest.endswith(e) and len(rest) >= len(e) + 3
+        ]
         if shorter:
             rest = min(shorter, key=len)
         elif len(rest) > 3 and rest[-1] == rest[-2]:
@@ -63,14 +88,26 @@ def stem(word: str) -> str:
 
 
 def stems(word: str) -> set[str]:
-    """The stems of the parts between hyphens, with and without a prefix: related words have one in common."""
+    """The stems of the parts between hyphens, with and without a prefix.
+
+    Related words have one in common.
+    """
     parts = [part for part in word.split("-") if part]
-    parts += [part.removeprefix(p) for part in parts for p in PREFIXES if part.startswith(p) and len(part) > len(p) + 2]
+    parts += [
+        part.removeprefix(p)
+        for part in parts
+        for p in PREFIXES
+        if part.startswith(p) and len(part) > len(p) + 2
+    ]
     return {stem(part) for part in parts}
 
 
-def held_out(lexicon: Lexicon, seed: int = SEED, n_words: int = N_HELD_OUT) -> tuple[list[str], set[str]]:
-    """Words drawn at random, no two with a stem in common, and all words that share a stem with any of them."""
+def held_out(
+    lexicon: Lexicon, seed: int = SEED, n_words: int = N_HELD_OUT
+) -> tuple[list[str], set[str]]:
+    """Words drawn at random, no two with a stem in common, and all words that share a stem with
+    any of them.
+    """
     words = list(lexicon)
     tested: list[str] = []
     taken: set[str] = set()
@@ -90,13 +127,15 @@ def phoneme_error_rate(model: g2p.JointModel, words: list[str], lexicon: Lexicon
     for word in words:
         found = model.predict(word)
         distance, nearest = min(
-            (Levenshtein.distance(found, reference), -len(reference)) for reference in lexicon.pronunciations(word)
+            (Levenshtein.distance(found, reference), -len(reference))
+            for reference in lexicon.pronunciations(word)
         )
         errors, length = errors + distance, length - nearest
     return errors / length
 
 
-# --- Alignment ------------------------------------------------------------------------------------------------------
+# --- Alignment
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -107,7 +146,9 @@ class Batch:
     phonemes_BP: np.ndarray
 
     def emissions(self, table: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Indices into the table and their values for chunks of 0 [B,L,1], 1 [B,L,P] and 2 [B,L,P-1] phonemes."""
+        """Indices into the table and their values for chunks of 0 [B,L,1], 1 [B,L,P] and 2
+        [B,L,P-1] phonemes.
+        """
         one = 1 + self.phonemes_BP
         two = 1 + N_PHONEMES + self.phonemes_BP[:, :-1] * N_PHONEMES + self.phonemes_BP[:, 1:]
         row = self.letters_BL[:, :, None] * N_CHUNKS
@@ -124,13 +165,18 @@ def make_batches(pairs: list[tuple[str, tuple[str, ...]]]) -> list[Batch]:
                 ([g2p.LETTERS.index(letter) for letter in word], [number[p] for p in phonemes])
             )
     return [
-        Batch(np.array([letters for letters, _ in same]), np.array([phonemes for _, phonemes in same]))
+        Batch(
+            np.array([letters for letters, _ in same]), np.array([phonemes for _, phonemes in same])
+        )
         for _, same in sorted(shapes.items())
     ]
 
 
 def sweep(values: list[np.ndarray], maximum: bool = False) -> np.ndarray:
-    """Forward scores [B, L+1, P+1]: the sum (or maximum) over alignments of the first i letters with j phonemes."""
+    """Forward scores [B, L+1, P+1].
+
+    The sum (or maximum) over alignments of the first i letters with j phonemes.
+    """
     zero, one, two = values
     n_batch, n_letters, n_phonemes = one.shape
     join = np.maximum if maximum else np.add
@@ -178,7 +224,9 @@ def best_alignments(batch: Batch, table: np.ndarray) -> np.ndarray:
 
 
 def align(pairs: list[tuple[str, tuple[str, ...]]]) -> list[np.ndarray]:
-    """Best alignments [B, L] of all pairs, as graphone numbers `letter * N_CHUNKS + chunk`, one array a batch."""
+    """Best alignments [B, L] of all pairs, as graphone numbers `letter * N_CHUNKS + chunk`, one
+    array a batch.
+    """
     batches = make_batches(pairs)
     table = np.full(N_LETTERS * N_CHUNKS, 1.0 / (N_LETTERS * N_CHUNKS))
     for _ in range(EM_ITERATIONS):
@@ -189,7 +237,8 @@ def align(pairs: list[tuple[str, tuple[str, ...]]]) -> list[np.ndarray]:
     return [best_alignments(batch, table) for batch in batches]
 
 
-# --- The n-gram model -----------------------------------------------------------------------------------------------
+# --- The n-gram model
+# -----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -207,7 +256,10 @@ class Level:
 
 def count_ngrams(paths: list[np.ndarray], n_tokens: int, order: int) -> list[Level]:
     """Levels 1 to `order` of the sequences [B, L] of tokens, each between BEGIN and END."""
-    padded = [np.pad(path, ((0, 0), (1, 1)), constant_values=((0, 0), (g2p.BEGIN, g2p.END))) for path in paths]
+    padded = [
+        np.pad(path, ((0, 0), (1, 1)), constant_values=((0, 0), (g2p.BEGIN, g2p.END)))
+        for path in paths
+    ]
     flat = np.concatenate([path.ravel() for path in padded])
     place = np.concatenate([np.tile(np.arange(path.shape[1]), len(path)) for path in padded])
     every = np.arange(n_tokens)
@@ -222,7 +274,9 @@ def count_ngrams(paths: list[np.ndarray], n_tokens: int, order: int) -> list[Lev
         suffix = np.zeros(len(keys), dtype=np.int64)
         suffix[inverse] = node[ends]
         context = keys // n_tokens
-        levels.append(Level(context, keys % n_tokens, suffix, count, levels[-1].starts_word[context]))
+        levels.append(
+            Level(context, keys % n_tokens, suffix, count, levels[-1].starts_word[context])
+        )
         node = np.full_like(node, -1)
         node[ends] = inverse
     return levels
@@ -232,7 +286,9 @@ def smooth(levels: list[Level]) -> None:
     """Interpolated modified Kneser-Ney: fills `p` of every n-gram."""
     for n, level in enumerate(levels):
         count = level.count.copy()
-        if n + 1 < len(levels):  # how many different tokens precede it; nothing precedes the beginning of a word
+        if n + 1 < len(
+            levels
+        ):  # how many different tokens precede it; nothing precedes the beginning of a word
             seen = np.bincount(levels[n + 1].suffix, minlength=len(count))
             count = np.where(level.starts_word, count, seen)
         if n == 0:
@@ -249,7 +305,9 @@ def smooth(levels: list[Level]) -> None:
 
 
 def set_backoffs(levels: list[Level]) -> None:
-    """Back-off weights of every n-gram as a history, such that the probabilities after it sum to one."""
+    """Back-off weights of every n-gram as a history, such that the probabilities after it sum to
+    one.
+    """
     levels[-1].backoff = np.ones(len(levels[-1].count))
     for lower, level in pairwise(levels):
         given = np.bincount(level.context, level.p, len(lower.count))
@@ -258,13 +316,19 @@ def set_backoffs(levels: list[Level]) -> None:
 
 
 def prune(levels: list[Level], n_nodes: int) -> list[Level]:
-    """The levels without the n-grams that gain least, with the contexts and suffixes of all that are kept."""
+    """The levels without the n-grams that gain least, with the contexts and suffixes of all that
+    are kept.
+    """
     gains = [np.full(len(levels[0].count), np.inf)]
     for lower, level in pairwise(levels):
-        gains.append(level.count * np.log(level.p / (lower.backoff[level.context] * lower.p[level.suffix])))
+        gains.append(
+            level.count * np.log(level.p / (lower.backoff[level.context] * lower.p[level.suffix]))
+        )
     ranked = np.sort(np.concatenate(gains))
     low, high = 0, len(ranked)
-    while high - low > len(ranked) // 1000:  # the closure adds to what a threshold keeps: search for the threshold
+    while (
+        high - low > len(ranked) // 1000
+    ):  # the closure adds to what a threshold keeps: search for the threshold
         middle = (low + high) // 2
         kept = _keep(levels, gains, ranked[-middle])
         low, high = (middle, high) if sum(map(np.count_nonzero, kept)) <= n_nodes else (low, middle)
@@ -310,20 +374,28 @@ def quantise(log_values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def write(path: Path, levels: list[Level], graphones: np.ndarray) -> None:
     """The trie in breadth-first order; node 0 is the empty history."""
     n_children = [np.array([len(levels[0].count)])]
-    n_children += [np.bincount(up.context, minlength=len(low.count)) for low, up in pairwise(levels)]
+    n_children += [
+        np.bincount(up.context, minlength=len(low.count)) for low, up in pairwise(levels)
+    ]
     n_children.append(np.zeros(len(levels[-1].count), dtype=np.int64))
     log_p, log_p_levels = quantise(np.log(np.concatenate([[1.0], *[level.p for level in levels]])))
-    log_backoff, log_backoff_levels = quantise(np.log(np.concatenate([[1.0], *[level.backoff for level in levels]])))
+    log_backoff, log_backoff_levels = quantise(
+        np.log(np.concatenate([[1.0], *[level.backoff for level in levels]]))
+    )
     chunk = graphones % N_CHUNKS
     first = np.where(
-        chunk == 0, N_PHONEMES, np.where(chunk <= N_PHONEMES, chunk - 1, (chunk - 1 - N_PHONEMES) // N_PHONEMES)
+        chunk == 0,
+        N_PHONEMES,
+        np.where(chunk <= N_PHONEMES, chunk - 1, (chunk - 1 - N_PHONEMES) // N_PHONEMES),
     )
     second = np.where(chunk <= N_PHONEMES, N_PHONEMES, (chunk - 1 - N_PHONEMES) % N_PHONEMES)
     none = np.full(2, 255)
     np.savez_compressed(
         path,
         token_letter_V=np.concatenate([none, graphones // N_CHUNKS]).astype(np.uint8),
-        token_phonemes_V2=np.concatenate([np.full((2, 2), N_PHONEMES), np.stack([first, second], 1)]).astype(np.uint8),
+        token_phonemes_V2=np.concatenate(
+            [np.full((2, 2), N_PHONEMES), np.stack([first, second], 1)]
+        ).astype(np.uint8),
         token_N=np.concatenate([[0], *[level.token for level in levels]]).astype(np.uint16),
         n_children_N=np.concatenate(n_children).astype(np.uint16),
         log_p_N=log_p,
@@ -340,7 +412,9 @@ def train(words: list[str], lexicon: Lexicon, order: int, n_nodes: int, path: Pa
     token_of = np.full(len(counts), -1)
     token_of[graphones] = 2 + np.arange(len(graphones))
     tokens = [token_of[path] for path in paths]
-    levels = count_ngrams([path[(path >= 0).all(axis=1)] for path in tokens], 2 + len(graphones), order)
+    levels = count_ngrams(
+        [path[(path >= 0).all(axis=1)] for path in tokens], 2 + len(graphones), order
+    )
     smooth(levels)
     set_backoffs(levels)
     print(f"{len(graphones)} graphones; n-grams by order: {[len(level.count) for level in levels]}")
@@ -350,7 +424,9 @@ def train(words: list[str], lexicon: Lexicon, order: int, n_nodes: int, path: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=g2p.MODEL)
     parser.add_argument("--order", type=int, default=ORDER)
     parser.add_argument("--nodes", type=int, default=N_NODES, help="n-grams to keep")
@@ -358,14 +434,16 @@ def main() -> None:
     lexicon, started = Lexicon.cmu(), time.perf_counter()
     tested, excluded = held_out(lexicon)
     words = [word for word in lexicon if word not in excluded]
-    print(f"{len(words)} words to train on; {len(tested)} tested, {len(excluded)} left out with them")
+    print(
+        f"{len(words)} words to train on; {len(tested)} tested, {len(excluded)} left out with them"
+    )
     train(words, lexicon, arguments.order, arguments.nodes, arguments.out)
     trained = time.perf_counter()
     rate = phoneme_error_rate(g2p.JointModel.load(arguments.out), tested, lexicon)
     seconds = time.perf_counter() - trained
     print(
-        f"{arguments.out}: {arguments.out.stat().st_size} bytes, trained in {trained - started:.0f} s; "
-        f"phoneme error {rate:.2%} at {seconds / len(tested) * 1000:.1f} ms a word"
+        f"{arguments.out}: {arguments.out.stat().st_size} bytes, trained in {trained - started:.0f}"
+        f" s; phoneme error {rate:.2%} at {seconds / len(tested) * 1000:.1f} ms a word"
     )
 
 

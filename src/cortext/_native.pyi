@@ -1,6 +1,7 @@
 """The compiled part of cortext; its sources are in native/.
 
-Any argument may be given to any of it: it is used or refused with an exception. A subinterpreter cannot import it.
+Any argument may be given to any of it: it is used or refused with an exception. A subinterpreter
+cannot import it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,10 @@ from typing import Any
 import numpy as np
 
 class State:
-    """What of a sentence's words the following ones still depend on; equal states score all continuations alike."""
+    """What of a sentence's words the following ones still depend on.
+
+    Equal states score all continuations alike.
+    """
 
     @property
     def length(self) -> int:
@@ -20,18 +24,24 @@ class State:
     def __eq__(self, other: object, /) -> bool: ...
 
 class NGram:
-    """A back-off n-gram model, read-only: any number of threads may use one. Scores are natural logs.
+    """A back-off n-gram model, read-only: any number of threads may use one.
 
-    Unknown words score as `<unk>`. A model of which a process holds the binary file open must be replaced by renaming a
-    new file over it, as `write_binary` does, never by writing into it.
+    Scores are natural logs.
+
+    Unknown words score as `<unk>`. A model of which a process holds the binary file open must be
+    replaced by renaming a new file over it, as `write_binary` does, never by writing into it.
     """
 
     @staticmethod
     def open(path: str | PathLike[str]) -> NGram:
-        """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`, `.arpa.gz`), order 1 to 6.
+        """Open a KenLM binary file of any type (mapped into memory) or ARPA text (`.arpa`,
+        `.arpa.gz`), order 1 to 6.
 
-        Raises LanguageModelError, with the line for ARPA text. A damaged file may give wrong scores where the damage is
-        not in its structure, but it never ends the process.
+        A damaged file may give wrong scores where the damage is not in its structure, but it never
+        ends the process.
+
+        Raises:
+            LanguageModelError: With the line for ARPA text.
         """
 
     @property
@@ -44,14 +54,19 @@ class NGram:
 
     @property
     def kind(self) -> str:
-        """`probing`, `rest_probing`, `trie`, `quant_trie`, `array_trie`, `quant_array_trie` or `arpa`."""
+        """`probing`, `rest_probing`, `trie`, `quant_trie`, `array_trie`, `quant_array_trie` or
+        `arpa`.
+        """
 
     @property
     def bytes(self) -> int:
         """Size of the file."""
 
     def words(self) -> list[str]:
-        """All words by their number, `<unk>` first; raises LanguageModelError if the file has no strings."""
+        """All words by their number, `<unk>` first.
+
+        Raises LanguageModelError if the file has no strings.
+        """
 
     def __contains__(self, word: str, /) -> bool:
         """Whether the model knows the word; false for `<unk>`, `<s>` and `</s>`."""
@@ -75,7 +90,10 @@ class NGram:
         """Log-probability of a sentence, words separated by blanks, and its end."""
 
     def score_text(self, sentences: Sequence[str]) -> tuple[int, int, int, float, float]:
-        """The fields of `TextScore`: sentences, words, unknown words, log-probability, and that of the known words."""
+        """The fields of `TextScore`.
+
+        Sentences, words, unknown words, log-probability, and that of the known words.
+        """
 
 def write_binary(
     arpa: str | PathLike[str],
@@ -87,16 +105,19 @@ def write_binary(
     memory_bytes: int = 1 << 30,
     temporary: str | PathLike[str] = "",
 ) -> None:
-    """Write the ARPA file `arpa` as a KenLM binary file, which appears as `out` when it is complete.
+    """Write the ARPA file `arpa` as a KenLM binary file, which appears as `out` when it is
+    complete.
 
-    type:         `trie` (small), `probing` (fast) or `rest_probing`
-    prob_bits:    quantise a trie's probabilities to so many bits (1 to 25), and its back-offs to `backoff_bits` (2 to
-                  25); 0 for both: exact
-    pointer_bits: compress a trie's pointers by up to so many bits; 0: not
-    memory_bytes: memory for sorting; the model itself comes on top
-    temporary:    directory for temporary files; by default that of `out`
+    Args:
+        type: `trie` (small), `probing` (fast) or `rest_probing`.
+        prob_bits: Quantise a trie's probabilities to so many bits (1 to 25), and its back-offs to
+            `backoff_bits` (2 to 25); 0 for both: exact.
+        pointer_bits: Compress a trie's pointers by up to so many bits; 0: not.
+        memory_bytes: Memory for sorting; the model itself comes on top.
+        temporary: Directory for temporary files; by default that of `out`.
 
-    Raises LanguageModelError for what is wrong with the ARPA file, an unknown type, and a full disk.
+    Raises:
+        LanguageModelError: For what is wrong with the ARPA file, an unknown type, and a full disk.
     """
 
 class Options:
@@ -134,26 +155,39 @@ class Model:
     ) -> Model:
         """A model of words with their pronunciations, as `cortext.text.lexicon.encode` writes them.
 
-        weights: word number, pronunciation number and log weight, where that is not 0
+        Args:
+            weights: Word number, pronunciation number and log weight, where that is not 0.
         """
 
     def changed(
-        self, added: Sequence[tuple[str, str, list[float]]], removed: Sequence[str], bonuses: Mapping[str, float]
+        self,
+        added: Sequence[tuple[str, str, list[float]]],
+        removed: Sequence[str],
+        bonuses: Mapping[str, float],
     ) -> Model:
         """A model with other words that shares the rest."""
 
     def __contains__(self, word: str) -> bool: ...
-    def score(self, words: Sequence[str], log_probs: np.ndarray, columns: Sequence[int], options: Options) -> Result:
+    def score(
+        self, words: Sequence[str], log_probs: np.ndarray, columns: Sequence[int], options: Options
+    ) -> Result:
         """The exact scores of one sentence; an empty result if it does not fit into the frames."""
 
 class Utterance:
     """A search through one utterance.
 
-    Raises DecodingError when a second thread uses it, and for options out of the bounds of `DecoderOptions`.
+    Raises:
+        DecodingError: When a second thread uses it, and for options out of the bounds of
+            `DecoderOptions`.
     """
 
     def __init__(
-        self, model: Model, options: Options, columns: Sequence[int], second: NGram | None, has_hook: bool
+        self,
+        model: Model,
+        options: Options,
+        columns: Sequence[int],
+        second: NGram | None,
+        has_hook: bool,
     ) -> None: ...
     def advance(self, log_probs: np.ndarray) -> None:
         """Take in checked frames, float32 [P, V]."""
@@ -181,7 +215,9 @@ class Result:
     def __len__(self) -> int: ...
     def text(self, number: int) -> str: ...
     def scores(self, number: int) -> tuple[float, float, float, float, float]:
-        """Score, and of it the n-gram's (unscaled), the silences', the bonuses' and what a hook added."""
+        """Score, and of it the n-gram's (unscaled), the silences', the bonuses' and what a hook
+        added.
+        """
 
     def words(self, number: int) -> list[tuple[str, int, int, float]]:
         """Word, first frame, end frame and confidence."""
@@ -197,14 +233,18 @@ def score_sentences(
     blank: int,
     sil: int,
 ) -> list[tuple[float, int, list[tuple[int, int]]]]:
-    """Score, boundaries without SIL and word spans of sentences, as `cortext.decoding.sentences` finds them.
+    """Score, boundaries without SIL and word spans of sentences, as `cortext.decoding.sentences`
+    finds them.
 
-    sentences: of each the words, of each of these the pronunciations: token numbers and the log of the weight
-    scores_PV: float64 [P, V] of `cortext.decoding.reference.scaled`
+    Args:
+        sentences: Of each the words, of each of these the pronunciations: token numbers and the log
+            of the weight.
+        scores_PV: float64 [P, V] of `cortext.decoding.reference.scaled`.
     """
 
-# The recurrence of a GRU layer in training; bfloat16 as its bits. What is written to comes after what is read.
-# Any argument that is not of the shape and type that its name says, or not contiguous, is a TypeError or a ValueError.
+# The recurrence of a GRU layer in training; bfloat16 as its bits. What is written to comes after
+# what is read. Any argument that is not of the shape and type that its name says, or not
+# contiguous, is a TypeError or a ValueError.
 recurrence_unit_multiple: int
 
 def can_run_recurrence() -> bool: ...
@@ -236,21 +276,27 @@ def recurrence_backward(
 class StepGRU:
     """A stack of GRU layers for one step of one trial at a time, on any processor.
 
-    layers: of each layer w_ih float32 [3 D, I], w_hh [3 D, D], b_ih [3 D] and b_hh [3 D], gates in torch's order; they
-            are copied
-    kept_as: fp32, bf16 or int8: how the matrices are kept; products and sums are float32 in any case
+    Attributes:
+        layers: Of each layer w_ih float32 [3 D, I], w_hh [3 D, D], b_ih [3 D] and b_hh [3 D], gates
+            in torch's order; they are copied.
+        kept_as: fp32, bf16 or int8: how the matrices are kept; products and sums are float32 in any
+            case.
     """
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, ...]], kept_as: str) -> None: ...
     def step(self, x: Any, state_LD: Any, next_state_LD: Any) -> None:
-        """From the input float32 [I] and the states [L, D] to the next states, whose last row is the output.
+        """From the input float32 [I] and the states [L, D] to the next states, whose last row is
+        the output.
 
-        NaN in the input makes all of it NaN. What depends on the states and on what comes before it is kept, and a step
-        from the same numbers goes on from there. Not for two threads at once.
+        NaN in the input makes all of it NaN. What depends on the states and on what comes before it
+        is kept, and a step from the same numbers goes on from there. Not for two threads at once.
         """
 
 class StepLinear:
-    """A linear map of one vector at a time; weight float32 [outputs, inputs] and bias [outputs] are copied."""
+    """A linear map of one vector at a time.
+
+    Weight float32 [outputs, inputs] and bias [outputs] are copied.
+    """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None, kept_as: str) -> None: ...
     def apply(self, x: Any, y: Any) -> None:

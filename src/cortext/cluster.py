@@ -14,39 +14,56 @@ from cortext.processes import interrupts
 
 
 class Cluster:
-    """A Ray cluster that this process has joined. Every machine must see the same files under the same paths.
+    """A Ray cluster that this process has joined.
 
-    address: of the cluster, or `local` to start one on this machine; where the process is in a cluster already, that
-             one is used, and not left
-    cpus:    of a `local` one; those of the machine where it has more
-    gpus:    what a task will be given of a GPU: a part of one, or whole ones
-    ray:     the library
-    Raises MissingLibrary where Ray is not installed, ConfigError for such GPUs as there are none and RunError where the
-    cluster cannot be reached.
+    Every machine must see the same files under the same paths.
+
+    Raises MissingLibrary where Ray is not installed, ConfigError for such GPUs as there are none
+    and RunError where the cluster cannot be reached.
+
+    Attributes:
+        address: Of the cluster, or `local` to start one on this machine; where the process is in a
+            cluster already, that one is used, and not left.
+        cpus: Of a `local` one; those of the machine where it has more.
+        gpus: What a task will be given of a GPU: a part of one, or whole ones.
+        ray: The library.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0) -> None:
         if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
-            raise ConfigError(f"a task is given {gpus:g} GPUs; up to 1, or a whole number is needed")
+            raise ConfigError(
+                f"a task is given {gpus:g} GPUs; up to 1, or a whole number is needed"
+            )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of it
         self.ray = need("ray", "ray")
         _check_reachable(address)
         self._joined = not self.ray.is_initialized()
         if self._joined:
             self._join(address, cpus)
-        if gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus:  # its tasks would wait
+        if (
+            gpus and address == "local" and self.ray.cluster_resources().get("GPU", 0) < gpus
+        ):  # its tasks would wait
             self.leave()
             fix = "ask for less, or work on a processor"
-            raise ConfigError(f"a task is to be given {gpus:g} GPUs, and this machine has none to give", fix=fix)
+            raise ConfigError(
+                f"a task is to be given {gpus:g} GPUs, and this machine has none to give", fix=fix
+            )
 
     def _join(self, address: str, cpus: int) -> None:
-        here = {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False} if address == "local" else {}
-        with interrupts((signal.SIGINT,)) as interrupted:  # which in the middle of it crashes the process
+        here = (
+            {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False}
+            if address == "local"
+            else {}
+        )
+        with interrupts(
+            (signal.SIGINT,)
+        ) as interrupted:  # which in the middle of it crashes the process
             try:
                 self.ray.init(address, log_to_driver=False, logging_level="ERROR", **here)
             except (OSError, RuntimeError, ValueError) as error:
                 raise RunError(
-                    f"Ray at {address!r} cannot be reached: {first_line(error)}", fix="check the address"
+                    f"Ray at {address!r} cannot be reached: {first_line(error)}",
+                    fix="check the address",
                 ) from None
         if interrupted.is_set():
             self.leave()
@@ -65,7 +82,10 @@ class Cluster:
 
 @contextmanager
 def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
-    """A context in which this process is in a cluster; arguments and errors are those of `Cluster`."""
+    """A context in which this process is in a cluster.
+
+    Arguments and errors are those of `Cluster`.
+    """
     cluster = Cluster(address, cpus, gpus)
     try:
         yield cluster
@@ -74,11 +94,16 @@ def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
 
 
 def _check_reachable(address: str, patience_s: float = 5) -> None:
-    """Raise RunError where nothing listens at `host:port`; Ray itself would go on trying for minutes."""
+    """Raise RunError where nothing listens at `host:port`.
+
+    Ray itself would go on trying for minutes.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
     try:
         socket.create_connection((host, int(port)), patience_s).close()
     except (OSError, OverflowError) as error:
-        raise RunError(f"Ray at {address!r} cannot be reached: {error}", fix="check the address") from None
+        raise RunError(
+            f"Ray at {address!r} cannot be reached: {error}", fix="check the address"
+        ) from None

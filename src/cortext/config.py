@@ -1,6 +1,9 @@
-"""Dataclasses from YAML, strictly: an unknown key or a value of the wrong type is an error that names the key.
+"""Dataclasses from YAML, strictly.
 
-The dataclasses themselves live beside what they configure; this module reads, checks, overrides and writes them.
+An unknown key or a value of the wrong type is an error that names the key.
+
+The dataclasses themselves live beside what they configure; this module reads, checks, overrides and
+writes them.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ _MOST_VALUES = 100_000
 """Most values of a YAML file, those counted again that aliases repeat."""
 _MOST_DIGITS = 100
 _PREFIX = "tag:yaml.org,2002:"
-_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge")}
+_TAGS = {
+    f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge")
+}
 
 
 class _Loader(yaml.SafeLoader):
     """Reads plain values from YAML that is not trusted; a date is read as a text.
 
-    What is built from nodes grows with what aliases and merge keys repeat, and a few lines can repeat a section without
-    end. So the values of each node are counted with all repetitions as soon as it is read, before anything is built.
-    A key that stands twice in a section is refused; YAML would silently take the last.
+    What is built from nodes grows with what aliases and merge keys repeat, and a few lines can
+    repeat a section without end. So the values of each node are counted with all repetitions as
+    soon as it is read, before anything is built. A key that stands twice in a section is refused;
+    YAML would silently take the last.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own
@@ -59,7 +65,10 @@ class _Loader(yaml.SafeLoader):
         if node.tag not in _TAGS:
             _refuse(f"the tag {node.tag!r} is no plain value's", node)
         if node.tag in (f"{_PREFIX}int", f"{_PREFIX}float") and len(node.value) > _MOST_DIGITS:
-            _refuse(f"a number has {len(node.value):,} characters; at most {_MOST_DIGITS} are read", node)
+            _refuse(
+                f"a number has {len(node.value):,} characters; at most {_MOST_DIGITS} are read",
+                node,
+            )
         below: Iterable[yaml.Node] = ()
         if isinstance(node, yaml.MappingNode):
             below = (part for pair in node.value for part in pair)
@@ -97,15 +106,21 @@ def _refuse(what: str, place: yaml.Node | yaml.Event) -> NoReturn:
 
 
 def load_config(path: str | Path, cls: type[C], overrides: Iterable[str] = ()) -> C:
-    """Read a YAML file into dataclass `cls`, then apply `key=value` overrides (dotted keys reach into sections).
+    """Read a YAML file into dataclass `cls`, then apply `key=value` overrides (dotted keys reach
+    into sections).
 
-    Raises ConfigError for a missing file, broken YAML, an unknown key (with the nearest one) or a wrong type.
+    Raises:
+        ConfigError: For a missing file, broken YAML, an unknown key (with the nearest one) or a
+            wrong type.
     """
     return with_overrides(from_mapping(cls, read_mapping(path), where=path), overrides)
 
 
 def read_mapping(path: str | Path) -> dict[Any, Any]:
-    """The mapping in a YAML file, an empty one where it is empty. Raises ConfigError naming the file and line."""
+    """The mapping in a YAML file, an empty one where it is empty.
+
+    Raises ConfigError naming the file and line.
+    """
     path = Path(path)
     try:
         check_file(path, MOST_BYTES)
@@ -118,31 +133,43 @@ def read_mapping(path: str | Path) -> dict[Any, Any]:
         raise ConfigError(f"{error}; a YAML file is needed", where=path) from None
     mapping = parse_yaml(text, path) or {}
     if not isinstance(mapping, dict):
-        raise ConfigError(f"the file is a {type(mapping).__name__}; a section of keys is needed", where=path)
+        raise ConfigError(
+            f"the file is a {type(mapping).__name__}; a section of keys is needed", where=path
+        )
     return mapping
 
 
 def parse_yaml(text: str, where: str | Path | None = None) -> Any:
     """Parse YAML that is not trusted: mappings, lists, texts, numbers, true, false and null.
 
-    The time it takes grows with the text alone, whatever aliases and merge keys repeat. Raises ConfigError with the
-    line.
+    The time it takes grows with the text alone, whatever aliases and merge keys repeat. Raises
+    ConfigError with the line.
     """
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=where) from None
+        raise ConfigError(
+            f"not valid YAML{line}: {getattr(error, 'problem', error)}", where=where
+        ) from None
     except (ValueError, LookupError) as error:  # a number or truth value that cannot be
         raise ConfigError(f"cannot be read as YAML: {error}", where=where) from None
 
 
-def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, prefix: str = "") -> C:
-    """Build dataclass `cls` from a mapping, checking every key and type. `prefix` is the dotted path of the section."""
+def from_mapping(
+    cls: type[C], mapping: Any, where: str | Path | None = None, prefix: str = ""
+) -> C:
+    """Build dataclass `cls` from a mapping, checking every key and type.
+
+    `prefix` is the dotted path of the section.
+    """
     if not isinstance(mapping, Mapping):
         found = type(mapping).__name__
-        raise ConfigError(f"{prefix.rstrip('.') or 'the file'} is a {found}; a section of keys is needed", where=where)
+        raise ConfigError(
+            f"{prefix.rstrip('.') or 'the file'} is a {found}; a section of keys is needed",
+            where=where,
+        )
     hints = typing.get_type_hints(cls)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values = {}
@@ -161,12 +188,17 @@ def from_mapping(cls: type[C], mapping: Any, where: str | Path | None = None, pr
         raise ConfigError(f"missing key {prefix}{required[0]}", where=where)
     try:
         return cls(**values)
-    except CortextError as error:  # of the dataclass itself, which does not know where its values came from
+    except (
+        CortextError
+    ) as error:  # of the dataclass itself, which does not know where its values came from
         raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:
-    """The config with `key=value` texts applied; values are YAML, keys are dotted (`dataset.batch_size=16`)."""
+    """The config with `key=value` texts applied.
+
+    Values are YAML, keys are dotted (`dataset.batch_size=16`).
+    """
     mapping = to_mapping(config)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -221,15 +253,25 @@ def _convert(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
     if origin is typing.Literal:
         if value in arguments:
             return value
-        raise ConfigError(f"{key} is {value!r}; one of {', '.join(map(repr, arguments))} is needed", where=where)
+        raise ConfigError(
+            f"{key} is {value!r}; one of {', '.join(map(repr, arguments))} is needed", where=where
+        )
     if origin in (list, tuple) and isinstance(value, list | tuple):
         if origin is tuple and Ellipsis not in arguments:
             if len(value) != len(arguments):
-                raise ConfigError(f"{key} has {len(value)} values; {len(arguments)} are needed", where=where)
-            return tuple(_convert(item, kind, key, where) for item, kind in zip(value, arguments, strict=True))
+                raise ConfigError(
+                    f"{key} has {len(value)} values; {len(arguments)} are needed", where=where
+                )
+            return tuple(
+                _convert(item, kind, key, where)
+                for item, kind in zip(value, arguments, strict=True)
+            )
         return origin(_convert(item, arguments[0], key, where) for item in value)
     if origin is dict and isinstance(value, Mapping):
-        return {_convert(k, arguments[0], key, where): _convert(v, arguments[1], key, where) for k, v in value.items()}
+        return {
+            _convert(k, arguments[0], key, where): _convert(v, arguments[1], key, where)
+            for k, v in value.items()
+        }
     return _scalar(value, origin or hint, key, where)
 
 
@@ -245,7 +287,11 @@ def _scalar(value: Any, hint: Any, key: str, where: str | Path | None) -> Any:
         raise ConfigError(f"{key} is an integer beyond 64 bits", where=where)
     elif hint is Path and isinstance(value, str | Path):
         return Path(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+    elif (
+        isinstance(hint, type)
+        and isinstance(value, hint)
+        and (hint is bool or not isinstance(value, bool))
+    ):
         return value
     found = f"{value!r} ({type(value).__name__})"
     raise ConfigError(f"{key} is {found}; {getattr(hint, '__name__', hint)} is needed", where=where)
@@ -255,7 +301,9 @@ def first_difference(before: Any, now: Any, prefix: str = "") -> tuple[str, Any,
     """Dotted key, old and new value of the first difference between two nested mappings."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before | now:
-            if found := first_difference(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key)):
+            if found := first_difference(
+                before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key)
+            ):
                 return found
         return None
     return None if before == now else (prefix, before, now)

@@ -38,7 +38,10 @@ class DemoResult:
     peak_memory_gb: float
     report: Path
     llm: dict[str, Metrics] = field(default_factory=dict)
-    """The same with a neural language model beside the n-gram: `rescoring` at the end, and `fusion` in the search."""
+    """The same with a neural language model beside the n-gram.
+
+    `rescoring` at the end, and `fusion` in the search.
+    """
 
 
 def run_demo(
@@ -51,16 +54,22 @@ def run_demo(
     llm: bool = False,
     stage: Callable[[str], Progress | None] = lambda name: None,
 ) -> DemoResult:
-    """Simulate recordings, train on them and decode the held-out sentences, in `out/{data,packed,lm,run,eval}`.
+    """Simulate recordings, train on them and decode the held-out sentences, in
+    `out/{data,packed,lm,run,eval}`.
 
-    preset:    one of PRESETS: a simulator preset and the training recipe of the same name
-    seed:      of the simulation; the preset's own when None
-    workers:   processes for simulation and search; results do not depend on it
-    overrides: `key=value` changes to the training recipe
-    llm:       train a small neural language model, too, on the n-gram's text, and evaluate with it (`out/llm`,
-               `out/eval-rescoring`, `out/eval-fusion`); needs the extra `llm`
-    stage:     called with the name of each stage as it begins; returns the stage's progress callback or None
-    Raises CortextError for a wrong preset or override, and when `out` holds something else than an earlier demo.
+    Args:
+        preset: One of PRESETS: a simulator preset and the training recipe of the same name.
+        seed: Of the simulation; the preset's own when None.
+        workers: Processes for simulation and search; results do not depend on it.
+        overrides: `key=value` changes to the training recipe.
+        llm: Train a small neural language model, too, on the n-gram's text, and evaluate with it
+            (`out/llm`, `out/eval-rescoring`, `out/eval-fusion`); needs the extra `llm`.
+        stage: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
+
+    Raises:
+        CortextError: For a wrong preset or override, and when `out` holds something else than an
+            earlier demo.
     """
     from cortext.data.packed import pack
     from cortext.data.simulate import simulate
@@ -73,7 +82,9 @@ def run_demo(
         raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
     if llm:
         need("transformers", "llm")
-    config = read_train_config(preset, overrides)  # a wrong override ends here, before an earlier demo is removed
+    config = read_train_config(
+        preset, overrides
+    )  # a wrong override ends here, before an earlier demo is removed
     out = _fresh_directory(Path(out))
     data, packed, lm, run = out / "data", out / "packed", out / "lm", out / "run"
     seconds: dict[str, float] = {}
@@ -89,17 +100,25 @@ def run_demo(
     timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
     timed("train", lambda bar: train(config, packed, run, lm=lm))
     metrics = timed(
-        "evaluate", lambda bar: evaluate(run, packed, "val", lm, out / "eval", threads=workers, progress=bar)
+        "evaluate",
+        lambda bar: evaluate(run, packed, "val", lm, out / "eval", threads=workers, progress=bar),
     )
     asked = _with_llm(out, LLM_STEPS[preset], workers, timed) if llm else {}
     examples = _examples(out / "eval" / "nbest.jsonl")
-    result = DemoResult(metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html", asked)
-    (out / MARK).write_text(json.dumps({"preset": preset, "seed": seed, "seconds": seconds}, indent=2) + "\n")
+    result = DemoResult(
+        metrics, examples, seconds, _peak_memory_gb(), out / "eval" / "report.html", asked
+    )
+    (out / MARK).write_text(
+        json.dumps({"preset": preset, "seed": seed, "seconds": seconds}, indent=2) + "\n"
+    )
     return result
 
 
 def _with_llm(
-    out: Path, steps: int, workers: int, timed: Callable[[str, Callable[[Progress | None], Any]], Any]
+    out: Path,
+    steps: int,
+    workers: int,
+    timed: Callable[[str, Callable[[Progress | None], Any]], Any],
 ) -> dict[str, Metrics]:
     """Train a neural model on the n-gram's text, and evaluate with both ways of asking it."""
     from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
@@ -115,22 +134,37 @@ def _with_llm(
         found: Metrics = timed(
             name,
             lambda bar: evaluate(
-                run, packed, "val", lm, out / f"eval-{name}", options={"llm": {"mode": mode}}, threads=workers,
-                llm=LargeModelFiles(str(model), device="cpu"), progress=bar,
+                run,
+                packed,
+                "val",
+                lm,
+                out / f"eval-{name}",
+                options={"llm": {"mode": mode}},
+                threads=workers,
+                llm=LargeModelFiles(str(model), device="cpu"),
+                progress=bar,
             ),
-        )  # fmt: skip
+        )
         return found
 
-    return {name: evaluated(name, mode) for name, mode in (("rescoring", "rescore"), ("fusion", "fusion"))}
+    return {
+        name: evaluated(name, mode)
+        for name, mode in (("rescoring", "rescore"), ("fusion", "fusion"))
+    }
 
 
 def _fresh_directory(out: Path) -> Path:
-    """An empty directory with the demo's mark; an earlier demo is removed, anything else is left alone."""
+    """An empty directory with the demo's mark.
+
+    An earlier demo is removed, anything else is left alone.
+    """
     if out.exists() and not out.is_dir():
         raise CortextError("is a file; a directory is needed", where=out)
     if out.is_dir() and any(out.iterdir()):
         if not (out / MARK).is_file():
-            raise CortextError("is not empty and not an earlier demo", where=out, fix="choose another --out")
+            raise CortextError(
+                "is not empty and not an earlier demo", where=out, fix="choose another --out"
+            )
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("{}\n")
@@ -139,12 +173,17 @@ def _fresh_directory(out: Path) -> Path:
 
 def _examples(nbest: Path, count: int = 5) -> tuple[tuple[str, str], ...]:
     lines = nbest.read_text(encoding="utf-8").splitlines()
-    chosen = [json.loads(lines[number * len(lines) // count]) for number in range(min(count, len(lines)))]
+    chosen = [
+        json.loads(lines[number * len(lines) // count]) for number in range(min(count, len(lines)))
+    ]
     return tuple((trial["reference"], trial["hypotheses"][0]["text"]) for trial in chosen)
 
 
 def _peak_memory_gb() -> float:
     """The largest resident memory that this process or one of its workers had."""
     unit = 1 if sys.platform == "darwin" else 1024
-    usages = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return max(usages) * unit / 1e9

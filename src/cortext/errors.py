@@ -1,4 +1,7 @@
-"""Errors that a user can cause. One line each: what is wrong, where, what was found and expected, what to do."""
+"""Errors that a user can cause.
+
+One line each: what is wrong, where, what was found and expected, what to do.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,19 @@ MOST_CHARACTERS = 1000
 HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
-"""What terminals obey and pages hide, what turns the direction of writing, and halves of characters."""
+"""What terminals obey and pages hide, what turns the direction of writing, and halves of
+characters.
+"""
 
 
 def plain(text: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a text from outside as one line that a terminal, a page or a table shows and does not obey.
+    """Return a text from outside as one line that a terminal, a page or a table shows and does
+    not obey.
 
-    Blanks of every kind, ends of lines too, become spaces. What a terminal would obey or hide (escapes, marks of
-    writing direction, lone surrogates) is written as a backslash escape. A text of more than `most` characters loses
-    its middle: what a line of ours begins and ends with says where the fault is and what to do.
+    Blanks of every kind, ends of lines too, become spaces. What a terminal would obey or hide
+    (escapes, marks of writing direction, lone surrogates) is written as a backslash escape. A text
+    of more than `most` characters loses its middle: what a line of ours begins and ends with says
+    where the fault is and what to do.
     """
     line = str(text)
     if len(line) > 4 * most:  # escaping a text of 100 MB to show a line of it takes a minute
@@ -50,12 +57,15 @@ def _cut(line: str, most: int) -> str:
 class CortextError(Exception):
     """Base of every error that a user can cause; `str(error)` is one line that is safe to print.
 
-    what:  what is wrong, with the value found and the value expected
-    where: the file, trial or field it concerns
-    fix:   what the user can do about it
+    Attributes:
+        what: What is wrong, with the value found and the value expected.
+        where: The file, trial or field it concerns.
+        fix: What the user can do about it.
     """
 
-    def __init__(self, what: str, *, where: str | Path | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | Path | None = None, fix: str | None = None
+    ) -> None:
         self.what, self.where, self.fix = what, where, fix
         line = f"{where}: {what}" if where is not None else what
         super().__init__(shown(f"{line}; {fix}" if fix else line))
@@ -65,7 +75,9 @@ class CortextError(Exception):
         return _again, (type(self), self.what, self.where, self.fix)
 
 
-def _again(kind: type[CortextError], what: str, where: str | Path | None, fix: str | None) -> CortextError:
+def _again(
+    kind: type[CortextError], what: str, where: str | Path | None, fix: str | None
+) -> CortextError:
     return kind(what, where=where, fix=fix)
 
 
@@ -98,7 +110,10 @@ class LiveError(CortextError):
 
 
 class CloudError(CortextError):
-    """Something that a run on a rented machine needs: an accelerator, a bucket, what to install, the engine."""
+    """Something that a run on a rented machine needs.
+
+    An accelerator, a bucket, what to install, the engine.
+    """
 
 
 class MissingLibrary(CortextError):
@@ -117,12 +132,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     short = [known_name for known_name in names if len(known_name) <= _LONGEST_NAME]
     # Comparing takes the product of the lengths.
-    close = difflib.get_close_matches(name, short, n=1, cutoff=0.5) if len(name) <= _LONGEST_NAME else []
+    close = (
+        difflib.get_close_matches(name, short, n=1, cutoff=0.5)
+        if len(name) <= _LONGEST_NAME
+        else []
+    )
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of any library says in its first line, without the stop; its kind where it says nothing.
+    """What an error of any library says in its first line, without the stop.
+
+    Its kind where it says nothing.
 
     A line that ends with a colon has the next one, too.
     """

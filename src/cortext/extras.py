@@ -9,8 +9,12 @@ from cortext.errors import MissingLibrary
 
 
 def need(module: str, extra: str) -> Any:
-    """The module; raises MissingLibrary, with the extra that brings it, where it is not installed."""
+    """The module; raises MissingLibrary, with the extra that brings it, where it is not
+    installed.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError:
-        raise MissingLibrary(f"{module} is not installed", fix=f"pip install 'cortext[{extra}]'") from None
+        raise MissingLibrary(
+            f"{module} is not installed", fix=f"pip install 'cortext[{extra}]'"
+        ) from None

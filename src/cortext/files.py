@@ -1,4 +1,6 @@
-"""Files that appear whole or not at all, however the process ends, and the reading of JSON that is not trusted."""
+"""Files that appear whole or not at all, however the process ends, and the reading of JSON that
+is not trusted.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def sync(path: Path) -> None:
 def alone_in(folder: Path, refusal: CortextError) -> Iterator[None]:
     """A context in which no other process is in the same one; where one is, the refusal is raised.
 
-    The system drops the lock of a process that is killed; a file system without locks keeps nobody out.
+    The system drops the lock of a process that is killed; a file system without locks keeps nobody
+    out.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -37,7 +40,9 @@ def alone_in(folder: Path, refusal: CortextError) -> Iterator[None]:
         except BlockingIOError:
             raise refusal from None
         except OSError:
-            pass  # NFS and others cannot lock a directory: two processes at once are then the user's business
+            # NFS and others cannot lock a directory: two processes at once are then the user's
+            # business
+            pass
         if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
             raise refusal  # the other has just removed it
         yield
@@ -57,10 +62,14 @@ def failed_writes(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_whole(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to fill, which is flushed to the disk and becomes `path` when the context ends without an error.
+    """A file to fill, which is flushed to the disk and becomes `path` when the context ends
+    without an error.
 
-    Readers see what was there before or the new file, never a part of it. What was there before is renamed to `keep`.
-    Raises RunError naming the file where it cannot be written; what was there before stays.
+    Readers see what was there before or the new file, never a part of it. What was there before is
+    renamed to `keep`.
+
+    Raises:
+        RunError: Naming the file where it cannot be written; what was there before stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -72,7 +81,9 @@ def written_whole(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
         if keep is not None and path.exists():
             path.replace(keep)
         temporary.replace(path)
-        with suppress(OSError):  # the file is in its place; some network file systems cannot sync a folder
+        with suppress(
+            OSError
+        ):  # the file is in its place; some network file systems cannot sync a folder
             sync(path.parent)
     except OSError as error:
         fix = "free some space; the file that was there before is kept"
@@ -89,7 +100,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 MOST_LEVELS = 64
-"""Most sections within sections of a file from outside: all that walks through them afterwards is recursive."""
+"""Most sections within sections of a file from outside.
+
+All that walks through them afterwards is recursive.
+"""
 MOST_JSON_BYTES = 256 << 20
 """Longest JSON file that is read."""
 _MOST_LINE_BYTES = 4 << 20
@@ -98,8 +112,10 @@ _MOST_LINE_BYTES = 4 << 20
 def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
     """Parse a JSON text that is not trusted.
 
-    Raises ValueError, with one line, for a text that is no JSON, a key that stands twice, an integer beyond 64 bits,
-    more than `MOST_LEVELS` levels and, with `finite`, for a number that is not finite.
+    Raises:
+        ValueError: With one line, for a text that is no JSON, a key that stands twice, an integer
+            beyond 64 bits, more than `MOST_LEVELS` levels and, with `finite`, for a number that is
+            not finite.
     """
     try:
         found = json.loads(
@@ -113,7 +129,11 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
         raise ValueError(f"it has more than {MOST_LEVELS} levels") from None
     level = [found]
     for _ in range(MOST_LEVELS):
-        inner = (item.values() if type(item) is dict else item for item in level if type(item) in (dict, list))
+        inner = (
+            item.values() if type(item) is dict else item
+            for item in level
+            if type(item) in (dict, list)
+        )
         level = [child for items in inner for child in items if type(child) in (dict, list)]
         if not level:
             return found
@@ -131,8 +151,10 @@ def parse_json_object(text: str | bytes, *, finite: bool = False) -> dict[str, A
 def read_json(path: Path, *, finite: bool = False) -> dict[str, Any]:
     """Read a file that holds one JSON object which is not trusted.
 
-    Raises OSError where it cannot be read, and ValueError as `parse_json_object` does, for a file of more than
-    `MOST_JSON_BYTES` and for what is no file, such as a pipe that nobody writes to.
+    Raises:
+        OSError: Where it cannot be read.
+        ValueError: As `parse_json_object` does, for a file of more than `MOST_JSON_BYTES` and for
+            what is no file, such as a pipe that nobody writes to.
     """
     check_file(path, MOST_JSON_BYTES)
     return parse_json_object(path.read_bytes(), finite=finite)
@@ -141,18 +163,24 @@ def read_json(path: Path, *, finite: bool = False) -> dict[str, Any]:
 def check_file(path: Path, most_bytes: int) -> None:
     """Check a file that will be read whole.
 
-    Raises OSError where there is none, and ValueError for one that is too large and for what is no file, such as a
-    pipe that nobody writes to.
+    Raises:
+        OSError: Where there is none.
+        ValueError: For one that is too large and for what is no file, such as a pipe that nobody
+            writes to.
     """
     status = path.stat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # opening a directory says what is wrong
+    if not (
+        stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    ):  # opening a directory says what is wrong
         raise ValueError("it is not a regular file")
     if status.st_size > most_bytes:
         raise ValueError(f"it has {status.st_size:,} bytes; at most {most_bytes:,} are read")
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines, without the lines that are damaged; nothing where there is no file.
+    """Yield the objects of a file of JSON lines, without the lines that are damaged.
+
+    Nothing where there is no file.
 
     A log ends within a line where its writer was killed.
     """

@@ -1,4 +1,7 @@
-"""Names of a package that are loaded on first use: who needs one of them does not wait for what the others import."""
+"""Names of a package that are loaded on first use.
+
+Who needs one of them does not wait for what the others import.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Any
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package.
 
-    package: its `__name__`
-    homes:   the module of each name; with a dot before it, one of the package's own
+    Args:
+        package: Its `__name__`.
+        homes: The module of each name; with a dot before it, one of the package's own.
     """
 
     def load(name: str) -> Any:

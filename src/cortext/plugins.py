@@ -1,6 +1,7 @@
 """A user's own models, losses and augmentations: a Python file whose decorators register them.
 
-A run directory never brings code of its own: whoever reads a run with a model of this kind names the file again.
+A run directory never brings code of its own: whoever reads a run with a model of this kind names
+the file again.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ from cortext.errors import ConfigError, CortextError
 
 
 def load_plugin(path: str | Path) -> ModuleType:
-    """Run a user's file as a module, once, and return it; its name is the same in every process on a machine.
+    """Run a user's file as a module, once, and return it.
 
-    Raises ConfigError with the file and line of what went wrong in it.
+    Its name is the same in every process on a machine.
+
+    Raises:
+        ConfigError: With the file and line of what went wrong in it.
     """
     path = Path(path).resolve()
     name = f"cortext_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
-        raise ConfigError("there is no such file", where=path, fix="give a Python file with --plugin")
+        raise ConfigError(
+            "there is no such file", where=path, fix="give a Python file with --plugin"
+        )
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
@@ -52,7 +58,11 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
 def _one_line(error: BaseException, path: Path) -> ConfigError:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return ConfigError(f"{type(error).__name__}: {error.msg}", where=f"{path}:{error.lineno}")
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
     where = f"{path}:{lines[-1]}" if lines else str(path)
     if isinstance(error, CortextError):
         return ConfigError(error.what, where=where, fix=error.fix)

@@ -15,7 +15,8 @@ from typing import Any
 def uninterrupted() -> Iterator[None]:
     """A context in which SIGINT is ignored, and so it is in the processes started there.
 
-    Ctrl-C goes to every process of the terminal; workers that obeyed it too would each print a traceback.
+    Ctrl-C goes to every process of the terminal; workers that obeyed it too would each print a
+    traceback.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -29,7 +30,10 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """A context in which Ctrl-C waits. A process started there has it waiting until it says otherwise."""
+    """A context in which Ctrl-C waits.
+
+    A process started there has it waiting until it says otherwise.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -53,7 +57,9 @@ def end_with_parent() -> None:
 def interrupts(
     signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
 ) -> Iterator[threading.Event]:
-    """While inside, the first of these signals only sets the event, so that no step is cut in two; a second is obeyed.
+    """While inside, the first of these signals only sets the event, so that no step is cut in two.
+
+    A second is obeyed.
 
     Schedulers and torchrun end a process with SIGTERM, and wait a while before they kill it.
     """

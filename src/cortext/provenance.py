@@ -18,8 +18,12 @@ OF_EXTRAS = ("jax", "jaxlib", "torchax", "tensorflow", "keras", "transformers", 
 
 
 def provenance() -> dict[str, Any]:
-    """Versions of what decides a result, the git commit where cortext runs from a checkout, machine and time (UTC)."""
-    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+    """Versions of what decides a result, the git commit where cortext runs from a checkout,
+    machine and time (UTC).
+    """
+    versions = {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in PACKAGES
+    }
     versions |= {name: sys.modules[name].__version__ for name in OF_EXTRAS if sys.modules.get(name)}
     return {
         "versions": versions,
@@ -30,13 +34,25 @@ def provenance() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that cortext runs from (`-dirty` where it has changes); None for an installed package."""
+    """Commit of the checkout that cortext runs from (`-dirty` where it has changes).
+
+    None for an installed package.
+    """
     package = Path(cortext.__file__).resolve().parent
     root = package.parents[1]
     if package != root / "src" / "cortext" or not (root / ".git").exists():
         return None  # installed below somebody else's repository, whose commit says nothing
     try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        command = [
+            "git",
+            "-C",
+            str(root),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,4 +1,7 @@
-"""Classes by name: what a configuration's `kind` may say. A class brings a dataclass `Config` with a field `kind`."""
+"""Classes by name: what a configuration's `kind` may say.
+
+A class brings a dataclass `Config` with a field `kind`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ T = TypeVar("T", bound=type)
 class Registry(dict[str, Any]):
     """Registered classes by name.
 
-    noun:   what they are, as messages say it
-    fields: what their `Config` must have beside `kind`
+    Attributes:
+        noun: What they are, as messages say it.
+        fields: What their `Config` must have beside `kind`.
     """
 
     def __init__(self, noun: str, fields: tuple[str, ...] = ()) -> None:
@@ -27,15 +31,22 @@ class Registry(dict[str, Any]):
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator: makes the class known by name to configurations.
 
-        Raises ConfigError for a name that another class has, and for a class without a fitting `Config`. The same class
-        may be registered again, as it is when a notebook's cell or a reloaded module runs twice.
+        The same class may be registered again, as it is when a notebook's cell or a reloaded module
+        runs twice.
+
+        Raises:
+            ConfigError: For a name that another class has, and for a class without a fitting
+                `Config`.
         """
 
         def keep(cls: T) -> T:
             known = self.get(name)
             if known is not None and _name(known) != _name(cls):
                 both = f"{_name(known)} and {_name(cls)}"
-                raise ConfigError(f"two {self.noun}s are called {name!r}: {both}", fix="give one of them another name")
+                raise ConfigError(
+                    f"two {self.noun}s are called {name!r}: {both}",
+                    fix="give one of them another name",
+                )
             self._check(name, cls)
             self[name] = cls
             return cls
@@ -45,30 +56,47 @@ class Registry(dict[str, Any]):
     def _check(self, name: str, cls: type) -> None:
         config = getattr(cls, "Config", None)
         if not dataclasses.is_dataclass(config):
-            raise ConfigError(f"{self.noun} {_name(cls)} has no Config; give it a dataclass with its settings")
+            raise ConfigError(
+                f"{self.noun} {_name(cls)} has no Config; give it a dataclass with its settings"
+            )
         fields = {field.name: field for field in dataclasses.fields(config)}
         for needed in ("kind", *self.fields):
             if needed not in fields:
-                raise ConfigError(f"the Config of {self.noun} {_name(cls)} has no field {needed!r}; add it")
+                raise ConfigError(
+                    f"the Config of {self.noun} {_name(cls)} has no field {needed!r}; add it"
+                )
         if fields["kind"].default != name:
             found = f"the Config of {self.noun} {_name(cls)} has another kind than {name!r}"
             raise ConfigError(found, fix=f'write kind: Literal["{name}"] = "{name}"')
 
-    def config(self, mapping: Any, section: str, default: str | None = None, where: str | Path | None = None) -> Any:
-        """The config dataclass that `kind` names in a mapping (`default` where it names none); a dataclass unchanged.
+    def config(
+        self,
+        mapping: Any,
+        section: str,
+        default: str | None = None,
+        where: str | Path | None = None,
+    ) -> Any:
+        """The config dataclass that `kind` names in a mapping (`default` where it names none).
 
-        section: the dotted path of the mapping, for messages. Raises ConfigError.
+        A dataclass unchanged.
+
+        Args:
+            section: The dotted path of the mapping, for messages. Raises ConfigError.
         """
         if dataclasses.is_dataclass(mapping) and not isinstance(mapping, type):
             return mapping
         if not isinstance(mapping, Mapping):
-            raise ConfigError(f"{section} is a {type(mapping).__name__}; a section of keys is needed", where=where)
+            raise ConfigError(
+                f"{section} is a {type(mapping).__name__}; a section of keys is needed", where=where
+            )
         kind = mapping.get("kind", default)
         if kind is None:
             raise ConfigError(f"{section} has no kind; {nearest('', self)}", where=where)
         if not isinstance(kind, str) or kind not in self:
             what = f"unknown {self.noun} {kind!r}; {nearest(str(kind), self)}"
-            raise ConfigError(what, where=where, fix="or give the file that registers it with --plugin")
+            raise ConfigError(
+                what, where=where, fix="or give the file that registers it with --plugin"
+            )
         return from_mapping(self[kind].Config, mapping, where=where, prefix=f"{section}.")
 
 

@@ -18,10 +18,11 @@ _FORMULA = tuple("=+-@＝＋－＠")  # a Japanese Excel takes the wide ones, to
 def csv_cell(value: Any) -> Any:
     """Return a value as the cell of a CSV file. Numbers stay what they are.
 
-    A spreadsheet calculates a text that begins with `=`, `+`, `-` or `@`, also after blanks, when somebody opens the
-    file: `=HYPERLINK(...)` as the name of a trial sends the table's other cells to whoever has made the recording.
-    Such a text gets a `'` before it, which spreadsheets take for "this is a text". Ends of lines become spaces and
-    escapes for the terminal are written out: the file may be looked at with `cat`.
+    A spreadsheet calculates a text that begins with `=`, `+`, `-` or `@`, also after blanks, when
+    somebody opens the file: `=HYPERLINK(...)` as the name of a trial sends the table's other cells
+    to whoever has made the recording. Such a text gets a `'` before it, which spreadsheets take for
+    "this is a text". Ends of lines become spaces and escapes for the terminal are written out: the
+    file may be looked at with `cat`.
     """
     if not isinstance(value, str):
         return value
@@ -39,7 +40,10 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """Return a value as JSON for people: letters of every script as they are, and written as JSON's escapes what a
-    terminal obeys or hides, and halves of characters, which no file can hold. `options` are those of `json.dumps`."""
+    """Return a value as JSON for people.
+
+    Letters of every script as they are, and written as JSON's escapes what a terminal obeys or
+    hides, and halves of characters, which no file can hold. `options` are those of `json.dumps`.
+    """
     text = json.dumps(value, ensure_ascii=False, **options)
     return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -9,4 +9,7 @@ from redis_process import BINARY
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What needs a Redis server is skipped, aloud, where there is none."""
     if item.get_closest_marker("redis") and not Path(BINARY).is_file():
-        pytest.skip("NO redis-server: THE LIVE SERVERS ARE NOT ATTACKED; install it (apt install redis-server)")
+        pytest.skip(
+            "NO redis-server: THE LIVE SERVERS ARE NOT ATTACKED; install it (apt install"
+            " redis-server)"
+        )

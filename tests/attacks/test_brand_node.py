@@ -1,7 +1,7 @@
 """Attacks on the BRAND node: what others write into its streams, its graph and its position.
 
-An attack on the streams changes the messages of one utterance: a start, 90 bins, a stop. The node must answer with one
-result, say what was wrong, and decode the next utterance as ever.
+An attack on the streams changes the messages of one utterance: a start, 90 bins, a stop. The node
+must answer with one result, say what was wrong, and decode the next utterance as ever.
 """
 
 from __future__ import annotations
@@ -58,14 +58,21 @@ class Bench(Rig):
         self.publish()
         before = self.states().count("NODE_READY")
         self.nodes.append(Commanded(self.server.port))
-        wait_for(lambda: self.states().count("NODE_READY") > before or self.nodes[-1].ended(), "NODE_READY", 60)
+        wait_for(
+            lambda: self.states().count("NODE_READY") > before or self.nodes[-1].ended(),
+            "NODE_READY",
+            60,
+        )
         assert not self.nodes[-1].ended(), self.nodes[-1].command.stderr[-2000:]
         return self.nodes[-1]
 
     def messages_of(self, x_TC: np.ndarray, trial: str) -> Messages:
         """An utterance as it should be."""
         first, self.i = self.i, self.i + len(x_TC)
-        bins = [{"samples": x_C.tobytes(), "i": u64(first + n), "sync": f'{{"n": {n}}}'} for n, x_C in enumerate(x_TC)]
+        bins = [
+            {"samples": x_C.tobytes(), "i": u64(first + n), "sync": f'{{"n": {n}}}'}
+            for n, x_C in enumerate(x_TC)
+        ]
         start = {"command": "start", "i": u64(first), "trial": trial}
         stop = {"command": "stop", "i": u64(self.i - 1), "trial": trial}
         return [("marks", start), *(("binned_spikes", fields) for fields in bins), ("marks", stop)]
@@ -127,7 +134,9 @@ def put(place: int, **fields: Any) -> Callable[[Messages], Any]:
 
 
 def again(place: int, n_later: int = 1, **fields: Any) -> Callable[[Messages], Any]:
-    return lambda messages: messages.insert(place + n_later, (messages[place][0], messages[place][1] | fields))
+    return lambda messages: messages.insert(
+        place + n_later, (messages[place][0], messages[place][1] | fields)
+    )
 
 
 def move(place: int, to: int) -> Callable[[Messages], Any]:
@@ -136,7 +145,9 @@ def move(place: int, to: int) -> Callable[[Messages], Any]:
 
 def renumber(first: int) -> Callable[[Messages], Any]:
     """Another source goes on in mid-utterance."""
-    return lambda m: [m[n + 1][1].update(i=u64(first + n)) for n in range(45, N_BINS)] + [m[STOP][1].pop("i")]
+    return lambda m: (
+        [m[n + 1][1].update(i=u64(first + n)) for n in range(45, N_BINS)] + [m[STOP][1].pop("i")]
+    )
 
 
 def unusable(name: str, number: bytes | str) -> list[Attack]:
@@ -148,7 +159,10 @@ def unusable(name: str, number: bytes | str) -> list[Attack]:
     return [*rows, Attack(f"{name} in a stop", put(STOP, i=number), "the stop ", (), counts)]
 
 
-DUPLICATE, UNUSABLE = {"n_duplicates": 1, "n_lost": 0, "n_unusable": 0}, {"n_unusable": 1, "n_lost": 0}
+DUPLICATE, UNUSABLE = (
+    {"n_duplicates": 1, "n_lost": 0, "n_unusable": 0},
+    {"n_unusable": 1, "n_lost": 0},
+)
 ATTACKS = [
     *unusable("-1 in eight bytes", b"\xff" * 8),
     *unusable("23 digits", "9" * 23),
@@ -223,7 +237,15 @@ def test_a_node_starts_behind_an_entry_whose_number_has_5000_digits(bench):
     assert not node.ended()
 
 
-SOUND = {"id_in": "5-0", "i_in": "7", "control_id": "4-0", "utterance": "3", "i_out": "9", "running": "0", "clean": "1"}
+SOUND = {
+    "id_in": "5-0",
+    "i_in": "7",
+    "control_id": "4-0",
+    "utterance": "3",
+    "i_out": "9",
+    "running": "0",
+    "clean": "1",
+}
 POSITIONS = {
     "a text": "nothing",
     "a negative number": SOUND | {"i_in": "-5"},
@@ -250,7 +272,10 @@ def test_a_position_that_cannot_be_read_is_set_aside_and_the_node_starts(bench, 
     kept = bench.redis.dump("speech_position")
     bench.begin()
     assert bench.redis.dump("speech_position:unreadable") == kept
-    assert "speech_position cannot be read and was renamed to speech_position:unreadable" in bench.messages()
+    assert (
+        "speech_position cannot be read and was renamed to speech_position:unreadable"
+        in bench.messages()
+    )
     bench.write(bench.messages_of(bench.world.trials()[0], "heard"))
     [final] = bench.results(1)
     assert (final[b"trial"], final[b"error"]) == (b"heard", b"")
@@ -259,7 +284,10 @@ def test_a_position_that_cannot_be_read_is_set_aside_and_the_node_starts(bench, 
 def test_a_position_that_is_replaced_by_a_text_is_written_anew(bench):
     bench.ready()
     bench.redis.set("speech_position", "nothing")
-    wait_for(lambda: bench.redis.type("speech_position") == b"hash" or bench.nodes[-1].ended(), "a position")
+    wait_for(
+        lambda: bench.redis.type("speech_position") == b"hash" or bench.nodes[-1].ended(),
+        "a position",
+    )
     assert bench.redis.get("speech_position:unreadable") == b"nothing"
     before = len(bench.entries("speech_final"))
     bench.write(bench.messages_of(bench.world.trials()[0], "heard"))
@@ -272,9 +300,13 @@ def graph(**parameters: Any) -> str:
 
 GRAPHS = {
     "nested 100,000 deep": '{"nodes": ' + "[" * 100_000,
-    "a parameter nested 900 deep": f'{{"nodes": {{"speech": {{"parameters": {"[" * 900 + "]" * 900}}}}}}}',
+    "a parameter nested 900 deep": (
+        f'{{"nodes": {{"speech": {{"parameters": {"[" * 900 + "]" * 900}}}}}}}'
+    ),
     "20 MB": json.dumps({"nodes": {"speech": {"parameters": {"run": "x" * 20_000_000}}}}),
-    "a number of 5,000 digits": '{"nodes": {"speech": {"parameters": {"run": "r", "n_features": ' + "7" * 5000 + "}}}}",
+    "a number of 5,000 digits": (
+        '{"nodes": {"speech": {"parameters": {"run": "r", "n_features": ' + "7" * 5000 + "}}}}"
+    ),
     "10,000 other nodes": json.dumps({"nodes": {f"n{n}\x1b[2J": {} for n in range(10_000)}}),
     "a nickname that is a list": '{"nodes": {"speech": {"nickname": ["speech"]}}}',
     "a node that is a text": '{"nodes": {"speech": "speech"}}',
@@ -284,8 +316,12 @@ GRAPHS = {
     "half a character in a hotword": graph(run="runs", hotwords={"\udfff": 1.0}),
     "an unfinished dtype": graph(run="runs", input_dtype="{'names':"),
     "a dtype of a terabyte": graph(run="runs", input_dtype="(1000000,1000000)f4"),
-    "a length that is no number": '{"nodes": {"speech": {"parameters": {"run": "r", "max_ms": NaN}}}}',
-    "a length of 10^400": '{"nodes": {"speech": {"parameters": {"run": "r", "max_ms": 1' + "0" * 400 + "}}}}",
+    "a length that is no number": (
+        '{"nodes": {"speech": {"parameters": {"run": "r", "max_ms": NaN}}}}'
+    ),
+    "a length of 10^400": (
+        '{"nodes": {"speech": {"parameters": {"run": "r", "max_ms": 1' + "0" * 400 + "}}}}"
+    ),
     "no JSON": b"\xff\xfe\0",
 }
 

@@ -1,7 +1,9 @@
-"""Attacks on models: checkpoints of the release, run directories, saved logits and search directories.
+"""Attacks on models.
 
-Real commands read what a row has changed in a sound one. They end with one line before their work begins, or, where
-only a curve of the report is lost, do it.
+Checkpoints of the release, run directories, saved logits and search directories.
+
+Real commands read what a row has changed in a sound one. They end with one line before their work
+begins, or, where only a curve of the report is lost, do it.
 """
 
 from __future__ import annotations
@@ -40,13 +42,22 @@ batches_per_val_step: 2
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data, a run of two batches, a language model and a checkpoint of the release."""
+    """A folder with data, a run of two batches, a language model and a checkpoint of the
+    release.
+    """
     folder = tmp_path_factory.mktemp("made")
     generator = np.random.default_rng(0)
     for day in DAYS:
         for split in ("train", "val"):
             trials = [
-                Trial(generator.standard_normal((80, 8), np.float32), day, 1, number, "a text", np.array([8, 3, 40]))
+                Trial(
+                    generator.standard_normal((80, 8), np.float32),
+                    day,
+                    1,
+                    number,
+                    "a text",
+                    np.array([8, 3, 40]),
+                )
                 for number in range(4)
             ]
             write_session(folder / "data" / day / f"data_{split}.hdf5", trials)
@@ -54,7 +65,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text("i see you\nyou see me\nwe see you\n")
     for arguments in (
         ("lm", "build", folder / "text.txt", "--order", "2", "--out", folder / "lm"),
-        ("train", "--config", folder / "config.yaml", "--data", folder / "data", "--out", folder / "run"),
+        (
+            "train",
+            "--config",
+            folder / "config.yaml",
+            "--data",
+            folder / "data",
+            "--out",
+            folder / "run",
+        ),
     ):
         found = run(*arguments)
         assert found.status == 0, found.said
@@ -86,7 +105,9 @@ class ReleaseAttack:
     says: str
 
 
-def entry(field: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict, dict], None]:
+def entry(
+    field: str, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[dict, dict], None]:
     """Change a field of all entries of the optimiser's state."""
 
     def apply(checkpoint: dict, _: dict) -> None:
@@ -107,7 +128,9 @@ DEEP_LIST = "a place for lists"
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write it as `torch.save` does, with 5,000 lists one in another, which `pickle` cannot write, for `DEEP_LIST`."""
+    """Write it as `torch.save` does, with 5,000 lists one in another, which `pickle` cannot
+    write, for `DEEP_LIST`.
+    """
     torch.save(checkpoint, path)
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
@@ -161,7 +184,9 @@ RELEASE = [
 
 
 @pytest.mark.parametrize("attack", RELEASE, ids=lambda attack: attack.name)
-def test_a_checkpoint_is_refused_and_leaves_nothing(attack: ReleaseAttack, made: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_refused_and_leaves_nothing(
+    attack: ReleaseAttack, made: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "release" / "checkpoint"
     folder.mkdir(parents=True)
     checkpoint = torch.load(made / "release/checkpoint/best_checkpoint", weights_only=False)
@@ -204,7 +229,9 @@ def card(**changes: Any) -> Callable[[Path], None]:
 
 
 def content(name: str, text: str | bytes) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return lambda folder: (folder / name).write_bytes(
+        text.encode() if isinstance(text, str) else text
+    )
 
 
 def pipe(name: str) -> Callable[[Path], None]:
@@ -292,7 +319,15 @@ MODELS = [
 @pytest.mark.parametrize("attack", MODELS, ids=lambda attack: attack.name)
 def test_a_run_is_refused_before_it_is_evaluated(attack: RunAttack, place: Path) -> None:
     attack.change(place / "run")
-    found = run("evaluate", place / "run", "--data", place / "data", "--out", place / "evaluation", patience_s=60)
+    found = run(
+        "evaluate",
+        place / "run",
+        "--data",
+        place / "data",
+        "--out",
+        place / "evaluation",
+        patience_s=60,
+    )
     found.check_refused(attack.says)
     assert not (place / "evaluation").exists()
 
@@ -301,18 +336,28 @@ VERBS = [
     ("decode", ["{run}", "--data", "{data}", "--split", "val", "--lm", "{lm}", "--out", "{out}"]),
     ("export", ["{run}", "--format", "release", "--out", "{out}"]),
     ("export", ["{run}", "--format", "onnx", "--out", "{out}"]),
-    ("adapt", ["{run}", "--data", "{data}", "--session", DAYS[0], "--batches", "2", "--out", "{out}"]),
+    (
+        "adapt",
+        ["{run}", "--data", "{data}", "--session", DAYS[0], "--batches", "2", "--out", "{out}"],
+    ),
     ("serve", ["{run}", "--lm", "{lm}", "--data", "{data}", "--port", "0"]),
-    ("train", ["--config", "{config}", "--init-from", "{run}", "--data", "{data}", "--out", "{out}"]),
+    (
+        "train",
+        ["--config", "{config}", "--init-from", "{run}", "--data", "{data}", "--out", "{out}"],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("verb", "arguments"), VERBS, ids=lambda value: value if isinstance(value, str) else value[1])
+@pytest.mark.parametrize(
+    ("verb", "arguments"), VERBS, ids=lambda value: value if isinstance(value, str) else value[1]
+)
 def test_no_verb_uses_weights_of_nan(verb: str, arguments: list[str], place: Path) -> None:
     if "onnx" in arguments:
         pytest.importorskip("onnxruntime")
     tensor("out.weight", filled(float("nan")))(place / "run")
-    places = {name: place / name for name in ("run", "data", "lm", "out")} | {"config": place / "config.yaml"}
+    places = {name: place / name for name in ("run", "data", "lm", "out")} | {
+        "config": place / "config.yaml"
+    }
     found = run(verb, *(argument.format(**places) for argument in arguments), patience_s=60)
     found.check_refused("out.weight has values that are not finite")
     assert not list((place / "out").rglob("model*"))
@@ -325,7 +370,9 @@ OVERFLOWING = [
 
 
 @pytest.mark.parametrize(("verb", "arguments"), OVERFLOWING, ids=[verb for verb, _ in OVERFLOWING])
-def test_finite_weights_whose_logits_are_not_finite_end_the_work(verb: str, arguments: list[str], place: Path) -> None:
+def test_finite_weights_whose_logits_are_not_finite_end_the_work(
+    verb: str, arguments: list[str], place: Path
+) -> None:
     """3e38 is a float32; eight times it is not."""
     tensor("out.weight", filled(3e38))(place / "run")
     tensor("h0", filled(50.0))(place / "run")
@@ -348,10 +395,20 @@ CONFIGURATIONS = [
 
 
 @pytest.mark.parametrize("attack", CONFIGURATIONS, ids=lambda attack: attack.name)
-def test_the_configuration_of_a_run_is_read_before_the_run_is_evaluated(attack: RunAttack, place: Path) -> None:
+def test_the_configuration_of_a_run_is_read_before_the_run_is_evaluated(
+    attack: RunAttack, place: Path
+) -> None:
     """The data are not there: had they been looked for first, that would be said."""
     attack.change(place / "run")
-    found = run("evaluate", place / "run", "--data", place / "nothing", "--out", place / "evaluation", patience_s=60)
+    found = run(
+        "evaluate",
+        place / "run",
+        "--data",
+        place / "nothing",
+        "--out",
+        place / "evaluation",
+        patience_s=60,
+    )
     found.check_refused(f"config.yaml: .*{attack.says}", most_s=30)
 
 
@@ -370,9 +427,19 @@ CURVES = [
     [*(content("metrics.jsonl", "\n".join(lines)) for _, lines in CURVES), pipe("metrics.jsonl")],
     ids=[*(name for name, _ in CURVES), "a pipe"],
 )
-def test_damaged_learning_curves_cost_only_themselves(change: Callable[[Path], object], place: Path) -> None:
+def test_damaged_learning_curves_cost_only_themselves(
+    change: Callable[[Path], object], place: Path
+) -> None:
     change(place / "run")
-    found = run("evaluate", place / "run", "--data", place / "data", "--out", place / "evaluation", patience_s=60)
+    found = run(
+        "evaluate",
+        place / "run",
+        "--data",
+        place / "data",
+        "--out",
+        place / "evaluation",
+        patience_s=60,
+    )
     found.check_harmless()
     assert found.status == 0, found.said
     assert (place / "evaluation/report.html").is_file()
@@ -399,9 +466,16 @@ def bomb(path: Path) -> None:
     name, common = b"a.npy", struct.pack("<HHHHH", 20, 0, 8, 0, 0)
     local = b"PK\x03\x04" + common + sizes + struct.pack("<HH", len(name), 0) + name
     central = (
-        b"PK\x01\x02" + struct.pack("<H", 20) + common + sizes + struct.pack("<HHHHHII", 5, 0, 0, 0, 0, 0, 0) + name
+        b"PK\x01\x02"
+        + struct.pack("<H", 20)
+        + common
+        + sizes
+        + struct.pack("<HHHHHII", 5, 0, 0, 0, 0, 0, 0)
+        + name
     )
-    end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(packed), 0)
+    end = b"PK\x05\x06" + struct.pack(
+        "<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(packed), 0
+    )
     path.write_bytes(local + packed + central + end)
 
 
@@ -409,7 +483,9 @@ def elsewhere(path: Path) -> None:
     """A dataset whose values are bytes of another file."""
     (path.parent / "secret").write_bytes(bytes(4 * 41 * 10))
     with h5py.File(path, "w") as file:
-        file.create_dataset("a", (10, 41), "f4", external=[(path.parent / "secret", 0, 4 * 41 * 10)])
+        file.create_dataset(
+            "a", (10, 41), "f4", external=[(path.parent / "secret", 0, 4 * 41 * 10)]
+        )
 
 
 def virtual(path: Path) -> None:
@@ -455,29 +531,85 @@ def zeros_in_an_archive(path: Path) -> None:
 
 
 LOGITS = [
-    ("an array of 2 to the 40", "a.npy", lambda path: path.write_bytes(npy("(1099511627776, 41)")), "declares"),
-    ("an array of below 0", "a.npy", lambda path: path.write_bytes(npy("(-1, 41)", numbers=bytes(164))), "a.npy"),
-    ("an array of 40 digits", "a.npy", lambda path: path.write_bytes(npy(f"({'9' * 40}, 41)")), "declares"),
-    ("an array cut off", "a.npy", lambda path: path.write_bytes(npy("(10, 41)", numbers=bytes(41))), "declares 1,640"),
-    ("objects", "a.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "a.npy"),
-    ("NaN", "a.npy", lambda path: np.save(path, np.full((10, 41), np.nan, np.float32)), "NaN or infinity"),
+    (
+        "an array of 2 to the 40",
+        "a.npy",
+        lambda path: path.write_bytes(npy("(1099511627776, 41)")),
+        "declares",
+    ),
+    (
+        "an array of below 0",
+        "a.npy",
+        lambda path: path.write_bytes(npy("(-1, 41)", numbers=bytes(164))),
+        "a.npy",
+    ),
+    (
+        "an array of 40 digits",
+        "a.npy",
+        lambda path: path.write_bytes(npy(f"({'9' * 40}, 41)")),
+        "declares",
+    ),
+    (
+        "an array cut off",
+        "a.npy",
+        lambda path: path.write_bytes(npy("(10, 41)", numbers=bytes(41))),
+        "declares 1,640",
+    ),
+    (
+        "objects",
+        "a.npy",
+        lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
+        "a.npy",
+    ),
+    (
+        "NaN",
+        "a.npy",
+        lambda path: np.save(path, np.full((10, 41), np.nan, np.float32)),
+        "NaN or infinity",
+    ),
     ("an archive of 3.9 GiB", "a.npz", bomb, "more than 2,147,483,648 bytes"),
     ("a member that is no array", "a.npz", zeros_in_an_archive, "trial_0.npy: is no array"),
     ("values in another file", "a.h5", elsewhere, "reads other files"),
     ("values of another dataset", "a.h5", virtual, "reads other files"),
     ("a dataset of 2 to the 40", "a.h5", only_declared, "declares|more than"),
-    ("a bomb in a chunk", "a.h5", gibibyte_in_a_chunk, "trial a: .*a chunk does not hold 164000 bytes"),
-    ("a short chunk", "a.h5", one_chunk((1000, 41), bytes(8)), "trial a: .*a chunk does not hold 164000 bytes"),
-    ("a short chunk of gzip", "a.h5", one_chunk((1000, 41), zlib.compress(bytes(8)), compression="gzip"), "a chunk"),
+    (
+        "a bomb in a chunk",
+        "a.h5",
+        gibibyte_in_a_chunk,
+        "trial a: .*a chunk does not hold 164000 bytes",
+    ),
+    (
+        "a short chunk",
+        "a.h5",
+        one_chunk((1000, 41), bytes(8)),
+        "trial a: .*a chunk does not hold 164000 bytes",
+    ),
+    (
+        "a short chunk of gzip",
+        "a.h5",
+        one_chunk((1000, 41), zlib.compress(bytes(8)), compression="gzip"),
+        "a chunk",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "file", "write", "says"), LOGITS, ids=[name for name, *_ in LOGITS])
+@pytest.mark.parametrize(
+    ("name", "file", "write", "says"), LOGITS, ids=[name for name, *_ in LOGITS]
+)
 def test_saved_logits_are_refused(
     name: str, file: str, write: Callable[[Path], object], says: str, made: Path, tmp_path: Path
 ) -> None:
     write(tmp_path / file)
-    arguments = ("--logits", tmp_path / file, "--order", "release", "--lm", made / "lm", "--out", tmp_path / "out.csv")
+    arguments = (
+        "--logits",
+        tmp_path / file,
+        "--order",
+        "release",
+        "--lm",
+        made / "lm",
+        "--out",
+        tmp_path / "out.csv",
+    )
     run("decode", *arguments, patience_s=60).check_refused(says)
     assert not (tmp_path / "out.csv").exists()
 
@@ -511,8 +643,16 @@ def study(**changes: Any) -> Callable[[Path], None]:
 STUDIES = [
     ("deep", lambda path: path.write_text(DEEP), "more than 64 levels"),
     ("a list", lambda path: path.write_text("[1]"), "it is a list"),
-    ("many digits", lambda path: path.write_text('{"format_version": ' + "1" * 5000 + "}"), "64 bits"),
-    ("a trial above the search", study(name="../../../x", state="unfinished"), "is no folder of trial 1"),
+    (
+        "many digits",
+        lambda path: path.write_text('{"format_version": ' + "1" * 5000 + "}"),
+        "64 bits",
+    ),
+    (
+        "a trial above the search",
+        study(name="../../../x", state="unfinished"),
+        "is no folder of trial 1",
+    ),
     ("a trial of another number", study(number=7), "no folder of trial 7|numbered from 1"),
     ("metrics that are texts", study(metrics={"val_per": "x"}), "val_per of trial 1 is 'x'"),
 ]
@@ -520,7 +660,12 @@ STUDIES = [
 
 @pytest.mark.parametrize(("name", "change", "says"), STUDIES, ids=[name for name, *_ in STUDIES])
 def test_a_search_is_refused(
-    name: str, change: Callable[[Path], object], says: str, made: Path, searched: Path, tmp_path: Path
+    name: str,
+    change: Callable[[Path], object],
+    says: str,
+    made: Path,
+    searched: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(searched, tmp_path / "search")
     change(tmp_path / "search/study.json")

@@ -1,7 +1,9 @@
-"""Attacks on configurations: YAML files and `--set` values that real commands read. A row says what is given.
+"""Attacks on configurations: YAML files and `--set` values that real commands read.
 
-A configuration is a few lines, and what they stand for is not bounded by them. Each ends a command with one line, in
-little time and memory, before the work begins.
+A row says what is given.
+
+A configuration is a few lines, and what they stand for is not bounded by them. Each ends a command
+with one line, in little time and memory, before the work begins.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ def merges() -> str:
     """Nested merge keys: 22 pairs of keys, copied 10 times at each of 9 levels."""
     lines = ["a0: &a0 {k0: 1, k1: 2}"]
     for level in range(9):
-        lines.append(f"a{level + 1}: &a{level + 1} {{<<: [{', '.join([f'*a{level}'] * 10)}], z{level}: 1}}")
+        lines.append(
+            f"a{level + 1}: &a{level + 1} {{<<: [{', '.join([f'*a{level}'] * 10)}], z{level}: 1}}"
+        )
     return "\n".join(lines)
 
 
 def aliases() -> str:
     """Lists of lists: 8 to the 9th values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
-    lines += [f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 8)}]" for level in range(8)]
+    lines += [
+        f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 8)}]" for level in range(8)
+    ]
     return "\n".join(lines)
 
 
@@ -128,10 +134,22 @@ FILES = [
 
 @pytest.mark.parametrize("attack", FILES, ids=lambda attack: attack.name)
 def test_a_configuration_is_refused_in_little_time(attack: FileAttack, tmp_path: Path) -> None:
-    """The data are not there: what is wrong with the configuration is said before they are looked for."""
+    """The data are not there.
+
+    What is wrong with the configuration is said before they are looked for.
+    """
     path = tmp_path / "config.yaml"
     path.write_text(attack.text if isinstance(attack.text, str) else attack.text())
-    found = run("train", "--config", path, "--data", tmp_path / "data", "--out", tmp_path / "run", patience_s=60)
+    found = run(
+        "train",
+        "--config",
+        path,
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+        patience_s=60,
+    )
     found.check_refused(attack.says, most_s=40)
     assert not (tmp_path / "run").exists()
 
@@ -150,17 +168,38 @@ SETS = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), SETS, ids=[name for name, _, _ in SETS])
-def test_a_value_of_the_command_line_is_refused(name: str, value: str, says: str, tmp_path: Path) -> None:
-    arguments = ("train", "--config", "tiny", "--data", tmp_path / "data", "--out", tmp_path / "run")
+def test_a_value_of_the_command_line_is_refused(
+    name: str, value: str, says: str, tmp_path: Path
+) -> None:
+    arguments = (
+        "train",
+        "--config",
+        "tiny",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+    )
     run(*arguments, "--set", value).check_refused(says, most_s=40)
 
 
 def test_values_of_a_search_are_refused(tmp_path: Path) -> None:
-    arguments = ("tune", "training", "--config", "tiny", "--data", tmp_path / "data", "--out", tmp_path / "search")
+    arguments = (
+        "tune",
+        "training",
+        "--config",
+        "tiny",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "search",
+    )
     run(*arguments, "--grid", SETS[0][1]).check_refused("not a list of YAML values", most_s=40)
 
 
-def test_the_largest_model_that_is_allowed_is_refused_where_memory_cannot_hold_it(tmp_path: Path) -> None:
+def test_the_largest_model_that_is_allowed_is_refused_where_memory_cannot_hold_it(
+    tmp_path: Path,
+) -> None:
     """100 layers of 65,536 units are 10 TB. The machine's memory is asked for, not tried."""
     (tmp_path / "config.yaml").write_text(model(n_units=65_536, n_layers=100))
     generator = np.random.default_rng(0)
@@ -168,28 +207,64 @@ def test_the_largest_model_that_is_allowed_is_refused_where_memory_cannot_hold_i
         features_TC = generator.standard_normal((80, 8), np.float32)
         trial = Trial(features_TC, "t15.2023.08.11", 1, 0, "a text", np.array([8, 3, 40]))
         write_session(tmp_path / "data" / "t15.2023.08.11" / f"data_{split}.hdf5", [trial])
-    arguments = ("train", "--config", tmp_path / "config.yaml", "--data", tmp_path / "data", "--out", tmp_path / "run")
+    arguments = (
+        "train",
+        "--config",
+        tmp_path / "config.yaml",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+    )
     run(*arguments).check_refused("the model's weights take .* GiB; this machine has", most_s=60)
 
 
 def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.yaml")
-    arguments = ("train", "--config", tmp_path / "config.yaml", "--data", tmp_path / "data", "--out", tmp_path / "run")
+    arguments = (
+        "train",
+        "--config",
+        tmp_path / "config.yaml",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+    )
     run(*arguments, patience_s=60).check_refused("not a regular file|no file and no recipe")
 
 
 def test_options_of_the_word_search_are_refused(tmp_path: Path) -> None:
     (tmp_path / "options.yaml").write_text(merges())
-    found = run("decode", "--fake-text", "a", "--lm", tmp_path, "--options", tmp_path / "options.yaml", patience_s=60)
+    found = run(
+        "decode",
+        "--fake-text",
+        "a",
+        "--lm",
+        tmp_path,
+        "--options",
+        tmp_path / "options.yaml",
+        patience_s=60,
+    )
     found.check_refused("more than 100,000 values", most_s=40)
 
 
 def test_dates_are_texts_and_merge_keys_still_merge(tmp_path: Path) -> None:
-    """Nothing of this stands in the way of what people write: the only fault left is that there are no data."""
+    """Nothing of this stands in the way of what people write.
+
+    The only fault left is that there are no data.
+    """
     (tmp_path / "config.yaml").write_text(
         "dataset: {sessions: [2023-08-11]}\n"
         "model: {<<: {n_units: 16, n_layers: 9}, n_layers: 2}\n"
         "lr_max: 0.003\nlr_max_day: ${lr_max}\n"
     )
-    arguments = ("train", "--config", tmp_path / "config.yaml", "--data", tmp_path / "data", "--out", tmp_path / "run")
+    arguments = (
+        "train",
+        "--config",
+        tmp_path / "config.yaml",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "run",
+    )
     run(*arguments).check_refused("data: (no|is no|not|neither|there)")

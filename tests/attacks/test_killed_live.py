@@ -1,4 +1,7 @@
-"""Live servers that are killed at random moments lose no speech in silence: a tenth of `benchmarks/killed_live.py`."""
+"""Live servers that are killed at random moments lose no speech in silence.
+
+A tenth of `benchmarks/killed_live.py`.
+"""
 
 from pathlib import Path
 
@@ -8,7 +11,10 @@ from engine_cases import SENTENCES, sentence_entries, write_lm
 from killed_live import Counts, kill_brand_node, kill_lm_server
 
 N_UTTERANCES = 34
-"""For each of three values of --keep: a tenth of a thousand together; the node gets the tenth alone."""
+"""For each of three values of --keep: a tenth of a thousand together.
+
+The node gets the tenth alone.
+"""
 
 
 def _check(counts: Counts, n_utterances: int) -> None:
@@ -20,12 +26,16 @@ def _check(counts: Counts, n_utterances: int) -> None:
 @pytest.mark.slow
 @pytest.mark.redis
 @pytest.mark.parametrize("keep", [1, 100, 1000])
-def test_each_text_of_a_killed_lm_server_is_the_undisturbed_one_or_names_the_gap(tmp_path: Path, keep: int) -> None:
+def test_each_text_of_a_killed_lm_server_is_the_undisturbed_one_or_names_the_gap(
+    tmp_path: Path, keep: int
+) -> None:
     lm = write_lm(tmp_path / "lm", sentence_entries(), SENTENCES)
     _check(kill_lm_server(lm, keep, N_UTTERANCES, seed=keep), N_UTTERANCES)
 
 
 @pytest.mark.slow
 @pytest.mark.redis
-def test_each_trial_of_a_killed_brand_node_has_one_result_whole_or_with_an_error(tmp_path: Path) -> None:
+def test_each_trial_of_a_killed_brand_node_has_one_result_whole_or_with_an_error(
+    tmp_path: Path,
+) -> None:
     _check(kill_brand_node(tmp_path, 3 * N_UTTERANCES, seed=1), 3 * N_UTTERANCES)

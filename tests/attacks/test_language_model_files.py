@@ -1,4 +1,7 @@
-"""Attacks by language-model files: a folder of which one file is not what it says is named in one line, or used."""
+"""Attacks by language-model files.
+
+A folder of which one file is not what it says is named in one line, or used.
+"""
 
 from __future__ import annotations
 
@@ -125,23 +128,61 @@ LEXICONS = [
     Attack("no lexicon", remove("lexicon.txt"), "lexicon.txt: .*No such file"),
     Attack("an empty lexicon", write("lexicon.txt", ""), "no pronunciations"),
     Attack("a lexicon of zeros", write("lexicon.txt", bytes(1000)), "lexicon.txt, line 1"),
-    Attack("a lexicon of other bytes", write("lexicon.txt", b"\xff\xfe" * 99), "lexicon.txt: cannot read"),
+    Attack(
+        "a lexicon of other bytes",
+        write("lexicon.txt", b"\xff\xfe" * 99),
+        "lexicon.txt: cannot read",
+    ),
     Attack("a pipe as a lexicon", pipe("lexicon.txt"), "lexicon.txt: .*not a regular file"),
     Attack("a link to itself as a lexicon", link("lexicon.txt", "lexicon.txt"), "lexicon.txt: "),
-    Attack("a device as a lexicon", link("lexicon.txt", "/dev/zero"), "lexicon.txt: .*not a regular file"),
+    Attack(
+        "a device as a lexicon",
+        link("lexicon.txt", "/dev/zero"),
+        "lexicon.txt: .*not a regular file",
+    ),
     Attack("an unknown phoneme", write("lexicon.txt", "go G OE SIL\n"), "line 1: unknown phoneme"),
-    Attack("a phoneme of escapes", write("lexicon.txt", f"go {ESCAPE} SIL\n"), "line 1: unknown phoneme"),
-    Attack("a phoneme of 20 MB", write("lexicon.txt", f"go {'G' * 20_000_000} SIL\n"), "line 1: unknown phoneme"),
-    Attack("a word of 20 MB", write("lexicon.txt", f"{'g' * 20_000_000} G OW\n"), "line 1: .*does not end with SIL"),
-    Attack("20 MB of phonemes", write("lexicon.txt", f"go{' G OW' * 4_000_000} SIL\n"), "line 1: .*phonemes"),
+    Attack(
+        "a phoneme of escapes",
+        write("lexicon.txt", f"go {ESCAPE} SIL\n"),
+        "line 1: unknown phoneme",
+    ),
+    Attack(
+        "a phoneme of 20 MB",
+        write("lexicon.txt", f"go {'G' * 20_000_000} SIL\n"),
+        "line 1: unknown phoneme",
+    ),
+    Attack(
+        "a word of 20 MB",
+        write("lexicon.txt", f"{'g' * 20_000_000} G OW\n"),
+        "line 1: .*does not end with SIL",
+    ),
+    Attack(
+        "20 MB of phonemes",
+        write("lexicon.txt", f"go{' G OW' * 4_000_000} SIL\n"),
+        "line 1: .*phonemes",
+    ),
     Attack("a weight of NaN", write("lexicon.txt", "go\tnan G OW SIL\n"), "line 1: weight nan"),
     Attack("a weight of 1e999", write("lexicon.txt", "go\t1e999 G OW SIL\n"), "line 1: weight inf"),
-    Attack("a weight of 400 digits", write("lexicon.txt", f"go\t1{'0' * 400} G OW SIL\n"), "line 1: weight inf"),
-    Attack("a weight of 5,000 digits", write("lexicon.txt", f"go\t1{'0' * 5000} G OW SIL\n"), "line 1: weight inf"),
-    Attack("a tiny weight", write("lexicon.txt", "go\t5e-324 G OW SIL\n"), verb="decode --fake-text go --lm FOLDER"),
+    Attack(
+        "a weight of 400 digits",
+        write("lexicon.txt", f"go\t1{'0' * 400} G OW SIL\n"),
+        "line 1: weight inf",
+    ),
+    Attack(
+        "a weight of 5,000 digits",
+        write("lexicon.txt", f"go\t1{'0' * 5000} G OW SIL\n"),
+        "line 1: weight inf",
+    ),
+    Attack(
+        "a tiny weight",
+        write("lexicon.txt", "go\t5e-324 G OW SIL\n"),
+        verb="decode --fake-text go --lm FOLDER",
+    ),
     Attack(
         "a word of 400,000 pronunciations",
-        lambda folder: write("lexicon.txt", "".join(f"go {spelt(number)} SIL\n" for number in range(LINES)))(folder),
+        lambda folder: write(
+            "lexicon.txt", "".join(f"go {spelt(number)} SIL\n" for number in range(LINES))
+        )(folder),
         "more than 1,000 pronunciations",
     ),
 ]
@@ -155,7 +196,9 @@ def spelt(number: int) -> str:
 TOKENS = [
     Attack("no tokens", remove("tokens.txt"), "tokens.txt: cannot read the tokens"),
     Attack("empty tokens", write("tokens.txt", ""), "tokens.txt: lacks"),
-    Attack("tokens twice", lambda f: twice(f / "tokens.txt"), "tokens.txt: has tokens more than once"),
+    Attack(
+        "tokens twice", lambda f: twice(f / "tokens.txt"), "tokens.txt: has tokens more than once"
+    ),
     Attack("tokens of escapes", write("tokens.txt", f"{ESCAPE}\n" * 41), "tokens.txt: lacks"),
     Attack("a pipe as tokens", pipe("tokens.txt"), "tokens.txt: .*not a regular file"),
     Attack("20 MB of tokens", write("tokens.txt", "AA " * 7_000_000), "tokens.txt: "),
@@ -176,12 +219,20 @@ FACTS = [
     Attack("a number of 5,000 digits", facts('{"order": 1%s}' % ("0" * 5000)), ""),
     Attack("a number of 400 digits", facts('{"vocabulary": 1%s}' % ("0" * 400))),
     Attack("a number of 1e400", facts('{"vocabulary": 1e400, "discounts": NaN}')),
-    Attack("texts for numbers", facts('{"order": "x", "counts": "y", "kind": 5, "sources": 7, "bytes": []}')),
-    Attack("facts of escapes", facts(json.dumps({ESCAPE: ESCAPE, "sources": [{"path": ESCAPE}]}, ensure_ascii=False))),
+    Attack(
+        "texts for numbers",
+        facts('{"order": "x", "counts": "y", "kind": 5, "sources": 7, "bytes": []}'),
+    ),
+    Attack(
+        "facts of escapes",
+        facts(json.dumps({ESCAPE: ESCAPE, "sources": [{"path": ESCAPE}]}, ensure_ascii=False)),
+    ),
     Attack("lone surrogates", facts('{"kind": "\\ud800", "\\ud801": "\\ud802"}')),
     Attack("facts of other bytes", write("lm.json", b'{"kind": "\xff"}'), "lm.json: "),
     Attack("a pipe as facts", pipe("lm.json")),
-    Attack("a list as a kind", facts('{"kind": ["spelling"]}'), verb="lm score FOLDER FOLDER/text.txt"),
+    Attack(
+        "a list as a kind", facts('{"kind": ["spelling"]}'), verb="lm score FOLDER FOLDER/text.txt"
+    ),
 ]
 ARPAS = [
     Attack("no model", remove("lm.bin"), "no lm.bin or lm.arpa"),
@@ -197,17 +248,30 @@ ARPAS = [
     Attack("a probability of 1e999", arpa("-0.3\tgo home", "1e999\tgo home"), "line 14: "),
     Attack("a probability above 1", arpa("-0.3\tgo home", "0.3\tgo home"), "line 14: "),
     Attack("a back-off of nan", arpa("go\t-0.3", "go\tnan"), "line 9: "),
-    Attack("a back-off of 1e38", arpa("go\t-0.3", "go\t1e38"), verb="lm score FOLDER FOLDER/text.txt"),
+    Attack(
+        "a back-off of 1e38", arpa("go\t-0.3", "go\t1e38"), verb="lm score FOLDER FOLDER/text.txt"
+    ),
     Attack("words of escapes", arpa("-0.3\tgo home", f"-0.3\tgo {ESCAPE}"), "line 14: "),
-    Attack("a line of 100 MB", with_arpa(ARPA.replace("go home", "go " + "x" * 10**8)), "line 14: "),
+    Attack(
+        "a line of 100 MB", with_arpa(ARPA.replace("go home", "go " + "x" * 10**8)), "line 14: "
+    ),
     Attack("100 MB for the first line", with_arpa("x" * 10**8), "line 1: "),
     Attack("a bomb of a line", with_arpa(bomb(b"", 300, b"x"), "lm.arpa.gz"), "line 1: "),
-    Attack("a bomb of zeros", with_arpa(bomb(ARPA.encode(), 300, b"\0"), "lm.arpa.gz"), "zero byte|end"),
+    Attack(
+        "a bomb of zeros", with_arpa(bomb(ARPA.encode(), 300, b"\0"), "lm.arpa.gz"), "zero byte|end"
+    ),
     Attack(
         "a bomb of a word",
-        with_arpa(bomb(ARPA[: ARPA.index("home")].replace("1=5", "1=900000000").encode(), 300, b"x"), "lm.arpa.gz"),
+        with_arpa(
+            bomb(ARPA[: ARPA.index("home")].replace("1=5", "1=900000000").encode(), 300, b"x"),
+            "lm.arpa.gz",
+        ),
     ),
-    Attack("half of a gzip", with_arpa(gzip.compress(ARPA.encode())[:60], "lm.arpa.gz"), "truncated or damaged"),
+    Attack(
+        "half of a gzip",
+        with_arpa(gzip.compress(ARPA.encode())[:60], "lm.arpa.gz"),
+        "truncated or damaged",
+    ),
     Attack("another compression", with_arpa(b"BZh91AY&SY", "lm.arpa"), ""),
 ]
 
@@ -242,19 +306,33 @@ BINARIES = [
     Attack("order 255", binary(88, b"\xff"), "order 255 is above"),
     Attack("type 99", binary(96, struct.pack("<I", 99)), "unknown type 99"),
     Attack("a multiplier of NaN", binary(92, struct.pack("<f", float("nan"))), "makes no sense"),
-    Attack("2^63 words", binary(COUNTS_AT, struct.pack("<Q", 2**63)), "shorter than its header says"),
+    Attack(
+        "2^63 words", binary(COUNTS_AT, struct.pack("<Q", 2**63)), "shorter than its header says"
+    ),
     Attack("no words", binary(COUNTS_AT, struct.pack("<Q", 0)), "no vocabulary"),
-    Attack("2^62 2-grams", binary(COUNTS_AT + 8, struct.pack("<Q", 2**62)), "shorter than its header says"),
+    Attack(
+        "2^62 2-grams",
+        binary(COUNTS_AT + 8, struct.pack("<Q", 2**62)),
+        "shorter than its header says",
+    ),
     Attack("a type that it is not", binary(96, struct.pack("<I", 0)), "damaged KenLM file"),
     Attack("8 GB of zeros", sparse("lm.bin", 8 * GIB), ""),
-    Attack("noise in its middle", binary(300, os.urandom(200)), verb="lm score FOLDER FOLDER/text.txt"),
+    Attack(
+        "noise in its middle", binary(300, os.urandom(200)), verb="lm score FOLDER FOLDER/text.txt"
+    ),
 ]
 
 
-def header(start: int = 0, n_states: int = 1, n_arcs: int = 0, flags: int = 0, kind: bytes = b"vector") -> bytes:
+def header(
+    start: int = 0, n_states: int = 1, n_arcs: int = 0, flags: int = 0, kind: bytes = b"vector"
+) -> bytes:
     """The header of an OpenFst file."""
     names = b"".join(struct.pack("<i", len(name)) + name for name in (kind, b"standard"))
-    return struct.pack("<i", 2125659606) + names + struct.pack("<iiQqqq", 2, flags, 0, start, n_states, n_arcs)
+    return (
+        struct.pack("<i", 2125659606)
+        + names
+        + struct.pack("<iiQqqq", 2, flags, 0, start, n_states, n_arcs)
+    )
 
 
 def state(final: float, n_arcs: int, arcs: bytes = b"") -> bytes:
@@ -268,7 +346,12 @@ def fst(content: bytes) -> Change:
 IMPORT = "lm import FOLDER --out FOLDER/out"
 WORDS = "words.txt, line 2: "
 KALDI = [
-    Attack("no grammar", remove("G.fst"), "no G_no_prune.fst or G.fst|no G.fst or G_no_prune.fst", IMPORT),
+    Attack(
+        "no grammar",
+        remove("G.fst"),
+        "no G_no_prune.fst or G.fst|no G.fst or G_no_prune.fst",
+        IMPORT,
+    ),
     Attack("an empty grammar", fst(b""), "G.fst: is empty", IMPORT),
     Attack("a pipe as a grammar", pipe("G.fst"), "no G.fst", IMPORT),
     Attack("a grammar cut in two", cut("G.fst", 0.5), "truncated|damaged", IMPORT),
@@ -281,14 +364,39 @@ KALDI = [
     Attack("a final weight of NaN", fst(header() + state(float("nan"), 0)), "no number", IMPORT),
     Attack("a state and nothing else", fst(header() + state(0, 0)), "", IMPORT),
     Attack("no states", fst(header(n_states=0)), "start", IMPORT),
-    Attack("an arc to nowhere", fst(header() + state(0, 1, struct.pack("<iifi", 1, 1, 0.0, 2**31 - 1))), "arc", IMPORT),
-    Attack("labels beyond", fst(header() + state(0, 1, struct.pack("<iifi", 2**30, 2**30, 0.0, 0))), "labels", IMPORT),
-    Attack("a negative label", fst(header() + state(0, 1, struct.pack("<iifi", -7, -7, 0.0, 0))), "negative", IMPORT),
-    Attack("a circle of back-offs", fst(header() + state(0, 1, struct.pack("<iifi", 0, 0, 0.0, 0))), "n-gram", IMPORT),
-    Attack("a kind of escapes", fst(header(kind=ESCAPE.encode())), "transducer of type", IMPORT),
-    Attack("a kind of 2 GB", fst(struct.pack("<ii", 2125659606, 2**31 - 1) + b"x" * 99), "name", IMPORT),
     Attack(
-        "2^62 symbols", fst(header(flags=1) + struct.pack("<iiqq", 2125658996, 0, 0, 2**62)), "truncated|name", IMPORT
+        "an arc to nowhere",
+        fst(header() + state(0, 1, struct.pack("<iifi", 1, 1, 0.0, 2**31 - 1))),
+        "arc",
+        IMPORT,
+    ),
+    Attack(
+        "labels beyond",
+        fst(header() + state(0, 1, struct.pack("<iifi", 2**30, 2**30, 0.0, 0))),
+        "labels",
+        IMPORT,
+    ),
+    Attack(
+        "a negative label",
+        fst(header() + state(0, 1, struct.pack("<iifi", -7, -7, 0.0, 0))),
+        "negative",
+        IMPORT,
+    ),
+    Attack(
+        "a circle of back-offs",
+        fst(header() + state(0, 1, struct.pack("<iifi", 0, 0, 0.0, 0))),
+        "n-gram",
+        IMPORT,
+    ),
+    Attack("a kind of escapes", fst(header(kind=ESCAPE.encode())), "transducer of type", IMPORT),
+    Attack(
+        "a kind of 2 GB", fst(struct.pack("<ii", 2125659606, 2**31 - 1) + b"x" * 99), "name", IMPORT
+    ),
+    Attack(
+        "2^62 symbols",
+        fst(header(flags=1) + struct.pack("<iiqq", 2125658996, 0, 0, 2**62)),
+        "truncated|name",
+        IMPORT,
     ),
     Attack("a weight of inf", lambda f: weighted(f, float("inf")), "", IMPORT),
     Attack("a weight of -inf", lambda f: weighted(f, float("-inf")), "", IMPORT),
@@ -297,16 +405,35 @@ KALDI = [
     Attack("a pipe as words.txt", pipe("words.txt"), "words.txt: .*not a regular file", IMPORT),
     Attack("words without numbers", write("words.txt", "<eps> 0\ngo\n"), WORDS, IMPORT),
     Attack("a number that is a letter", write("words.txt", "<eps> 0\ngo ²\n"), WORDS, IMPORT),
-    Attack("a number of 5,000 digits", write("words.txt", f"<eps> 0\ngo {'9' * 5000}\n"), WORDS, IMPORT),
+    Attack(
+        "a number of 5,000 digits", write("words.txt", f"<eps> 0\ngo {'9' * 5000}\n"), WORDS, IMPORT
+    ),
     Attack("a number of 10^8", write("words.txt", "<eps> 0\ngo 100000000\n"), "words.txt", IMPORT),
     Attack("a number of 5 10^7", write("words.txt", "<eps> 0\ngo 50000000\n"), "words.txt", IMPORT),
     Attack("words of escapes", write("words.txt", f"<eps> 0\n{ESCAPE} x\n"), WORDS, IMPORT),
-    Attack("a word of 20 MB", write("words.txt", f"<eps> 0\n{'x' * 20_000_000} x\n"), WORDS, IMPORT),
-    Attack("words.txt of other bytes", write("words.txt", b"\xff\xff 0\n"), "words.txt: cannot read", IMPORT),
+    Attack(
+        "a word of 20 MB", write("words.txt", f"<eps> 0\n{'x' * 20_000_000} x\n"), WORDS, IMPORT
+    ),
+    Attack(
+        "words.txt of other bytes",
+        write("words.txt", b"\xff\xff 0\n"),
+        "words.txt: cannot read",
+        IMPORT,
+    ),
     Attack("a pipe as the folder's lexicon", pipe("lexicon.txt"), "", IMPORT),
     Attack("a device as the folder's lexicon", link("lexicon.txt", "/dev/zero"), "", IMPORT),
-    Attack("a phoneme that is none", write("lexicon.txt", f"the {ESCAPE}\n"), "lexicon.txt, line 1", IMPORT),
-    Attack("a phoneme of 20 MB", write("lexicon.txt", f"the {'x' * 20_000_000}\n"), "lexicon.txt, line 1", IMPORT),
+    Attack(
+        "a phoneme that is none",
+        write("lexicon.txt", f"the {ESCAPE}\n"),
+        "lexicon.txt, line 1",
+        IMPORT,
+    ),
+    Attack(
+        "a phoneme of 20 MB",
+        write("lexicon.txt", f"the {'x' * 20_000_000}\n"),
+        "lexicon.txt, line 1",
+        IMPORT,
+    ),
     Attack(
         "an out with other files",
         write("mine.txt", "x"),
@@ -319,7 +446,11 @@ KALDI = [
 def weighted(folder: Path, weight: float) -> None:
     """Another weight on the last arc of the grammar."""
     data = bytearray((folder / "G.fst").read_bytes())
-    fst_of = [at for at in range(80, len(data) - 16) if data[at : at + 4] == data[at + 4 : at + 8] != bytes(4)]
+    fst_of = [
+        at
+        for at in range(80, len(data) - 16)
+        if data[at : at + 4] == data[at + 4 : at + 8] != bytes(4)
+    ]
     data[fst_of[-1] + 8 : fst_of[-1] + 12] = struct.pack("<f", weight)
     (folder / "G.fst").write_bytes(data)
 
@@ -332,11 +463,31 @@ TEXTS = [
     Attack("a text of zeros", write("text.txt", bytes(10**7)), "no sentence", SCORE),
     Attack("a text of one line of 50 MB", write("text.txt", "go home " * 6_000_000), "", SCORE),
     Attack("a text of escapes", write("text.txt", f"go home {ESCAPE}\n"), "", SCORE),
-    Attack("a bomb as a text", write("text.gz", bomb(b"go home\n", 100, b"x")), "", "lm score FOLDER FOLDER/text.gz"),
-    Attack("a vocabulary that is a letter", write("text.txt", "go home.\n"), "vocabulary", f"{BUILD} --vocab ²"),
-    Attack("a vocabulary of 5,000 digits", write("text.txt", "go home.\n"), "", f"{BUILD} --vocab {'9' * 5000}"),
+    Attack(
+        "a bomb as a text",
+        write("text.gz", bomb(b"go home\n", 100, b"x")),
+        "",
+        "lm score FOLDER FOLDER/text.gz",
+    ),
+    Attack(
+        "a vocabulary that is a letter",
+        write("text.txt", "go home.\n"),
+        "vocabulary",
+        f"{BUILD} --vocab ²",
+    ),
+    Attack(
+        "a vocabulary of 5,000 digits",
+        write("text.txt", "go home.\n"),
+        "",
+        f"{BUILD} --vocab {'9' * 5000}",
+    ),
     Attack("a pruning that is a letter", write("text.txt", "go home.\n"), "", f"{BUILD} --prune ²"),
-    Attack("a pruning of 5,000 digits", write("text.txt", "go home.\n"), "", f"{BUILD} --prune {'9' * 5000}"),
+    Attack(
+        "a pruning of 5,000 digits",
+        write("text.txt", "go home.\n"),
+        "",
+        f"{BUILD} --prune {'9' * 5000}",
+    ),
     Attack(
         "an order of 10^30",
         write("text.txt", "go home.\n"),
@@ -354,13 +505,17 @@ def config(**changes: object) -> Change:
     def change(folder: Path) -> None:
         path = folder / "llm" / "config.json"
         values = json.loads(path.read_text()) | changes
-        path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+        path.write_text(
+            json.dumps({name: value for name, value in values.items() if value is not None})
+        )
 
     return change
 
 
 def tensors(length: int, text: bytes, body: bytes = b"") -> Change:
-    """Weights with another header, which says that it has its own length or, if that is not 0, another one."""
+    """Weights with another header, which says that it has its own length or, if that is not 0,
+    another one.
+    """
     return write("llm/model.safetensors", struct.pack("<Q", length or len(text)) + text + body)
 
 
@@ -427,12 +582,16 @@ def large(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("attack", [*LEXICONS, *TOKENS, *FACTS, *ARPAS, *BINARIES, *TEXTS], ids=str)
-def test_a_spoilt_directory_is_named_in_one_line(sound: Path, tmp_path: Path, attack: Attack) -> None:
+def test_a_spoilt_directory_is_named_in_one_line(
+    sound: Path, tmp_path: Path, attack: Attack
+) -> None:
     check(sound, tmp_path, attack)
 
 
 @pytest.mark.parametrize("attack", KALDI, ids=str)
-def test_a_spoilt_kaldi_folder_is_named_in_one_line(kaldi: Path, tmp_path: Path, attack: Attack) -> None:
+def test_a_spoilt_kaldi_folder_is_named_in_one_line(
+    kaldi: Path, tmp_path: Path, attack: Attack
+) -> None:
     check(kaldi, tmp_path, attack)
     left = {path.name for path in tmp_path.glob("folder/out*")}
     assert left <= {"out"}
@@ -440,7 +599,9 @@ def test_a_spoilt_kaldi_folder_is_named_in_one_line(kaldi: Path, tmp_path: Path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", LARGE, ids=str)
-def test_a_spoilt_large_model_is_named_in_one_line(large: Path, tmp_path: Path, attack: Attack) -> None:
+def test_a_spoilt_large_model_is_named_in_one_line(
+    large: Path, tmp_path: Path, attack: Attack
+) -> None:
     check(large, tmp_path, attack)
 
 

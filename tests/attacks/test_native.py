@@ -1,6 +1,9 @@
-"""Attacks on the compiled module: whatever its classes and functions are given, they answer or raise, and never die.
+"""Attacks on the compiled module.
 
-The checked build (`make sanitize`) runs them too, and finds wrong addresses that do no harm by chance.
+Whatever its classes and functions are given, they answer or raise, and never die.
+
+The checked build (`make sanitize`) runs them too, and finds wrong addresses that do no harm by
+chance.
 """
 
 from __future__ import annotations
@@ -66,14 +69,25 @@ class There:
         self.model = _native.Model.make(self.ngram, ["a", "b"], ["A", "BC AB"], [], N_PHONEMES)
 
     def binary(self, n_words: int, **how: Any) -> _native.NGram:
-        """A trigram model of that many words that are distinct by their numbers, as a binary file."""
+        """A trigram model of that many words that are distinct by their numbers, as a binary
+        file.
+        """
         words = [f"w{number}" for number in range(n_words)]
-        unigrams = ["-1\t<unk>", "-99\t<s>\t-0.5", "-1\t</s>", *(f"-2\t{word}\t-0.1" for word in words)]
+        unigrams = [
+            "-1\t<unk>",
+            "-99\t<s>\t-0.5",
+            "-1\t</s>",
+            *(f"-2\t{word}\t-0.1" for word in words),
+        ]
         bigrams = [f"-1\t{one} {other}\t-0.1" for one, other in itertools.pairwise(words)]
-        trigrams = [f"-0.5\t{' '.join(three)}" for three in zip(words, words[1:], words[2:], strict=False)]
+        trigrams = [
+            f"-0.5\t{' '.join(three)}" for three in zip(words, words[1:], words[2:], strict=False)
+        ]
         parts = [unigrams, bigrams, trigrams]
         counts = "\n".join(f"ngram {order}={len(part)}" for order, part in enumerate(parts, 1))
-        sections = "\n\n".join("\n".join([f"\\{order}-grams:", *part]) for order, part in enumerate(parts, 1))
+        sections = "\n\n".join(
+            "\n".join([f"\\{order}-grams:", *part]) for order, part in enumerate(parts, 1)
+        )
         arpa, out = self.folder / f"{n_words}.arpa", self.folder / f"{n_words}.bin"
         arpa.write_text(f"\\data\\\n{counts}\n\n{sections}\n\n\\end\\\n")
         _native.write_binary(arpa, out, **how)
@@ -113,8 +127,13 @@ def search(utterance: _native.Utterance) -> None:
 
 
 def option_attacks() -> Iterator[Attack]:
-    """Values that no option may have: at the start, in the middle, and where given sentences are scored."""
-    values: dict[str, list[Any]] = {name: [NAN, INFINITE, -INFINITE, 1e300, -1e300] for name in NUMBERS}
+    """Values that no option may have.
+
+    At the start, in the middle, and where given sentences are scored.
+    """
+    values: dict[str, list[Any]] = {
+        name: [NAN, INFINITE, -INFINITE, 1e300, -1e300] for name in NUMBERS
+    }
     values |= {name: [-1, -(2**31), 2**31 - 1] for name in COUNTS}
     for name in ("beam", "word_beam", "lattice_beam", "lm_weight", "acoustic_scale", "blank_skip"):
         values[name].append(-1e-3)
@@ -123,7 +142,9 @@ def option_attacks() -> Iterator[Attack]:
     values["acoustic_scale"] += [0.0, 1e-300]
     for name, spoilt in values.items():
         for value in spoilt:
-            yield Attack(f"{name} {value}", lambda t, n=name, v=value: t.searched(**{n: v}), rf"^{name} is ")
+            yield Attack(
+                f"{name} {value}", lambda t, n=name, v=value: t.searched(**{n: v}), rf"^{name} is "
+            )
         last = spoilt[-1]
         yield Attack(
             f"{name} {last} later",
@@ -132,13 +153,23 @@ def option_attacks() -> Iterator[Attack]:
         )
         yield Attack(
             f"{name} {last} of a given sentence",
-            lambda t, n=name, v=last: t.model.score(["a"], log_probs(), COLUMNS, t.options(**{n: v})),
+            lambda t, n=name, v=last: t.model.score(
+                ["a"], log_probs(), COLUMNS, t.options(**{n: v})
+            ),
             rf"^{name} is ",
         )
-    for what, offsets in {"nan": [NAN] * 5, "infinite": [0, 0, 0, 0, -INFINITE], "huge": [1e300] + [0] * 4}.items():
+    for what, offsets in {
+        "nan": [NAN] * 5,
+        "infinite": [0, 0, 0, 0, -INFINITE],
+        "huge": [1e300] + [0] * 4,
+    }.items():
         yield Attack(f"{what} offsets", lambda t, o=offsets: t.searched(offsets=o), "offset")
     for what, number in {"no": 0, "one": 1, "too many": 6, "a million": 10**6}.items():
-        yield Attack(f"{what} offsets", lambda t, n=number: t.searched(offsets=[0.0] * n), "one offset a token")
+        yield Attack(
+            f"{what} offsets",
+            lambda t, n=number: t.searched(offsets=[0.0] * n),
+            "one offset a token",
+        )
 
 
 def changed(t: There, word: str, codes: str, weights: list[float], **bonuses: float) -> None:
@@ -159,52 +190,145 @@ def made(t: There, words: Any, codes: Any, weights: Any = (), n_phonemes: Any = 
 
 SEARCH = [
     *option_attacks(),
-    Attack("no model", lambda t: _native.Utterance(None, t.options(), COLUMNS, None, False), "arguments"),
-    Attack("another thing as a model", lambda t: _native.Utterance(t.ngram, t.options(), COLUMNS, None, False), "arg"),
-    Attack("no options", lambda t: _native.Utterance(t.model, None, COLUMNS, None, False), "arguments"),
-    Attack("no columns", lambda t: _native.Utterance(t.model, t.options(), [], None, False), "one column a token"),
-    Attack("columns beyond", lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, 5], None, False), "column"),
-    Attack("columns below", lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, -1], None, False), "column"),
-    Attack("a column of 2^40", lambda t: _native.Utterance(t.model, t.options(), [2**40] * 5, None, False), "arg"),
-    Attack("an utterance never begun", lambda t: _native.Utterance.__new__(_native.Utterance).finish()),
+    Attack(
+        "no model",
+        lambda t: _native.Utterance(None, t.options(), COLUMNS, None, False),
+        "arguments",
+    ),
+    Attack(
+        "another thing as a model",
+        lambda t: _native.Utterance(t.ngram, t.options(), COLUMNS, None, False),
+        "arg",
+    ),
+    Attack(
+        "no options", lambda t: _native.Utterance(t.model, None, COLUMNS, None, False), "arguments"
+    ),
+    Attack(
+        "no columns",
+        lambda t: _native.Utterance(t.model, t.options(), [], None, False),
+        "one column a token",
+    ),
+    Attack(
+        "columns beyond",
+        lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, 5], None, False),
+        "column",
+    ),
+    Attack(
+        "columns below",
+        lambda t: _native.Utterance(t.model, t.options(), [0, 1, 2, 3, -1], None, False),
+        "column",
+    ),
+    Attack(
+        "a column of 2^40",
+        lambda t: _native.Utterance(t.model, t.options(), [2**40] * 5, None, False),
+        "arg",
+    ),
+    Attack(
+        "an utterance never begun", lambda t: _native.Utterance.__new__(_native.Utterance).finish()
+    ),
     Attack("an utterance begun twice", lambda t: begun_twice(t)),
     Attack("no frames at all", lambda t: t.utterance().finish()),
     Attack("words so far of no frames", lambda t: t.utterance().partial()),
     Attack("hypotheses of no frames", lambda t: t.utterance(True).live()),
-    Attack("none of five tokens", lambda t: t.utterance().advance(log_probs(3, 0)), "one log-probability a token"),
-    Attack("four of five tokens", lambda t: t.utterance().advance(log_probs(3, 4)), "one log-probability a token"),
-    Attack("six of five tokens", lambda t: t.utterance().advance(log_probs(3, 6)), "one log-probability a token"),
-    Attack("frames of doubles", lambda t: t.utterance().advance(log_probs().astype(float)), "arguments"),
-    Attack("frames of the other byte order", lambda t: t.utterance().advance(log_probs().astype(">f4"))),
+    Attack(
+        "none of five tokens",
+        lambda t: t.utterance().advance(log_probs(3, 0)),
+        "one log-probability a token",
+    ),
+    Attack(
+        "four of five tokens",
+        lambda t: t.utterance().advance(log_probs(3, 4)),
+        "one log-probability a token",
+    ),
+    Attack(
+        "six of five tokens",
+        lambda t: t.utterance().advance(log_probs(3, 6)),
+        "one log-probability a token",
+    ),
+    Attack(
+        "frames of doubles", lambda t: t.utterance().advance(log_probs().astype(float)), "arguments"
+    ),
+    Attack(
+        "frames of the other byte order", lambda t: t.utterance().advance(log_probs().astype(">f4"))
+    ),
     Attack("frames at an odd address", lambda t: search_frames(t, odd(log_probs()))),
     Attack("frames back to front", lambda t: t.utterance().advance(log_probs()[::-1]), "arguments"),
-    Attack("frames in another order", lambda t: t.utterance().advance(np.asfortranarray(log_probs())), "arguments"),
+    Attack(
+        "frames in another order",
+        lambda t: t.utterance().advance(np.asfortranarray(log_probs())),
+        "arguments",
+    ),
     Attack("no array", lambda t: t.utterance().advance(None), "arguments"),
     Attack("frames of NaN", lambda t: search_frames(t, log_probs() * np.float32(NAN))),
-    Attack("frames of +inf", lambda t: search_frames(t, np.full((5, N_TOKENS), INFINITE, np.float32))),
-    Attack("frames of -inf", lambda t: search_frames(t, np.full((5, N_TOKENS), -INFINITE, np.float32))),
+    Attack(
+        "frames of +inf", lambda t: search_frames(t, np.full((5, N_TOKENS), INFINITE, np.float32))
+    ),
+    Attack(
+        "frames of -inf", lambda t: search_frames(t, np.full((5, N_TOKENS), -INFINITE, np.float32))
+    ),
     Attack("frames of 1e38", lambda t: search_frames(t, np.full((5, N_TOKENS), 1e38, np.float32))),
-    Attack("only blanks", lambda t: search_frames(t, np.float32([[-INFINITE] * 4 + [0]] * 9), blank_skip=0.5)),
-    Attack("NaN for the blank", lambda t: search_frames(t, np.float32([[0] * 4 + [NAN]] * 9), blank_skip=0.0)),
-    Attack("frames after the end", lambda t: after_the_end(t, lambda u: u.advance(log_probs())), "is finished"),
-    Attack("options after the end", lambda t: after_the_end(t, lambda u: u.set_options(t.options())), "is finished"),
+    Attack(
+        "only blanks",
+        lambda t: search_frames(t, np.float32([[-INFINITE] * 4 + [0]] * 9), blank_skip=0.5),
+    ),
+    Attack(
+        "NaN for the blank",
+        lambda t: search_frames(t, np.float32([[0] * 4 + [NAN]] * 9), blank_skip=0.0),
+    ),
+    Attack(
+        "frames after the end",
+        lambda t: after_the_end(t, lambda u: u.advance(log_probs())),
+        "is finished",
+    ),
+    Attack(
+        "options after the end",
+        lambda t: after_the_end(t, lambda u: u.set_options(t.options())),
+        "is finished",
+    ),
     Attack("words after the end", lambda t: after_the_end(t, lambda u: u.partial()), "is finished"),
-    Attack("hypotheses after the end", lambda t: after_the_end(t, lambda u: u.live()), "is finished"),
-    Attack("the end after the end", lambda t: after_the_end(t, lambda u: u.finish()), "is finished"),
-    Attack("scores after the end", lambda t: after_the_end(t, lambda u: u.add_scores([], np.float32([]))), "finished"),
-    Attack("score of nobody", lambda t: t.utterance(True).add_scores([2**32 - 1], np.float32([1])), "hypothes"),
-    Attack("scores too few", lambda t: t.utterance(True).add_scores([0, 0], np.float32([1])), "one score a hypothesis"),
-    Attack("score of a negative number", lambda t: t.utterance(True).add_scores([-1], np.float32([1])), "arguments"),
+    Attack(
+        "hypotheses after the end", lambda t: after_the_end(t, lambda u: u.live()), "is finished"
+    ),
+    Attack(
+        "the end after the end", lambda t: after_the_end(t, lambda u: u.finish()), "is finished"
+    ),
+    Attack(
+        "scores after the end",
+        lambda t: after_the_end(t, lambda u: u.add_scores([], np.float32([]))),
+        "finished",
+    ),
+    Attack(
+        "score of nobody",
+        lambda t: t.utterance(True).add_scores([2**32 - 1], np.float32([1])),
+        "hypothes",
+    ),
+    Attack(
+        "scores too few",
+        lambda t: t.utterance(True).add_scores([0, 0], np.float32([1])),
+        "one score a hypothesis",
+    ),
+    Attack(
+        "score of a negative number",
+        lambda t: t.utterance(True).add_scores([-1], np.float32([1])),
+        "arguments",
+    ),
     Attack("score NaN", lambda t: scored(t, NAN), "score"),
     Attack("score inf", lambda t: scored(t, INFINITE), "score"),
     Attack("score 1e38", lambda t: scored(t, 1e38), "score"),
     Attack("scores without a hook", lambda t: t.utterance().add_scores([0], np.float32([1]))),
-    Attack("history that changes", lambda t: t.utterance(history_words=2).set_options(t.options(history_words=5))),
+    Attack(
+        "history that changes",
+        lambda t: t.utterance(history_words=2).set_options(t.options(history_words=5)),
+    ),
     Attack("many threads in one utterance", lambda t: many_threads(t)),
     Attack("a result beyond its end", lambda t: finished(t).text(10**9)),
     Attack("a result before its beginning", lambda t: finished(t).words(-1), "arguments"),
     Attack("a result without its model", lambda t: without_owner(t).words(0)),
-    Attack("a given sentence of an unknown word", lambda t: given(t, ["no such word"]), "not in the lexicon"),
+    Attack(
+        "a given sentence of an unknown word",
+        lambda t: given(t, ["no such word"]),
+        "not in the lexicon",
+    ),
     Attack("a given sentence of 10,000 words", lambda t: given(t, ["a"] * 10_000)),
     Attack("a given sentence and no frames", lambda t: given(t, ["a"], log_probs(0))),
     Attack("nothing given", lambda t: given(t, [])),
@@ -212,27 +336,43 @@ SEARCH = [
     Attack("a model of -2 phonemes", lambda t: made(t, [], [], n_phonemes=-2), "phonemes"),
     Attack("a model of no phonemes", lambda t: made(t, [], [], n_phonemes=0), "phonemes"),
     Attack("a model of 65 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=65), "phonemes"),
-    Attack("a model of 2^31 - 1 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=2**31 - 1), "phonemes"),
+    Attack(
+        "a model of 2^31 - 1 phonemes",
+        lambda t: made(t, ["a"], ["A"], n_phonemes=2**31 - 1),
+        "phonemes",
+    ),
     Attack("a model without words", lambda t: made(t, [], [])),
-    Attack("more words than pronunciations", lambda t: made(t, ["a"], []), "as many pronunciations"),
+    Attack(
+        "more words than pronunciations", lambda t: made(t, ["a"], []), "as many pronunciations"
+    ),
     Attack("a phoneme that is not there", lambda t: made(t, ["a"], ["D"]), "unknown phoneme"),
     Attack("a phoneme below the first", lambda t: made(t, ["a"], ["@"]), "unknown phoneme"),
     Attack("a phoneme of no ASCII", lambda t: made(t, ["a"], ["\U0001f600"]), "unknown phoneme"),
     Attack("an empty pronunciation", lambda t: made(t, ["a"], [""]), "empty"),
     Attack("a pronunciation of blanks", lambda t: made(t, ["a"], ["  "]), "empty"),
     Attack("a pronunciation of 100,000 phonemes", lambda t: made(t, ["a"], ["ABC" * 33_333])),
-    Attack("70,000 pronunciations", lambda t: made(t, ["a"], [" ".join(["A"] * 70_000)]), "pronunciations"),
+    Attack(
+        "70,000 pronunciations",
+        lambda t: made(t, ["a"], [" ".join(["A"] * 70_000)]),
+        "pronunciations",
+    ),
     Attack("one word a thousand times", lambda t: made(t, ["a"] * 1000, ["A"] * 1000)),
     Attack("a weight of no word", lambda t: made(t, ["a"], ["A"], [(1, 0, 0.0)]), "weight"),
-    Attack("a weight of no pronunciation", lambda t: made(t, ["a"], ["A"], [(0, 2**63, 0.0)]), "weight"),
+    Attack(
+        "a weight of no pronunciation", lambda t: made(t, ["a"], ["A"], [(0, 2**63, 0.0)]), "weight"
+    ),
     Attack("a weight of NaN", lambda t: made(t, ["a"], ["A"], [(0, 0, NAN)]), "weight"),
     Attack("a weight of +inf", lambda t: made(t, ["a"], ["A"], [(0, 0, INFINITE)]), "weight"),
     Attack("a weight of 1e300", lambda t: made(t, ["a"], ["A"], [(0, 0, 1e300)]), "weight"),
     Attack("an added word without a weight", lambda t: changed(t, "c", "A B", [])),
-    Attack("an added word with too many weights", lambda t: changed(t, "c", "A", [0.0, 0.0]), "weight"),
+    Attack(
+        "an added word with too many weights", lambda t: changed(t, "c", "A", [0.0, 0.0]), "weight"
+    ),
     Attack("an added word's weight of NaN", lambda t: changed(t, "c", "A", [NAN]), "weight"),
     Attack("an added word of no pronunciation", lambda t: changed(t, "c", "", [0.0]), "empty"),
-    Attack("a bonus for nobody", lambda t: changed(t, "c", "A", [0.0], d=1.0), "not in the lexicon"),
+    Attack(
+        "a bonus for nobody", lambda t: changed(t, "c", "A", [0.0], d=1.0), "not in the lexicon"
+    ),
     Attack("a bonus of NaN", lambda t: changed(t, "c", "A", [0.0], c=NAN), "bonus"),
     Attack("a bonus of -inf", lambda t: changed(t, "c", "A", [0.0], c=-INFINITE), "bonus"),
     Attack("a bonus of 1e300", lambda t: changed(t, "c", "A", [0.0], c=1e300), "bonus"),
@@ -255,7 +395,9 @@ def search_frames(t: There, frames: np.ndarray, **changes: Any) -> None:
     utterance.partial()
     utterance.live()
     result = utterance.finish()
-    assert all(math.isfinite(score) for number in range(len(result)) for score in result.scores(number))
+    assert all(
+        math.isfinite(score) for number in range(len(result)) for score in result.scores(number)
+    )
     given(t, ["a"], frames)
 
 
@@ -332,7 +474,10 @@ def many_threads(t: There) -> None:
 
 def sentences(spelt: Any, scores: Any = None, **changes: Any) -> None:
     """Score sentences by themselves."""
-    how = dict(acoustic_scale=1.0, sil_cost=0.0, logadd=True, sil_required=False, blank=4, sil=3) | changes
+    how = (
+        dict(acoustic_scale=1.0, sil_cost=0.0, logadd=True, sil_required=False, blank=4, sil=3)
+        | changes
+    )
     scores_PV = log_probs().astype(float) if scores is None else scores
     for logadd in (True, False):
         _native.score_sentences(spelt, scores_PV, **how | {"logadd": logadd})
@@ -346,29 +491,52 @@ SENTENCES = [
     Attack("a word without tokens", lambda t: sentences([[[([], 0.0)]]]), "no tokens"),
     Attack("a word without pronunciations", lambda t: sentences([[[]]])),
     Attack("a pronunciation's weight of NaN", lambda t: sentences([[[([0], NAN)]]]), "weight"),
-    Attack("a pronunciation's weight of +inf", lambda t: sentences([[[([0], INFINITE)]]]), "weight"),
+    Attack(
+        "a pronunciation's weight of +inf", lambda t: sentences([[[([0], INFINITE)]]]), "weight"
+    ),
     Attack("two weights of NaN", lambda t: sentences([[[([0], NAN), ([1], NAN)]] * 3]), "weight"),
-    Attack("40,000 pronunciations of a word", lambda t: sentences([[WORD * 40_000, WORD]]), "pronunciations"),
-    Attack("a word of 600 tokens", lambda t: sentences([[[([0, 1] * 300, 0.0)]]], np.zeros((700, 5)))),
+    Attack(
+        "40,000 pronunciations of a word",
+        lambda t: sentences([[WORD * 40_000, WORD]]),
+        "pronunciations",
+    ),
+    Attack(
+        "a word of 600 tokens", lambda t: sentences([[[([0, 1] * 300, 0.0)]]], np.zeros((700, 5)))
+    ),
     Attack("scores of NaN", lambda t: sentences([[WORD]] * 3, np.full((9, 5), NAN))),
     Attack("scores of +inf", lambda t: sentences([[WORD]] * 3, np.full((9, 5), INFINITE))),
     Attack("scores of -inf", lambda t: sentences([[WORD]] * 3, np.full((9, 5), -INFINITE))),
     Attack("scores of 1e308", lambda t: sentences([[WORD]] * 3, np.full((9, 5), 1e308))),
-    Attack("scores of both infinities", lambda t: sentences([[WORD, WORD]], np.array([[INFINITE, -INFINITE] * 3] * 9))),
+    Attack(
+        "scores of both infinities",
+        lambda t: sentences([[WORD, WORD]], np.array([[INFINITE, -INFINITE] * 3] * 9)),
+    ),
     Attack("scores of no tokens", lambda t: sentences([[WORD]], np.zeros((9, 0))), "tokens"),
     Attack("scores of 300 tokens", lambda t: sentences([[WORD]], np.zeros((9, 300))), "tokens"),
     Attack("scores in one row", lambda t: sentences([[WORD]], np.zeros(9)), "arguments"),
-    Attack("scores at an odd address", lambda t: sentences([[WORD]], odd(log_probs().astype(float)))),
+    Attack(
+        "scores at an odd address", lambda t: sentences([[WORD]], odd(log_probs().astype(float)))
+    ),
     Attack("no scores", lambda t: sentences([[WORD]], "none"), "arguments"),
     Attack("no frames for a sentence", lambda t: sentences([[WORD]], np.zeros((0, 5)))),
     Attack("no sentences", lambda t: sentences([])),
     Attack("silence", lambda t: sentences([[]] * 3)),
     Attack("a blank beyond", lambda t: sentences([[WORD]], blank=5), "tokens"),
     Attack("the blank as SIL", lambda t: sentences([[WORD]], blank=3), "tokens"),
-    Attack("acoustic scale NaN", lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=NAN), "acoustic_scale"),
-    Attack("acoustic scale inf", lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=INFINITE), "acoustic_scale"),
+    Attack(
+        "acoustic scale NaN",
+        lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=NAN),
+        "acoustic_scale",
+    ),
+    Attack(
+        "acoustic scale inf",
+        lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=INFINITE),
+        "acoustic_scale",
+    ),
     Attack("silence's cost NaN", lambda t: sentences([[WORD, WORD]], sil_cost=NAN), "sil_cost"),
-    Attack("silence's cost -inf", lambda t: sentences([[WORD, WORD]], sil_cost=-INFINITE), "sil_cost"),
+    Attack(
+        "silence's cost -inf", lambda t: sentences([[WORD, WORD]], sil_cost=-INFINITE), "sil_cost"
+    ),
 ]
 
 
@@ -396,11 +564,16 @@ TRIES = {
 }
 NGRAMS = [
     Attack("a state of a larger model", lambda t: foreign(t)),
-    *(Attack(f"a state of a larger {kind}", lambda t, h=how: foreign(t, **h)) for kind, how in TRIES.items()),
+    *(
+        Attack(f"a state of a larger {kind}", lambda t, h=how: foreign(t, **h))
+        for kind, how in TRIES.items()
+    ),
     Attack("a state of a larger hash table", lambda t: foreign(t, type="probing")),
     Attack("a state of a higher order", lambda t: t.ngram.score(state_of(t, 9), "a")),
     Attack("the end after another model's state", lambda t: t.ngram.end(state_of(t, 9))),
-    Attack("a state never begun", lambda t: t.ngram.score(_native.State.__new__(_native.State), "a")),
+    Attack(
+        "a state never begun", lambda t: t.ngram.score(_native.State.__new__(_native.State), "a")
+    ),
     Attack("no state", lambda t: t.ngram.score(None, "a"), "arguments"),
     Attack("no word", lambda t: t.ngram.score(t.ngram.begin(), None), "arguments"),
     Attack("a word of 10 MB", lambda t: t.ngram.score(t.ngram.begin(), "x" * 10**7)),
@@ -415,7 +588,11 @@ NGRAMS = [
     Attack("a folder", lambda t: _native.NGram.open(t.folder), "directory|not a file"),
     Attack("a pipe that nobody writes to", lambda t: pipe(t, _native.NGram.open), "not a file"),
     Attack("a device", lambda t: _native.NGram.open("/dev/zero"), "not a file"),
-    Attack("a pipe to be converted", lambda t: pipe(t, lambda path: converted(t, arpa=path)), "not a file"),
+    Attack(
+        "a pipe to be converted",
+        lambda t: pipe(t, lambda path: converted(t, arpa=path)),
+        "not a file",
+    ),
     Attack("26 bits", lambda t: converted(t, prob_bits=26), "prob_bits is 26"),
     Attack("-1 bits", lambda t: converted(t, backoff_bits=-1), "backoff_bits is -1"),
     Attack("65 bits", lambda t: converted(t, pointer_bits=65), "pointer_bits is 65"),
@@ -424,7 +601,9 @@ NGRAMS = [
     Attack("all memory to sort in", lambda t: converted(t, memory_bytes=2**64 - 1)),
     Attack("more memory than that", lambda t: converted(t, memory_bytes=2**64), "arguments"),
     Attack(
-        "a folder for temporary files that is not there", lambda t: converted(t, temporary="/no/such/folder"), "such"
+        "a folder for temporary files that is not there",
+        lambda t: converted(t, temporary="/no/such/folder"),
+        "such",
     ),
     Attack("a folder to write to", lambda t: converted(t, out=t.folder)),
     Attack("to its own source", lambda t: converted(t, arpa=copy(t), out=copy(t))),
@@ -464,12 +643,16 @@ def test_an_ngram_refuses_what_it_is_not(there: There, attack: Attack) -> None:
 
 @pytest.mark.parametrize("highest", [False, True])
 @pytest.mark.parametrize("name", [*NUMBERS, *COUNTS, "blank_penalty", "prior_weight"])
-def test_every_option_of_the_decoder_is_taken_to_its_bounds(there: There, name: str, highest: bool) -> None:
+def test_every_option_of_the_decoder_is_taken_to_its_bounds(
+    there: There, name: str, highest: bool
+) -> None:
     from cortext.decoding.engine import native_options
 
     options = native_options(DecoderOptions(**{name: bound_of(name, highest)}))
     options.offsets = [*options.offsets[:N_PHONEMES], *options.offsets[-2:]]
-    kind, line = in_process_of_its_own(lambda: search(_native.Utterance(there.model, options, COLUMNS, None, False)))
+    kind, line = in_process_of_its_own(
+        lambda: search(_native.Utterance(there.model, options, COLUMNS, None, False))
+    )
     assert kind is None, line
 
 
@@ -519,7 +702,9 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("order", ["first", "afterwards"])
-def test_a_second_interpreter_is_refused_and_does_no_harm_to_the_first(there: There, order: str) -> None:
+def test_a_second_interpreter_is_refused_and_does_no_harm_to_the_first(
+    there: There, order: str
+) -> None:
     """The first one has imported the module before, or does so after the second one tried to."""
     run = subprocess.run(
         [sys.executable, "-c", SUBINTERPRETER, there.arpa, order],
@@ -533,4 +718,6 @@ def test_a_second_interpreter_is_refused_and_does_no_harm_to_the_first(there: Th
     refused = [line for line in lines if line.startswith("refused:")]
     assert len(refused) == 3
     assert "main interpreter" in refused[0]
-    assert [line for line in lines if line not in refused] == ["18.0 True"] * (4 if order == "first" else 3)
+    assert [line for line in lines if line not in refused] == ["18.0 True"] * (
+        4 if order == "first" else 3
+    )

@@ -1,4 +1,7 @@
-"""Attacks on the compiled steps and recurrences of networks: arrays of other shapes, types and addresses."""
+"""Attacks on the compiled steps and recurrences of networks.
+
+Arrays of other shapes, types and addresses.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,23 @@ from cortext import _native
 NAN, INFINITE, F32 = math.nan, math.inf, np.float32
 
 
-def gru(n_units: int = 4, n_inputs: int = 3, n_layers: int = 2, **changed_shapes: Any) -> tuple[Any, dict[str, Any]]:
+def gru(
+    n_units: int = 4, n_inputs: int = 3, n_layers: int = 2, **changed_shapes: Any
+) -> tuple[Any, dict[str, Any]]:
     """A stack of layers, and a step's arrays, some of another shape."""
     zeros, layers = np.float32(np.zeros(1)).dtype, []
     for layer in range(n_layers):
         width = n_units if layer else n_inputs
         shapes = [(3 * n_units, width), (3 * n_units, n_units), (3 * n_units,), (3 * n_units,)]
         layers.append(tuple(np.zeros(shape, zeros) for shape in shapes))
-    arrays = {"x": (n_inputs,), "state_LD": (n_layers, n_units), "next_state_LD": (n_layers, n_units)} | changed_shapes
+    arrays = {
+        "x": (n_inputs,),
+        "state_LD": (n_layers, n_units),
+        "next_state_LD": (n_layers, n_units),
+    } | changed_shapes
     return layers, {
-        name: np.zeros(shape, zeros) if isinstance(shape, tuple) else shape for name, shape in arrays.items()
+        name: np.zeros(shape, zeros) if isinstance(shape, tuple) else shape
+        for name, shape in arrays.items()
     }
 
 
@@ -42,10 +52,13 @@ def spoilt_layer(number: int, shape: tuple[int, ...], kept_as: str = "fp32") -> 
     _native.StepGRU([layers[0], tuple(layer)], kept_as).step(**arrays)
 
 
-def linear(weight: Any, bias: Any = None, kept_as: Any = "fp32", x: Any = None, y: Any = None) -> None:
+def linear(
+    weight: Any, bias: Any = None, kept_as: Any = "fp32", x: Any = None, y: Any = None
+) -> None:
     layer = _native.StepLinear(weight, bias, kept_as)
     layer.apply(
-        np.zeros(weight.shape[1], np.float32) if x is None else x, np.zeros(len(weight), np.float32) if y is None else y
+        np.zeros(weight.shape[1], np.float32) if x is None else x,
+        np.zeros(len(weight), np.float32) if y is None else y,
     )
 
 
@@ -56,13 +69,20 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 STEPS = [
     *(
-        Attack(f"{name} of shape {shape}", lambda t, n=name, s=shape: step(**{n: s}), f"^{name}|arguments")
+        Attack(
+            f"{name} of shape {shape}",
+            lambda t, n=name, s=shape: step(**{n: s}),
+            f"^{name}|arguments",
+        )
         for name in ("x", "state_LD", "next_state_LD")
         for shape in ((), (0,), (2,), (3, 1), (1, 4), (2, 3), (0, 4), (2, 2, 4), (10**6,))
         if shape != {"x": (3,)}.get(name)
     ),
     *(
-        Attack(f"array {number} of a layer of shape {shape}", lambda t, n=number, s=shape: spoilt_layer(n, s))
+        Attack(
+            f"array {number} of a layer of shape {shape}",
+            lambda t, n=number, s=shape: spoilt_layer(n, s),
+        )
         for number in range(4)
         for shape in ((), (0,), (0, 0), (12, 0), (11, 4), (12, 5), (13,), (10**6, 1))
     ),
@@ -71,34 +91,50 @@ STEPS = [
     Attack("a layer of None", lambda t: _native.StepGRU([(None,) * 4], "fp32"), "arguments"),
     Attack("units of no size", lambda t: step(n_units=0)),
     Attack("inputs of no size", lambda t: step(n_inputs=0)),
-    Attack("kept as nothing known", lambda t: linear(np.zeros((2, 2), F32), kept_as="int4"), "kept_as"),
-    Attack("a step never begun", lambda t: _native.StepGRU.__new__(_native.StepGRU).step(**gru()[1])),
+    Attack(
+        "kept as nothing known", lambda t: linear(np.zeros((2, 2), F32), kept_as="int4"), "kept_as"
+    ),
+    Attack(
+        "a step never begun", lambda t: _native.StepGRU.__new__(_native.StepGRU).step(**gru()[1])
+    ),
     Attack("a step begun twice", lambda t: step_begun_twice()),
     Attack("a step in its own state", lambda t: step_in_place()),
     Attack(
-        "a step into what must not be written", lambda t: step(next_state_LD=frozen(np.zeros((2, 4), F32))), "arguments"
+        "a step into what must not be written",
+        lambda t: step(next_state_LD=frozen(np.zeros((2, 4), F32))),
+        "arguments",
     ),
     Attack("a step of doubles", lambda t: step(x=np.zeros(3)), "arguments"),
     Attack(
-        "a step at an odd address", lambda t: step(x=odd(np.zeros(3, F32)), next_state_LD=odd(np.zeros((2, 4), F32)))
+        "a step at an odd address",
+        lambda t: step(x=odd(np.zeros(3, F32)), next_state_LD=odd(np.zeros((2, 4), F32))),
     ),
     Attack("weights at an odd address", lambda t: linear(odd(np.ones((33, 17), F32)))),
     Attack(
-        "weights of NaN", lambda t: [linear(np.full((3, 3), NAN, F32), None, kept) for kept in ("fp32", "bf16", "int8")]
+        "weights of NaN",
+        lambda t: [
+            linear(np.full((3, 3), NAN, F32), None, kept) for kept in ("fp32", "bf16", "int8")
+        ],
     ),
     Attack(
         "weights of inf",
-        lambda t: [linear(np.full((3, 3), INFINITE, F32), None, kept) for kept in ("fp32", "bf16", "int8")],
+        lambda t: [
+            linear(np.full((3, 3), INFINITE, F32), None, kept) for kept in ("fp32", "bf16", "int8")
+        ],
     ),
     Attack(
         "weights of 3e38",
-        lambda t: [linear(np.full((3, 3), 3e38, F32), None, kept) for kept in ("fp32", "bf16", "int8")],
+        lambda t: [
+            linear(np.full((3, 3), 3e38, F32), None, kept) for kept in ("fp32", "bf16", "int8")
+        ],
     ),
     Attack("no weights", lambda t: linear(np.zeros((0, 0), F32)), "weight"),
     Attack("weights of no columns", lambda t: linear(np.zeros((3, 0), F32)), "weight"),
     Attack("a bias too short", lambda t: linear(np.zeros((3, 3), F32), np.zeros(2, F32)), "bias"),
     Attack("an input too long", lambda t: linear(np.zeros((3, 3), F32), x=np.zeros(4, F32)), "^x"),
-    Attack("an output too short", lambda t: linear(np.zeros((3, 3), F32), y=np.zeros(2, F32)), "^y"),
+    Attack(
+        "an output too short", lambda t: linear(np.zeros((3, 3), F32), y=np.zeros(2, F32)), "^y"
+    ),
     Attack("many threads in one step", lambda t: many_steps()),
 ]
 
@@ -144,9 +180,13 @@ BACKWARD = {
 }  # fmt: skip
 
 
-def recurrence(which: dict[str, Any], n_threads: Any = 1, starts: Any = (0, 2, ROWS), **changes: Any) -> None:
+def recurrence(
+    which: dict[str, Any], n_threads: Any = 1, starts: Any = (0, 2, ROWS), **changes: Any
+) -> None:
     """A pass, with arrays some of which are others."""
-    if not _native.can_run_recurrence():  # the processor lacks the instructions: everything is refused
+    if (
+        not _native.can_run_recurrence()
+    ):  # the processor lacks the instructions: everything is refused
         raise ValueError("wrong shape; starts must rise; not supported; n_threads is")
     arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in which.items()}
     arrays |= {"starts": np.array(starts, np.int64)} | changes
@@ -173,7 +213,9 @@ def wrong_shapes() -> Iterator[Attack]:
             for other in shapes:
                 yield Attack(
                     f"{direction}: {name} of shape {other}",
-                    lambda t, w=which, n=name, o=other, k=kind: recurrence(w, **{n: np.zeros(o, k)}),
+                    lambda t, w=which, n=name, o=other, k=kind: recurrence(
+                        w, **{n: np.zeros(o, k)}
+                    ),
                     "shape|arguments|not supported|starts must",
                 )
             yield Attack(
@@ -183,7 +225,9 @@ def wrong_shapes() -> Iterator[Attack]:
             )
             yield Attack(
                 f"{direction}: {name} at an odd address",
-                lambda t, w=which, n=name, s=shape, k=kind: recurrence(w, **{n: odd(np.zeros(s, k))}),
+                lambda t, w=which, n=name, s=shape, k=kind: recurrence(
+                    w, **{n: odd(np.zeros(s, k))}
+                ),
             )
 
 
@@ -206,7 +250,9 @@ def many_trials(n: int) -> None:
         name: ((n, *shape[1:]) if name not in ("w_hh_GD", "b_hh_G") else shape, kind)
         for name, (shape, kind) in FORWARD.items()
     }
-    arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items() if name != "starts"}
+    arrays = {
+        name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items() if name != "starts"
+    }
     recurrence(FORWARD, n_threads=n, starts=range(n + 1), **arrays)
 
 

@@ -68,7 +68,9 @@ def put_array(name: str, value: object) -> Callable[[dict[str, Any], dict[str, n
     return lambda _, arrays: arrays.__setitem__(f"train/{name}", np.asarray(value))
 
 
-def records(file: str, size: int, place: int = 0) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+def records(
+    file: str, size: int, place: int = 0
+) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
     """Say that the bins lie in that file."""
 
     def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -78,7 +80,9 @@ def records(file: str, size: int, place: int = 0) -> Callable[[dict[str, Any], d
     return change
 
 
-def of_records(n_features: int, n_bins: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+def of_records(
+    n_features: int, n_bins: int
+) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
     """Declare features whose size in bytes, with those bins, is beyond 64 bits or 0 in them."""
 
     def change(index: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -103,12 +107,17 @@ INDEX_ATTACKS = (
     IndexAttack("source: NUL", put("source", "/\0")),
     IndexAttack("source: a number", put("source", 3)),
     IndexAttack("source_files: one number", put("source_files", {"a": [1]})),
-    IndexAttack("bad_trials: unknown fields", put("bad_trials", [{"file": "a", "trial": "b", "x": 1, "message": ""}])),
+    IndexAttack(
+        "bad_trials: unknown fields",
+        put("bad_trials", [{"file": "a", "trial": "b", "x": 1, "message": ""}]),
+    ),
     IndexAttack("bad_trials: a number", put("bad_trials", 3)),
     IndexAttack("post_implant_day: a text", put("post_implant_day", {DAY: "x"})),
     IndexAttack("splits: a list", put("splits", [])),
     IndexAttack("splits: a way out", put("splits", {"../x": {}})),
-    IndexAttack("splits: nested deeply", lambda index, _: index.update(x=json.loads("[" * 900 + "]" * 900))),
+    IndexAttack(
+        "splits: nested deeply", lambda index, _: index.update(x=json.loads("[" * 900 + "]" * 900))
+    ),
     IndexAttack("sentences: too few", put("splits.train.sentences", ["a"])),
     IndexAttack("sentences: numbers", put("splits.train.sentences", [1] * 6)),
     IndexAttack("n_bins: negative", put_array("n_bins", [-BINS, 3 * BINS, BINS, BINS, BINS, BINS])),
@@ -146,7 +155,12 @@ def write_index(folder: Path, index: dict[str, Any], arrays: bytes) -> None:
     (folder / "index.npz").write_bytes(arrays)
     index |= {"arrays": checksum(arrays)}
     text = json.dumps(index, ensure_ascii=False, sort_keys=True)
-    outer = {"format": "cortext-packed", "format_version": 1, "checksum": checksum(text.encode()), "index": index}
+    outer = {
+        "format": "cortext-packed",
+        "format_version": 1,
+        "checksum": checksum(text.encode()),
+        "index": index,
+    }
     (folder / "index.json").write_text(json.dumps(outer, ensure_ascii=False))
 
 
@@ -160,7 +174,9 @@ def parts_of(packed: Path, place: Path) -> tuple[Path, dict[str, Any], dict[str,
 
 
 @pytest.mark.parametrize("attack", INDEX_ATTACKS, ids=lambda attack: attack.name)
-def test_an_index_that_was_changed_on_purpose_is_refused(attack: IndexAttack, packed: Path, place: Path) -> None:
+def test_an_index_that_was_changed_on_purpose_is_refused(
+    attack: IndexAttack, packed: Path, place: Path
+) -> None:
     folder, index, arrays = parts_of(packed, place)
     attack.change(index, arrays)
     content = io.BytesIO()
@@ -185,11 +201,14 @@ ARRAYS = {
     "a bomb": lambda: zipped(zipfile.ZIP_DEFLATED, train__n_bins=bytes(1 << 28)),
     "2^40 numbers declared": lambda: zipped(
         zipfile.ZIP_STORED,
-        train__n_bins=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,), }\n"),
+        train__n_bins=header(
+            "{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
+        ),
     ),
     "a pickle": lambda: zipped(
         zipfile.ZIP_STORED,
-        train__n_bins=header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n") + b"cos\n",
+        train__n_bins=header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n")
+        + b"cos\n",
     ),
     "a header of brackets": lambda: zipped(zipfile.ZIP_STORED, train__n_bins=header("[" * 9000)),
     "no archive": lambda: b"PK\x05\x06",
@@ -198,10 +217,14 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_the_index_that_are_none_are_refused(name: str, packed: Path, place: Path) -> None:
+def test_arrays_of_the_index_that_are_none_are_refused(
+    name: str, packed: Path, place: Path
+) -> None:
     folder, index, _ = parts_of(packed, place)
     write_index(folder, index, ARRAYS[name]())
-    run("inspect", folder, patience_s=60).check_refused("the index is damaged", most_mb=900, most_s=60)
+    run("inspect", folder, patience_s=60).check_refused(
+        "the index is damaged", most_mb=900, most_s=60
+    )
 
 
 def test_an_index_nested_deeply_is_refused(packed: Path, place: Path) -> None:
@@ -210,7 +233,9 @@ def test_an_index_nested_deeply_is_refused(packed: Path, place: Path) -> None:
     run("inspect", folder, patience_s=60).check_refused("the index is damaged")
 
 
-def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(good: Path, tmp_path: Path) -> None:
+def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(
+    good: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / os.fsdecode(b"M\xfcnster")
     shutil.copytree(good / "data", folder)
     assert run("pack", folder, "--out", tmp_path / "packed").status == 0
@@ -219,7 +244,9 @@ def test_data_in_a_folder_whose_name_is_not_utf_8_is_packed_and_read(good: Path,
     assert (seen.status, "problems: none" in seen.stdout) == (0, True)
 
 
-def archive(*members: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def archive(
+    *members: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZIP_DEFLATED
+) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", method) as made:
         for name, member in members:
@@ -240,12 +267,18 @@ ARCHIVES = {
     "a way out": (lambda: archive(("../x", b"")), "outside the directory"),
     "from the root": (lambda: archive(("/tmp/x", b"")), "outside the directory"),
     "a link": (lambda: archive(("a", b"/etc/passwd"), mode=0o120777), "a link or a device"),
-    "a bomb": (lambda: archive(*((f"{n}", bytes(1 << 28)) for n in range(5))), "more than 100 times"),
+    "a bomb": (
+        lambda: archive(*((f"{n}", bytes(1 << 28)) for n in range(5))),
+        "more than 100 times",
+    ),
     "a thousand folders deep": (lambda: archive(("a/" * 900 + "b", b"")), "outside the directory"),
     "twice the same": (lambda: archive(("a", b"1"), ("a", b"2")), "File exists"),
     "damaged lzma": (lambda: damaged(zipfile.ZIP_LZMA), "archive|cannot be"),
     "damaged deflate": (lambda: damaged(zipfile.ZIP_DEFLATED), "damaged archive"),
-    "an unknown method": (lambda: archive(("a", b"1" * 99)).replace(b"\x08\0", b"\x63\0"), "damaged archive"),
+    "an unknown method": (
+        lambda: archive(("a", b"1" * 99)).replace(b"\x08\0", b"\x63\0"),
+        "damaged archive",
+    ),
     "escapes": (lambda: archive(("../\x1b]0;x\x07" + "y" * 5000, b"")), "outside the directory"),
 }
 
@@ -278,16 +311,25 @@ class Liar(BaseHTTPRequestHandler):
 
 
 def listing(**entry: object) -> str:
-    entry = {"path": "t15_copyTask.pkl", "size": 3, "_links": {"stash:download": {"href": "/x"}}} | entry
-    pages = {"stash:files": [entry], "stash:versions": [{"_links": {"stash:files": {"href": "/NAME/files"}}}]}
+    entry = {
+        "path": "t15_copyTask.pkl",
+        "size": 3,
+        "_links": {"stash:download": {"href": "/x"}},
+    } | entry
+    pages = {
+        "stash:files": [entry],
+        "stash:versions": [{"_links": {"stash:files": {"href": "/NAME/files"}}}],
+    }
     return json.dumps({"_embedded": pages, "_links": {}})
 
 
 LISTINGS = {
     "deep": "[" * 200_000,
     "long": " " * (70 << 20),
-    "endless": listing(_links={"stash:download": {"href": "/x"}}).replace(
-        '"_links": {}}', '"_links": {"next": {"href": "/NAME/x"}}}'
+    "endless": (
+        listing(_links={"stash:download": {"href": "/x"}}).replace(
+            '"_links": {}}', '"_links": {"next": {"href": "/NAME/x"}}}'
+        )
     ),
     "numbers": "[" + "9" * 10_000 + "]",
     "up": listing(path=".."),

@@ -1,6 +1,7 @@
 """Attacks on recordings: session files and what lies beside them. A row says what is done.
 
-Each is read by real commands. A bad trial costs itself: `pack` names it in one line, `pack --skip-bad` leaves it out.
+Each is read by real commands. A bad trial costs itself: `pack` names it in one line, `pack
+--skip-bad` leaves it out.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Attack:
     says: str
 
 
-def instead(name: str, make: Callable[[h5py.Group, Path], object]) -> Callable[[h5py.Group, Path], None]:
+def instead(
+    name: str, make: Callable[[h5py.Group, Path], object]
+) -> Callable[[h5py.Group, Path], None]:
     """Replace a member of the trial by what is returned, or by what is made under that name."""
 
     def change(group: h5py.Group, folder: Path) -> None:
@@ -73,15 +76,21 @@ def declared(*shape: int, dtype: str = "f4", **how: object) -> Callable[[h5py.Gr
     return features(lambda group, _: declare(group, "input_features", shape, dtype, **how))
 
 
-def declare(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str, **how: object) -> None:
+def declare(
+    group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str, **how: object
+) -> None:
     group.create_dataset(name, shape, dtype, **how)
     group.attrs["n_time_steps"] = min(shape[0], 2**60)
 
 
-def virtual(source: str, name: str = "x", maxshape: int | None = BINS) -> Callable[[h5py.Group, Path], None]:
+def virtual(
+    source: str, name: str = "x", maxshape: int | None = BINS
+) -> Callable[[h5py.Group, Path], None]:
     def make(group: h5py.Group, folder: Path) -> None:
         layout = h5py.VirtualLayout((BINS, N_FEATURES), "f4", maxshape=(maxshape, N_FEATURES))
-        there = h5py.VirtualSource(folder / source, name, (BINS, N_FEATURES), maxshape=(maxshape, N_FEATURES))
+        there = h5py.VirtualSource(
+            folder / source, name, (BINS, N_FEATURES), maxshape=(maxshape, N_FEATURES)
+        )
         rows = slice(0, h5s.UNLIMITED if maxshape is None else BINS)
         layout[rows] = there[rows]
         group.create_virtual_dataset("input_features", layout)
@@ -91,16 +100,22 @@ def virtual(source: str, name: str = "x", maxshape: int | None = BINS) -> Callab
 
 def external_storage(group: h5py.Group, folder: Path) -> None:
     size = BINS * N_FEATURES * 4
-    group.create_dataset("input_features", (BINS, N_FEATURES), "f4", external=[(folder / "secret.raw", 0, size)])
+    group.create_dataset(
+        "input_features", (BINS, N_FEATURES), "f4", external=[(folder / "secret.raw", 0, size)]
+    )
 
 
-def chunk(content: bytes | Callable[[], bytes], mask: int = 0, **how: object) -> Callable[[h5py.Group, Path], None]:
+def chunk(
+    content: bytes | Callable[[], bytes], mask: int = 0, **how: object
+) -> Callable[[h5py.Group, Path], None]:
     """The features as one chunk of that content."""
 
     def make(group: h5py.Group, _: Path) -> None:
         shape = (BINS, N_FEATURES)
         made = group.create_dataset("input_features", shape, "f4", chunks=shape, **how)
-        made.id.write_direct_chunk((0, 0), content if isinstance(content, bytes) else content(), mask)
+        made.id.write_direct_chunk(
+            (0, 0), content if isinstance(content, bytes) else content(), mask
+        )
 
     return features(make)
 
@@ -113,7 +128,9 @@ def half_a_gibibyte() -> bytes:
 def zeros_in_gzip(group: h5py.Group, _: Path) -> None:
     """Zeros that are there: each chunk of 32 MiB takes 32 KB."""
     shape, rows = (200_000, 512), 16_384
-    made = group.create_dataset("input_features", shape, "f4", chunks=(rows, 512), compression="gzip")
+    made = group.create_dataset(
+        "input_features", shape, "f4", chunks=(rows, 512), compression="gzip"
+    )
     packed = zlib.compress(bytes(rows * 512 * 4))
     for first in range(0, shape[0], rows):
         made.id.write_direct_chunk((first, 0), packed)
@@ -284,7 +301,9 @@ def all_attacks(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of both days."""
-    run_dir = untrained_run(tmp_path_factory.mktemp("trained") / "run", (DAY, OTHER_DAY), N_FEATURES)
+    run_dir = untrained_run(
+        tmp_path_factory.mktemp("trained") / "run", (DAY, OTHER_DAY), N_FEATURES
+    )
     (run_dir / "config.yaml").write_text("seed: 7\n")
     return run_dir
 
@@ -294,7 +313,17 @@ VERBS = {
     "evaluate": ("evaluate", "RUN", "--data", "DATA", "--split", "train", "--out", "OUT"),
     "decode": ("decode", "RUN", "--data", "DATA", "--split", "train", "--lm", "LM", "--out", "OUT"),
     "adapt": ("adapt", "RUN", "--data", "DATA", "--session", OTHER_DAY, "--out", "OUT"),
-    "replay": ("replay", "--data", "DATA", "--profile", "json", "--run", "RUN", "--redis-port", "1"),
+    "replay": (
+        "replay",
+        "--data",
+        "DATA",
+        "--profile",
+        "json",
+        "--run",
+        "RUN",
+        "--redis-port",
+        "1",
+    ),
 }
 
 
@@ -313,7 +342,10 @@ def test_every_attack_costs_its_trial_only(all_attacks: Path) -> None:
     skipped = run("pack", all_attacks / "data", "--out", out, "--skip-bad", patience_s=60)
     skipped.check_harmless(most_mb=900, most_s=60)
     n_attacks = len(TRIAL_ATTACKS)
-    assert (skipped.status, f"left out as unusable: {n_attacks}\n" in skipped.stdout) == (0, True), skipped.said
+    assert (skipped.status, f"left out as unusable: {n_attacks}\n" in skipped.stdout) == (
+        0,
+        True,
+    ), skipped.said
     assert (out / "train.f16").stat().st_size == (6 + 2 * n_attacks) * BINS * N_FEATURES * 2
     assert np.float16(SECRET).tobytes() * N_FEATURES not in (out / "train.f16").read_bytes()
 
@@ -323,7 +355,9 @@ def test_inspect_lists_every_attack(all_attacks: Path) -> None:
     seen.check_harmless(most_mb=900, most_s=60)
     for number, attack in enumerate(TRIAL_ATTACKS):
         line = next(
-            line for line in seen.stdout.splitlines() if f"attack.{number:03d}/data_train.hdf5: {BAD}: " in line
+            line
+            for line in seen.stdout.splitlines()
+            if f"attack.{number:03d}/data_train.hdf5: {BAD}: " in line
         )
         assert re.search(attack.says, line), line
 
@@ -386,36 +420,66 @@ def table(content: bytes, size: int = 0) -> Callable[[Path], None]:
 FILE_ATTACKS = (
     FileAttack("a pipe", session_file(lambda file, _: os.mkfifo(file)), "not a file", others=True),
     FileAttack(
-        "a link to a pipe", session_file(lambda file, at: file.symlink_to(at / "pipe")), "not a file", others=True
+        "a link to a pipe",
+        session_file(lambda file, at: file.symlink_to(at / "pipe")),
+        "not a file",
+        others=True,
     ),
     FileAttack(
-        "a link to a device", session_file(lambda file, _: file.symlink_to("/dev/zero")), "not a file", others=True
+        "a link to a device",
+        session_file(lambda file, _: file.symlink_to("/dev/zero")),
+        "not a file",
+        others=True,
     ),
     FileAttack("a folder", session_file(lambda file, _: file.mkdir()), "not a file", others=True),
     FileAttack("a terabyte of nothing", session_file(sparse), "not an HDF5 file", others=True),
-    FileAttack("a session's name with escapes", folder_named(b"\x1b]0;x\x07\x1b[2J"), r"\\x1b.*rename the session"),
-    FileAttack("a session's name that is not UTF-8", folder_named(b"t15.\xff"), "rename the session"),
-    FileAttack("a session's name with a backslash", folder_named(b"t15\\2023"), "rename the session"),
-    FileAttack("a session's name of 201 letters", folder_named(b"t" * 201), "rename the session"),
-    FileAttack("a table of blocks with a cell of 100 MB", table(b"x" * 10**8), "not the table of blocks"),
-    FileAttack("a table of blocks with NUL", table(b"2023-08-11,\0,1,1,a,Train\n"), "not the table of blocks"),
     FileAttack(
-        "a table of blocks with endless numbers", table(b"2023-08-11," + b"9" * 4000 + b",1,1,a,Train\n"), "blocks"
+        "a session's name with escapes",
+        folder_named(b"\x1b]0;x\x07\x1b[2J"),
+        r"\\x1b.*rename the session",
+    ),
+    FileAttack(
+        "a session's name that is not UTF-8", folder_named(b"t15.\xff"), "rename the session"
+    ),
+    FileAttack(
+        "a session's name with a backslash", folder_named(b"t15\\2023"), "rename the session"
+    ),
+    FileAttack("a session's name of 201 letters", folder_named(b"t" * 201), "rename the session"),
+    FileAttack(
+        "a table of blocks with a cell of 100 MB", table(b"x" * 10**8), "not the table of blocks"
+    ),
+    FileAttack(
+        "a table of blocks with NUL",
+        table(b"2023-08-11,\0,1,1,a,Train\n"),
+        "not the table of blocks",
+    ),
+    FileAttack(
+        "a table of blocks with endless numbers",
+        table(b"2023-08-11," + b"9" * 4000 + b",1,1,a,Train\n"),
+        "blocks",
     ),
     FileAttack("a table of blocks of a terabyte", table(b"", 2**40), "not the table of blocks"),
-    FileAttack("a table of blocks with escapes", table(b"\x1b]0;x\x07,a,1,1,a,Train\n"), "not the table of blocks"),
+    FileAttack(
+        "a table of blocks with escapes",
+        table(b"\x1b]0;x\x07,a,1,1,a,Train\n"),
+        "not the table of blocks",
+    ),
 )
 
 
 @pytest.mark.parametrize("attack", FILE_ATTACKS, ids=lambda attack: attack.name)
-def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(attack: FileAttack, place: Path) -> None:
+def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(
+    attack: FileAttack, place: Path
+) -> None:
     attack.change(place)
     refused = run("pack", place / "data", "--out", place / "packed", patience_s=60)
     refused.check_refused(attack.says, most_mb=900, most_s=60)
     assert not (place / "packed").exists()
     run("inspect", place / "data", patience_s=60).check_harmless(most_mb=900, most_s=60)
     if attack.others:
-        skipped = run("pack", place / "data", "--out", place / "packed", "--skip-bad", patience_s=60)
+        skipped = run(
+            "pack", place / "data", "--out", place / "packed", "--skip-bad", patience_s=60
+        )
         skipped.check_harmless(most_mb=900, most_s=60)
         assert (place / "packed" / "train.f16").stat().st_size == 3 * BINS * N_FEATURES * 2
 
@@ -436,4 +500,6 @@ def test_the_limits_are_raised_by_options(place: Path) -> None:
     run("pack", data, "--out", out).check_refused("60010 bins .*--max-bins")
     assert run("pack", data, "--out", out, "--max-bins", "60010").status == 0
     assert "60001" not in run("inspect", data, "--max-bins", "60010").stdout
-    run("pack", data, "--out", out, "--max-features", "15").check_refused("16 features .*--max-features")
+    run("pack", data, "--out", out, "--max-features", "15").check_refused(
+        "16 features .*--max-features"
+    )

@@ -1,6 +1,9 @@
-"""Attacks on the Redis language-model server: streams that others shorten, positions that are damaged, odd entries.
+"""Attacks on the Redis language-model server.
 
-Each is done to `cortext lm-server` in a process of its own, through a real redis-server and nothing else.
+Streams that others shorten, positions that are damaged, odd entries.
+
+Each is done to `cortext lm-server` in a process of its own, through a real redis-server and nothing
+else.
 """
 
 from __future__ import annotations
@@ -115,7 +118,10 @@ def test_a_server_with_a_small_keep_that_is_killed_in_mid_utterance_loses_nothin
     assert lab.db.xinfo_stream("remote_lm_output_partial")["entries-added"] == len(LOGITS)
     lab.client.reset()
     lab.speak(LOGITS[:1])
-    wait_for(lambda: lab.db.xlen("remote_lm_input") <= int(keep) + 1, "deleted entries, once nobody needs them")
+    wait_for(
+        lambda: lab.db.xlen("remote_lm_input") <= int(keep) + 1,
+        "deleted entries, once nobody needs them",
+    )
 
 
 def test_what_waits_while_the_server_is_down_is_not_shortened(lab):
@@ -134,7 +140,9 @@ def test_a_client_that_shortens_its_own_streams_is_told_of_no_gap(lab):
     for _ in range(3):
         lab.db.xadd("remote_lm_reset", {"done": 0}, maxlen=1, approximate=False)
         for logits_V in LOGITS:
-            lab.db.xadd("remote_lm_input", {"logits": logits_V.tobytes()}, maxlen=1, approximate=False)
+            lab.db.xadd(
+                "remote_lm_input", {"logits": logits_V.tobytes()}, maxlen=1, approximate=False
+            )
             lab.client.wait("remote_lm_output_partial")
         assert lab.final() == (TEXT, "")
         lab.db.delete("remote_lm_input")  # between utterances it belongs to nobody
@@ -189,19 +197,35 @@ def waiting(lab: Lab) -> list[bytes]:
 
 GAPS = [
     Gap("nothing", lambda lab: None, ""),
-    Gap("all but the last 5 frames", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False)),
+    Gap(
+        "all but the last 5 frames",
+        lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False),
+    ),
     Gap(
         "one that was read",
         lambda lab: lab.db.xdel("remote_lm_input", lab.db.xrange("remote_lm_input")[3][0]),
         slow=True,
     ),
-    Gap("one of the middle", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]), "1 entry of remote_lm_input"),
+    Gap(
+        "one of the middle",
+        lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]),
+        "1 entry of remote_lm_input",
+    ),
     Gap("all frames", lambda lab: lab.db.xtrim("remote_lm_input", 0), slow=True),
     Gap("the stream", lambda lab: lab.db.delete("remote_lm_input"), slow=True),
-    Gap("the newest frame", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[-1]), slow=True),
+    Gap(
+        "the newest frame", lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[-1]), slow=True
+    ),
     Gap("all answers", lambda lab: lab.db.xtrim("remote_lm_output_partial", 0), ""),
-    Gap("the answers' stream", lambda lab: lab.db.delete("remote_lm_output_partial"), "", slow=True),
-    Gap("what was read, live", lambda lab: lab.db.xtrim("remote_lm_input", len(LOGITS) - HALF), "", alive=True),
+    Gap(
+        "the answers' stream", lambda lab: lab.db.delete("remote_lm_output_partial"), "", slow=True
+    ),
+    Gap(
+        "what was read, live",
+        lambda lab: lab.db.xtrim("remote_lm_input", len(LOGITS) - HALF),
+        "",
+        alive=True,
+    ),
     Gap(
         "one of the middle, live",
         lambda lab: lab.db.xdel("remote_lm_input", waiting(lab)[7]),
@@ -209,7 +233,11 @@ GAPS = [
         alive=True,
         slow=True,
     ),
-    Gap("all but the last 5, live", lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False), alive=True),
+    Gap(
+        "all but the last 5, live",
+        lambda lab: lab.db.xtrim("remote_lm_input", 5, approximate=False),
+        alive=True,
+    ),
     Gap("the stream, live", lambda lab: lab.db.delete("remote_lm_input"), alive=True, slow=True),
 ]
 
@@ -221,7 +249,8 @@ def position_is_saved(lab: Lab) -> bool:
 
 
 @pytest.mark.parametrize(
-    "gap", [pytest.param(gap, id=gap.name, marks=[pytest.mark.slow] if gap.slow else []) for gap in GAPS]
+    "gap",
+    [pytest.param(gap, id=gap.name, marks=[pytest.mark.slow] if gap.slow else []) for gap in GAPS],
 )
 def test_what_others_delete_in_mid_utterance_is_named_in_the_result(lab, gap):
     lab.start("--keep", "100")
@@ -301,7 +330,8 @@ OFTEN = ("wrong type", "not UTF-8", "5,000 digits", "broken JSON", "huge")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGE]
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGE],
 )
 def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_goes_on(lab, name):
     lab.start()
@@ -341,7 +371,10 @@ def test_a_json_server_starts_with_an_unreadable_position_too(lab):
     lab.db.set(JSON_KEY, "x")
     lab.start("--profile", "json")
     assert lab.db.get(f"{JSON_KEY}:unreadable") == b"x"
-    assert json.loads(lab.db.xrevrange("cortext_lm_output", count=1)[0][1][b"message"])["type"] == "ready"
+    assert (
+        json.loads(lab.db.xrevrange("cortext_lm_output", count=1)[0][1][b"message"])["type"]
+        == "ready"
+    )
 
 
 # Entries that are not what they should be
@@ -411,7 +444,9 @@ def test_names_of_utterances_that_never_began_are_not_kept(lab):
         pipeline = lab.db.pipeline(transaction=False)
         for each in range(6000):  # 30,000 names that are kept would take 13 MB
             name = f"{number}-{each}-".ljust(200, "x")
-            pipeline.xadd("cortext_lm_input", {"message": json.dumps({"type": "frames", "utterance": name})})
+            pipeline.xadd(
+                "cortext_lm_input", {"message": json.dumps({"type": "frames", "utterance": name})}
+            )
         newest = pipeline.execute()[-1].decode()
         wait_for(lambda newest=newest: answered(lab) == newest, "answers")
         numbers.append(resident_mb(lab.server.process.pid))
@@ -438,7 +473,11 @@ def test_wrong_parameters_are_refused_by_name_and_change_nothing(lab):
         lab.db.xadd("remote_lm_update_params", fields)
         assert lab.client.wait("remote_lm_done_updating_params") == {b"done": b"1"}
         assert 1 <= len(lab.errors()) - n_before <= 21, name
-        assert all(len(value) <= 1000 for _, error in lab.db.xrange("remote_lm_errors") for value in error.values())
+        assert all(
+            len(value) <= 1000
+            for _, error in lab.db.xrange("remote_lm_errors")
+            for value in error.values()
+        )
     assert lab.client.decode(LOGITS).total == expected
     assert len(lab.db.hget(KEY, "changes")) < 1000
 
@@ -455,11 +494,17 @@ def test_odd_logits_clients_and_contexts_are_named_and_harm_nothing(lab):
     final = lab.client.wait("remote_lm_output_final")
     assert b"at most 67108864 are read at once" in final[b"error"]
     assert len(final[b"context_str"]) <= 3 * 2**20 + 1
-    assert all(len(value) <= 1000 for _, error in lab.db.xrange("remote_lm_errors") for value in error.values())
+    assert all(
+        len(value) <= 1000
+        for _, error in lab.db.xrange("remote_lm_errors")
+        for value in error.values()
+    )
     lab.db.delete("contextual_decoding_current_context")
     lab.db.delete(KEY)
     lab.db.set(KEY, "x")
-    assert lab.client.decode(LOGITS).text == TEXT  # a position that is lost in the meantime is written anew
+    assert (
+        lab.client.decode(LOGITS).text == TEXT
+    )  # a position that is lost in the meantime is written anew
     lab.server.interrupt().check_harmless()
 
 
@@ -468,13 +513,19 @@ def test_overlapping_utterances_of_json_messages_outlive_kills(lab):
     n = len(LOGITS) // 4
 
     def say(kind, name, **logits):
-        lab.db.xadd("cortext_lm_input", {"message": json.dumps({"type": kind, "utterance": name}), **logits})
+        lab.db.xadd(
+            "cortext_lm_input", {"message": json.dumps({"type": kind, "utterance": name}), **logits}
+        )
 
     lab.start("--profile", "json", "--keep", "1")
     for number in range(12):
         say("begin", f"u{number}")
         for part in range(4):
-            say("frames", f"u{number}", logits=LOGITS[part * n : (part + 1) * n if part < 3 else None].tobytes())
+            say(
+                "frames",
+                f"u{number}",
+                logits=LOGITS[part * n : (part + 1) * n if part < 3 else None].tobytes(),
+            )
             if part == 1 and number:
                 say("end", f"u{number - 1}")
         if number % 4 == 3:
@@ -484,7 +535,11 @@ def test_overlapping_utterances_of_json_messages_outlive_kills(lab):
 
     def finals():
         found = [json.loads(fields[b"message"]) for _, fields in lab.db.xrange("cortext_lm_output")]
-        return [message for message in found if message["type"] == "final" and message["utterance"] == "u11"]
+        return [
+            message
+            for message in found
+            if message["type"] == "final" and message["utterance"] == "u11"
+        ]
 
     [final] = wait_for(finals, "the last final")
     assert (final["text"], final["error"]) == (TEXT, None)

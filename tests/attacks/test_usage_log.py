@@ -1,4 +1,7 @@
-"""Attacks on the log of daily use: files that `report use` and `serve --session-log` are given, whoever wrote them."""
+"""Attacks on the log of daily use.
+
+Files that `report use` and `serve --session-log` are given, whoever wrote them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,14 @@ from untrained import untrained_run
 from cortext.data import make_trial, write_session
 
 WHEN = "2026-11-20T10:00:06-08:00"
-SAID = {"id": "a", "when": WHEN, "session": "t15.2026.11.20", "duration_s": 6.0, "text": "i see you", "source": "feed"}
+SAID = {
+    "id": "a",
+    "when": WHEN,
+    "session": "t15.2026.11.20",
+    "duration_s": 6.0,
+    "text": "i see you",
+    "source": "feed",
+}
 RATED = {"id": "a", "when": WHEN, "rating": "right"}
 
 
@@ -89,7 +99,10 @@ LINES = [
     Line("a time that is a number", said(when=1e308)),
     Line("a time with escapes", said(when="\x1b]0;owned\x07")),
     Line("a rating with escapes", about(rating="\x1b[2J")),
-    Line("a rating that is nested deeply", about(rating="HERE").replace(b'"HERE"', b"[" * 900 + b"]" * 900)),
+    Line(
+        "a rating that is nested deeply",
+        about(rating="HERE").replace(b'"HERE"', b"[" * 900 + b"]" * 900),
+    ),
     Line("a correction of half a character", about(correction="I see \ud800")),
     Line("a correction of a million words", about(correction="a " * 1_000_000)),
     Line("a correction that is a list", about(correction=["I see"])),
@@ -121,7 +134,10 @@ def write(folder: Path, *lines: bytes) -> Path:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report of a log for each line: an utterance, the line, and a rating of the utterance."""
     root = tmp_path_factory.mktemp("logs")
-    logs = [write(root / str(n), said(), line.content, json.dumps(RATED).encode()) for n, line in enumerate(LINES)]
+    logs = [
+        write(root / str(n), said(), line.content, json.dumps(RATED).encode())
+        for n, line in enumerate(LINES)
+    ]
     page = root / "use.html"
     return Report(run("report", "use", *logs, "--json", "--out", page), logs, page)
 
@@ -138,7 +154,10 @@ def test_a_damaged_line_is_passed_over_and_named(report: Report, line: Line) -> 
 
 def test_damaged_lines_are_counted_and_what_stands_about_them_is_read(report: Report) -> None:
     found = json.loads(report.ended.stdout)
-    assert (found["overall"]["utterances"], found["overall"]["ratings"]["right"]) == (len(LINES), len(LINES))
+    assert (found["overall"]["utterances"], found["overall"]["ratings"]["right"]) == (
+        len(LINES),
+        len(LINES),
+    )
     assert found["damaged"] == len(LINES)
     page = report.page.read_text()
     assert page.count("line 2 passed over: ") == len(LINES)
@@ -171,19 +190,29 @@ def served(root: Path, log: Path) -> Ended:
         server.kill()
 
 
-def test_a_server_goes_on_after_damaged_lines_and_names_them(materials: Path, tmp_path: Path) -> None:
+def test_a_server_goes_on_after_damaged_lines_and_names_them(
+    materials: Path, tmp_path: Path
+) -> None:
     log = write(tmp_path / "log", said(), *[line.content for line in LINES], about(rating="wrong"))
     ended = served(materials, log)
     ended.check_harmless()
     assert ended.status == 0
-    notes = [json.loads(line)["note"] for line in ended.stderr.splitlines() if "session_log_damaged" in line]
+    notes = [
+        json.loads(line)["note"]
+        for line in ended.stderr.splitlines()
+        if "session_log_damaged" in line
+    ]
     assert len(notes) == 21  # twenty are named
     assert notes[-1].endswith(f"{len(LINES) - 20} more lines passed over")
 
 
-def test_a_session_above_the_folder_costs_no_recording_there(materials: Path, tmp_path: Path) -> None:
+def test_a_session_above_the_folder_costs_no_recording_there(
+    materials: Path, tmp_path: Path
+) -> None:
     recording = tmp_path / "outside" / "data_train.hdf5"
-    block = int(datetime.fromisoformat(WHEN).timestamp())  # the log's own name for its first utterance
+    block = int(
+        datetime.fromisoformat(WHEN).timestamp()
+    )  # the log's own name for its first utterance
     features_TC = np.zeros((100, N_FEATURES), dtype=np.float32)
     write_session(recording, [make_trial(features_TC, "outside", block, 0, "i see you")])
     content = recording.read_bytes()
@@ -196,7 +225,12 @@ def test_a_session_above_the_folder_costs_no_recording_there(materials: Path, tm
 
 def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path) -> None:
     many = [line.content for line in LINES] * 200
-    log = write(tmp_path / "log", said(), *[line for line in many if len(line) < 100_000], json.dumps(RATED).encode())
+    log = write(
+        tmp_path / "log",
+        said(),
+        *[line for line in many if len(line) < 100_000],
+        json.dumps(RATED).encode(),
+    )
     n_damaged = len((log / "utterances.jsonl").read_bytes().split(b"\n")) - 3
     ended = run("report", "use", log)
     ended.check_harmless(most_s=60)
@@ -207,7 +241,10 @@ def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path
 
 @dataclass(frozen=True)
 class Place:
-    """What stands where the log should: it is refused in a line, or read with what is wrong passed over."""
+    """What stands where the log should.
+
+    It is refused in a line, or read with what is wrong passed over.
+    """
 
     name: str
     make: Callable[[Path], None]
@@ -220,7 +257,11 @@ class Place:
 
 def _line_of_100_mb(path: Path) -> None:
     path.write_bytes(
-        said() + b"\n" + raw("text", b'"' + b"a" * 100_000_000 + b'"') + b"\n" + json.dumps(RATED).encode()
+        said()
+        + b"\n"
+        + raw("text", b'"' + b"a" * 100_000_000 + b'"')
+        + b"\n"
+        + json.dumps(RATED).encode()
     )
 
 
@@ -253,10 +294,27 @@ PLACES = [
     Place("lists of 100 MB", _lists_of_100_mb, 0, r"line 2 passed over: it has more than \d+ MiB"),
     Place("150 MB of NULs without an end", _endless_line, 0, "line 2 passed over: unfinished"),
     Place("5 MB of bytes", _bytes, 0, r"\d+ more lines passed over"),
-    Place("a pipe that nobody writes to", lambda path: os.mkfifo(path), 2, "no log of use: .*give a directory"),
-    Place("a device without an end", lambda path: path.symlink_to("/dev/zero"), 2, "no log of use: .*give a dir"),
-    Place("a directory", lambda path: path.mkdir(), 2, "no log of use: Is a directory; give a directory"),
-    Place("a link to itself", lambda path: path.symlink_to(path), 2, "no log of use: Too many levels"),
+    Place(
+        "a pipe that nobody writes to",
+        lambda path: os.mkfifo(path),
+        2,
+        "no log of use: .*give a directory",
+    ),
+    Place(
+        "a device without an end",
+        lambda path: path.symlink_to("/dev/zero"),
+        2,
+        "no log of use: .*give a dir",
+    ),
+    Place(
+        "a directory",
+        lambda path: path.mkdir(),
+        2,
+        "no log of use: Is a directory; give a directory",
+    ),
+    Place(
+        "a link to itself", lambda path: path.symlink_to(path), 2, "no log of use: Too many levels"
+    ),
     Place("20,000 utterances", _ids, 0, ""),
     Place("22 years of days", _days, 0, ""),
 ]

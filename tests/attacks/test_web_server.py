@@ -1,4 +1,7 @@
-"""Attacks on `cortext serve`: bytes over real sockets to a real process. A row: what is sent, what must happen."""
+"""Attacks on `cortext serve`: bytes over real sockets to a real process.
+
+A row: what is sent, what must happen.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,9 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", headers=OURS, timeout=10, trust_env=False)
+        return httpx.get(
+            f"http://127.0.0.1:{self.port}{path}", headers=OURS, timeout=10, trust_env=False
+        )
 
     def post(self, verb: str, content: bytes) -> httpx.Response:
         """Ask for a change; waits where the rate of changes is at its limit."""
@@ -81,11 +86,18 @@ class Server:
             yield Page(web_socket)
 
     def resident_mb(self) -> float:
-        (line,) = (s for s in Path(f"/proc/{self.pid}/status").read_text().splitlines() if s.startswith("VmRSS"))
+        (line,) = (
+            s
+            for s in Path(f"/proc/{self.pid}/status").read_text().splitlines()
+            if s.startswith("VmRSS")
+        )
         return int(line.split()[1]) / 1024
 
     def check_whole(self, most_lines: int = 20) -> None:
-        """Check what holds after any attack: it runs, it answers, it has written few lines and no traceback."""
+        """Check what holds after any attack.
+
+        It runs, it answers, it has written few lines and no traceback.
+        """
         assert self.command.running()
         assert self.get("/").status_code == 200
         assert self.get("/api/state").json()["state"] in ("idle", "running", "ended")
@@ -105,8 +117,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(root: Path, log: Path, *more: str, data: bool = True, descriptors: int | None = None) -> Iterator[Server]:
-    folders = ["--lm", root / "lm", "--session-log", log, *(["--data", root / "data"] if data else [])]
+def serving(
+    root: Path, log: Path, *more: str, data: bool = True, descriptors: int | None = None
+) -> Iterator[Server]:
+    folders = [
+        "--lm",
+        root / "lm",
+        "--session-log",
+        log,
+        *(["--data", root / "data"] if data else []),
+    ]
     command = Command("serve", root / "run", *folders, "--port", "0", "--token", TOKEN, *more)
     try:
         deadline_s = time.monotonic() + 60
@@ -144,7 +164,9 @@ def fed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 @pytest.fixture(scope="module")
 def small(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same with few file descriptors."""
-    with serving(root, tmp_path_factory.mktemp("log"), "--speed", "2", descriptors=DESCRIPTORS) as server:
+    with serving(
+        root, tmp_path_factory.mktemp("log"), "--speed", "2", descriptors=DESCRIPTORS
+    ) as server:
         yield server
 
 
@@ -183,7 +205,10 @@ CROWDS = (
 
 
 def attack(server: Server, crowd: Crowd, stack: ExitStack) -> list[socket.socket]:
-    """Open the connections and send what they send at the beginning; those that are refused or ended are left out."""
+    """Open the connections and send what they send at the beginning.
+
+    Those that are refused or ended are left out.
+    """
     sockets = []
     for _ in range(crowd.n):
         with suppress(OSError):
@@ -197,8 +222,13 @@ def attack(server: Server, crowd: Crowd, stack: ExitStack) -> list[socket.socket
     return sockets
 
 
-def decode(server: Server, page: Page, meanwhile: Callable[[], object]) -> tuple[dict[str, Any], int]:
-    """Play the first trial, and do something as soon as it has begun. Returns the utterance and its bins."""
+def decode(
+    server: Server, page: Page, meanwhile: Callable[[], object]
+) -> tuple[dict[str, Any], int]:
+    """Play the first trial, and do something as soon as it has begun.
+
+    Returns the utterance and its bins.
+    """
     assert server.post("start", b'{"trial": 0}').status_code == 200
     n_bins, acted = 0, False
     while (message := page.read())["type"] != "utterance":
@@ -212,7 +242,9 @@ def decode(server: Server, page: Page, meanwhile: Callable[[], object]) -> tuple
 
 
 @pytest.mark.parametrize("crowd", CROWDS, ids=lambda crowd: crowd.name)
-def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(small: Server, crowd: Crowd) -> None:
+def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(
+    small: Server, crowd: Crowd
+) -> None:
     with small.page() as page, ExitStack() as stack:
         while page.read()["type"] != "stats":  # the last of what a page is greeted with
             pass
@@ -231,16 +263,27 @@ def test_a_crowd_of_strangers_keeps_nobody_out_and_cuts_no_utterance(small: Serv
             assert small.get("/api/state").status_code == 200
 
         utterance, n_bins = decode(small, page, meanwhile)
-        assert (utterance["error"], utterance["text"], n_bins) == (None, undisturbed["text"], TRIAL_BINS)
+        assert (utterance["error"], utterance["text"], n_bins) == (
+            None,
+            undisturbed["text"],
+            TRIAL_BINS,
+        )
         utterance, n_bins = decode(small, page, lambda: None)  # while they are still connected
-        assert (utterance["error"], utterance["text"], n_bins) == (None, undisturbed["text"], TRIAL_BINS)
+        assert (utterance["error"], utterance["text"], n_bins) == (
+            None,
+            undisturbed["text"],
+            TRIAL_BINS,
+        )
         assert len(list(Path(f"/proc/{small.pid}/fd").iterdir())) < DESCRIPTORS - 20
     small.check_whole(most_lines=60)
 
 
 def test_a_crowd_from_one_address_costs_another_address_nothing(small: Server) -> None:
     target, elsewhere = ("127.0.0.1", small.port), ("127.0.0.2", 0)
-    with ExitStack() as stack, socket.create_connection(target, timeout=10, source_address=elsewhere) as oldest:
+    with (
+        ExitStack() as stack,
+        socket.create_connection(target, timeout=10, source_address=elsewhere) as oldest,
+    ):
         oldest.sendall(b"GET / HTTP/1.1\r\n")
         attack(small, CROWDS[0], stack)
         assert small.get("/api/state").status_code == 200  # all of them have been accepted
@@ -254,7 +297,11 @@ def test_what_takes_longer_than_ten_seconds_is_given_up(server: Server) -> None:
     slow_body = POST + b"Content-Length: 9999\r\n" + END
     began_s = time.monotonic()
     with ExitStack() as stack, server.page() as page:
-        kept = {crowd: attack(server, replace(crowd, n=1), stack)[0] for crowd in CROWDS if crowd.n == 300}
+        kept = {
+            crowd: attack(server, replace(crowd, n=1), stack)[0]
+            for crowd in CROWDS
+            if crowd.n == 300
+        }
         (body,) = attack(server, Crowd("a body with the token", slow_body, n=1), stack)
         while kept and time.monotonic() - began_s < HEAD_S + 40:
             for crowd, each in list(kept.items()):
@@ -351,7 +398,9 @@ BODIES = (
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
 def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
     answer = server.post(body.verb, body.content)
-    assert answer.status_code in ((body.status,) if body.status else (200, 400, 409)), answer.text[:500]
+    assert answer.status_code in ((body.status,) if body.status else (200, 400, 409)), answer.text[
+        :500
+    ]
     if answer.status_code != 200:
         line = answer.json()["error"]
         assert body.says in line
@@ -362,7 +411,9 @@ def test_a_request_is_answered_in_one_line(server: Server, body: Body) -> None:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes of a connection, and a pattern that the beginning of what comes back must match (empty: it is closed)."""
+    """Bytes of a connection, and a pattern that the beginning of what comes back must match
+    (empty: it is closed).
+    """
 
     name: str
     sends: bytes
@@ -426,7 +477,9 @@ def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
 
 @dataclass(frozen=True)
 class Flood:
-    """What a client with the token sends, as much as it is let or 64 MiB, and never reads what it is answered."""
+    """What a client with the token sends, as much as it is let or 64 MiB, and never reads what
+    it is answered.
+    """
 
     name: str
     begins: bytes
@@ -439,7 +492,11 @@ FLOODS = (
     Flood("pings without content to a page", WATCH, 10_000 * frame(9)),
     Flood("messages and pings to a page", WATCH, 20 * (TEXT + 25 * PING)),
     Flood("fragments without content to a page", WATCH + frame(1, fin=False), 10_000 * FRAGMENT),
-    Flood("pings among fragments to a page", WATCH + frame(1, b"x", fin=False), 500 * (FRAGMENT + PING)),
+    Flood(
+        "pings among fragments to a page",
+        WATCH + frame(1, b"x", fin=False),
+        500 * (FRAGMENT + PING),
+    ),
     Flood("messages to a page", WATCH, 10_000 * TEXT),
     Flood("pongs to a page", WATCH, 500 * frame(10, b"x" * 125)),
     Flood("pings to a feed", FEED, 500 * PING),
@@ -478,7 +535,9 @@ def test_a_client_that_sends_and_never_reads_takes_no_memory(fed: Server, flood:
         (b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", 1009),  # 2^63 - 1 bytes
     ],
 )
-def test_frames_that_are_wrong_end_the_web_socket_with_their_code(server: Server, bad: bytes, code: int) -> None:
+def test_frames_that_are_wrong_end_the_web_socket_with_their_code(
+    server: Server, bad: bytes, code: int
+) -> None:
     with server.connect() as connection:
         connection.sendall(WATCH)
         assert connection.recv(12) == b"HTTP/1.1 101"
@@ -553,14 +612,30 @@ def test_a_feed_is_decoded_while_strangers_hold_what_connections_they_can(fed: S
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_fed", [False, True])
-def test_nothing_is_imported_once_the_server_listens(root: Path, tmp_path: Path, is_fed: bool) -> None:
-    """An import needs a file descriptor, and may find none. In a process of its own, which has imported nothing yet."""
+def test_nothing_is_imported_once_the_server_listens(
+    root: Path, tmp_path: Path, is_fed: bool
+) -> None:
+    """An import needs a file descriptor, and may find none.
+
+    In a process of its own, which has imported nothing yet.
+    """
     program = "from cortext.cli import main; main()"
-    options = ["--lm", root / "lm", "--session-log", tmp_path / "log", "--token", TOKEN, "--port", "0"]
+    options = [
+        "--lm",
+        root / "lm",
+        "--session-log",
+        tmp_path / "log",
+        "--token",
+        TOKEN,
+        "--port",
+        "0",
+    ]
     options += ["--feed", "--normalise", "rolling"] if is_fed else ["--data", root / "data"]
     command = [sys.executable, "-X", "importtime", "-c", program, "serve", root / "run", *options]
     with (tmp_path / "imports").open("w") as imports:
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=imports, text=True)
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, stderr=imports, text=True
+        )
     assert process.stdout is not None
     try:
         address = [process.stdout.readline() for _ in range(3)][-1]

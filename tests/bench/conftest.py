@@ -34,7 +34,10 @@ def spelt(sentence: str) -> list[str]:
 
 @pytest.fixture
 def trials_file(tmp_path) -> Path:
-    """Twelve trials; in some the network missed a phoneme, took one for another, or heard one too many."""
+    """Twelve trials.
+
+    In some the network missed a phoneme, took one for another, or heard one too many.
+    """
     lines = []
     for number, sentence in enumerate(SENTENCES * 2):
         true = spelt(sentence)
@@ -45,7 +48,9 @@ def trials_file(tmp_path) -> Path:
             decoded.insert(2, "AH")
         if number == 7:
             del decoded[3]
-        lines.append(json.dumps({"reference": sentence, "true_phonemes": true, "gru_phonemes": decoded}))
+        lines.append(
+            json.dumps({"reference": sentence, "true_phonemes": true, "gru_phonemes": decoded})
+        )
     path = tmp_path / "trials.jsonl"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -53,11 +58,16 @@ def trials_file(tmp_path) -> Path:
 
 @pytest.fixture
 def clear_posterior():
-    """Log-probabilities of a sentence: three frames a phoneme, the last one blank, 0.9 on the right token."""
+    """Log-probabilities of a sentence.
+
+    Three frames a phoneme, the last one blank, 0.9 on the right token.
+    """
 
     def make(sentence: str) -> np.ndarray:
         tokens = INVENTORY.ids(["SIL" if symbol == "|" else symbol for symbol in spelt(sentence)])
-        rows = [INVENTORY.blank] + [row for token in tokens for row in (token, token, INVENTORY.blank)]
+        rows = [INVENTORY.blank] + [
+            row for token in tokens for row in (token, token, INVENTORY.blank)
+        ]
         probabilities_PV = np.full((len(rows), len(INVENTORY)), 0.1 / (len(INVENTORY) - 1))
         probabilities_PV[np.arange(len(rows)), rows] = 0.9
         return np.log(probabilities_PV).astype(np.float32)

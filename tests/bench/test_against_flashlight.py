@@ -1,4 +1,6 @@
-"""On real phoneme errors our best sentence scores at least as well as flashlight's, under the same scoring."""
+"""On real phoneme errors our best sentence scores at least as well as flashlight's, under the
+same scoring.
+"""
 
 import math
 
@@ -12,7 +14,13 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 
-OPTIONS = {"acoustic_scale": 0.85, "word_score": 0.5, "sil_cost": 4.0, "blank_penalty": 2.0, "nbest": 1}
+OPTIONS = {
+    "acoustic_scale": 0.85,
+    "word_score": 0.5,
+    "sil_cost": 4.0,
+    "blank_penalty": 2.0,
+    "nbest": 1,
+}
 WIDE = {"beam": 20.0, "word_beam": 1.0, "max_active": 10_000}
 
 
@@ -47,10 +55,15 @@ def theirs(paths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "recombine", "count"), [("text", "logadd", 200), ("all", "max", 40)], indirect=["words"]
+    ("words", "recombine", "count"),
+    [("text", "logadd", 200), ("all", "max", 40)],
+    indirect=["words"],
 )
 def test_our_best_sentence_scores_at_least_as_well(paths, utterances, theirs, recombine, count):
-    """In most seconds flashlight is at work: it takes 126,000 words for 40 utterances only, and 7,000 for 200."""
+    """In most seconds flashlight is at work.
+
+    It takes 126,000 words for 40 utterances only, and 7,000 for 200.
+    """
     scale = OPTIONS["acoustic_scale"]  # flashlight has none: everything else is divided by it
     theirs.configure(
         theirs.start
@@ -68,7 +81,9 @@ def test_our_best_sentence_scores_at_least_as_well(paths, utterances, theirs, re
     worse, different = [], 0
     for utterance in utterances[:count]:
         found = ours.decode(utterance.log_probs_PV, INVENTORY)[0]
-        text = (theirs.texts(theirs.decode(utterance.log_probs_PV)[:1]) or [""])[0]  # its best comes first
+        text = (theirs.texts(theirs.decode(utterance.log_probs_PV)[:1]) or [""])[
+            0
+        ]  # its best comes first
         different += text != found.text
         score = ours.score(utterance.log_probs_PV, INVENTORY, text).score
         if score > found.score + 1e-4:

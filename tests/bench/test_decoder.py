@@ -25,9 +25,15 @@ def test_the_oracle_takes_the_best_sentence_of_each_list():
 
 
 def test_equal_is_the_fastest_at_the_worse_of_both_best():
-    slow, fast, bad = Tried({"beam": 3}, 0.20, 9.0), Tried({"beam": 2}, 0.25, 4.0), Tried({"beam": 1}, 0.40, 1.0)
+    slow, fast, bad = (
+        Tried({"beam": 3}, 0.20, 9.0),
+        Tried({"beam": 2}, 0.25, 4.0),
+        Tried({"beam": 1}, 0.40, 1.0),
+    )
     theirs = Tried({"size": 1}, 0.25, 50.0)
-    found = points({"cortext": [slow, fast, bad], "flashlight": [theirs], "kaldi": [Tried({"k": 1}, 0.3, 2.0)]})
+    found = points(
+        {"cortext": [slow, fast, bad], "flashlight": [theirs], "kaldi": [Tried({"k": 1}, 0.3, 2.0)]}
+    )
     assert found["cortext"] == {"best": {"beam": 3}, "equal": {"beam": 2}}
     assert found["flashlight"] == {"best": {"size": 1}, "equal": {"size": 1}}
     assert found["kaldi"] == {"best": {"k": 1}, "equal": {"k": 1}}
@@ -36,9 +42,16 @@ def test_equal_is_the_fastest_at_the_worse_of_both_best():
 def test_ratios_are_theirs_over_ours():
     def decoder(best, equal):
         times = {"best": best, "equal": equal}
-        return {"points": {point: {"ms_per_frame": ms, "cpu_ms_per_frame": ms / 2} for point, ms in times.items()}}
+        return {
+            "points": {
+                point: {"ms_per_frame": ms, "cpu_ms_per_frame": ms / 2}
+                for point, ms in times.items()
+            }
+        }
 
-    found = ratios({"cortext": decoder(0.1, 0.02), "flashlight": decoder(1.0, 0.4), "kaldi": decoder(0.3, 0.3)})
+    found = ratios(
+        {"cortext": decoder(0.1, 0.02), "flashlight": decoder(1.0, 0.4), "kaldi": decoder(0.3, 0.3)}
+    )
     assert found["ratio"] == pytest.approx(20)
     assert found["ratios"]["flashlight"]["best"] == pytest.approx(10)
     assert found["ratios"]["kaldi"]["equal"] == pytest.approx(15)
@@ -49,7 +62,11 @@ def test_ratios_are_theirs_over_ours():
 
 def test_tuning_one_search_again_keeps_the_others(tmp_path):
     path = tmp_path / "settings.json"
-    write_settings(path, {"cortext": [Tried({"beam": 3}, 0.2, 9.0)], "flashlight": [Tried({"size": 1}, 0.2, 50.0)]}, {})
+    write_settings(
+        path,
+        {"cortext": [Tried({"beam": 3}, 0.2, 9.0)], "flashlight": [Tried({"size": 1}, 0.2, 50.0)]},
+        {},
+    )
     write_settings(path, {"cortext": [Tried({"beam": 2}, 0.2, 1.0)]}, {})
     found = read_settings(path)
     assert found["cortext"]["best"] == {"beam": 2}
@@ -67,7 +84,16 @@ def test_all_searches_run_by_default():
 
 
 def arguments(lm_dir, trials_file, tmp_path, *more):
-    base = ["bench", "decoder", "--lm", str(lm_dir), "--trials", str(trials_file), "--cache", str(tmp_path / "cache")]
+    base = [
+        "bench",
+        "decoder",
+        "--lm",
+        str(lm_dir),
+        "--trials",
+        str(trials_file),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     settings = ["--settings", str(tmp_path / "settings.json")]
     return [*base, *settings, "--tuning-trials", "2", "--repeats", "2", "--only", "cortext", *more]
 
@@ -79,7 +105,9 @@ def test_the_verb_compares_what_is_installed(lm_dir, trials_file, tmp_path, caps
     assert run([*arguments(lm_dir, trials_file, tmp_path, *more), "--tune"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads(out.read_text())
-    assert {"ratio", "ratios", "decoders", "missing", "ours", "input", "lm", "provenance"} <= set(result)
+    assert {"ratio", "ratios", "decoders", "missing", "ours", "input", "lm", "provenance"} <= set(
+        result
+    )
     assert result["missing"] == {}
     assert set(result["ours"]) == OURS
     assert set(result["decoders"]) == {"cortext", "flashlight"}
@@ -92,7 +120,9 @@ def test_the_verb_compares_what_is_installed(lm_dir, trials_file, tmp_path, caps
             assert point["ms_per_frame_p99"] >= point["ms_per_frame"] > 0
             assert point["oracle_wer"] <= point["wer"]
     assert result["input"]["utterances"] == result["input"]["tuning_utterances"] == 6
-    theirs, ours = (result["decoders"][name]["points"]["equal"] for name in ("flashlight", "cortext"))
+    theirs, ours = (
+        result["decoders"][name]["points"]["equal"] for name in ("flashlight", "cortext")
+    )
     assert result["ratio"] == pytest.approx(theirs["ms_per_frame"] / ours["ms_per_frame"])
     # The settings were kept: the next run need not tune.
     kept = json.loads((tmp_path / "settings.json").read_text())

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from cortext.bench import latency
-from cortext.bench.latency import EAGER, Plan, Played, bench_latency, demo_directory, one_core, steppers
+from cortext.bench.latency import (
+    EAGER,
+    Plan,
+    Played,
+    bench_latency,
+    demo_directory,
+    one_core,
+    steppers,
+)
 from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.bench.searcher import Paths
 from cortext.cli import run as cortext
@@ -24,15 +32,25 @@ STAGES = {"normalise", "smooth", "model", "search"}
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    network = build_model(GRUConfig(n_units=16, n_layers=2), n_features=8, n_days=2, n_classes=len(INVENTORY))
+    network = build_model(
+        GRUConfig(n_units=16, n_layers=2), n_features=8, n_days=2, n_classes=len(INVENTORY)
+    )
     return AcousticModel(
-        network, sessions=("a", "b"), n_features=8, inventory=INVENTORY, smoothing=Smoothing(), feature_subset=None
+        network,
+        sessions=("a", "b"),
+        n_features=8,
+        inventory=INVENTORY,
+        smoothing=Smoothing(),
+        feature_subset=None,
     )
 
 
 @pytest.fixture
 def utterances(clear_posterior):
-    return [Utterance(sentence, clear_posterior(sentence)) for sentence in ("the cat sat", "i see two cats")]
+    return [
+        Utterance(sentence, clear_posterior(sentence))
+        for sentence in ("the cat sat", "i see two cats")
+    ]
 
 
 @pytest.fixture
@@ -45,7 +63,8 @@ def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths
     n_frames = [len(utterance.log_probs_PV) for utterance in utterances]
     assert list(result["modes"]) == TORCH
     for values in result["modes"].values():
-        # The first utterance warms up; from the second on they come in turn, until there are enough steps.
+        # The first utterance warms up; from the second on they come in turn, until there are enough
+        # steps.
         turn = [n_frames[(number + 1) % 2] for number in range(values["utterances"])]
         assert values["steps"] == sum(turn)
         assert sum(turn[:-1]) < 100 <= sum(turn)
@@ -59,7 +78,9 @@ def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths
 
 
 def test_the_search_hears_the_posteriors_and_not_the_model(model, utterances, paths):
-    result = bench_latency(model, paths, utterances, {"kind": "pseudo"}, Plan(["torch fp32"], steps=100))
+    result = bench_latency(
+        model, paths, utterances, {"kind": "pseudo"}, Plan(["torch fp32"], steps=100)
+    )
     assert result["modes"]["torch fp32"]["wer"] == 0
 
 
@@ -73,7 +94,9 @@ def test_a_played_stepper_still_computes(model):
     for _ in range(2):
         alone.step(bins_SC)
     played.prepare(bins_SC[:10])
-    np.testing.assert_array_equal(played.step(bins_SC), alone.step(bins_SC))  # its state has gone on
+    np.testing.assert_array_equal(
+        played.step(bins_SC), alone.step(bins_SC)
+    )  # its state has gone on
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
@@ -90,13 +113,24 @@ def test_one_core_is_used_and_given_back():
 
 def test_targets_are_judged_by_what_was_measured():
     def mode(p99, per, final=5.0, work=9.0):
-        times = {"stages_ms": {"total": {"p99": p99}}, "final_ms": {"p99": final}, "cpu_ms": {"p99": work}}
+        times = {
+            "stages_ms": {"total": {"p99": p99}},
+            "final_ms": {"p99": final},
+            "cpu_ms": {"p99": work},
+        }
         return times | {"errors": per and {"per": per}}
 
-    modes = {"torch fp32": mode(5.9, 0.100), "torch bf16": mode(2.9, 0.102), "onnx int8": mode(1.0, 0.104, work=1.0)}
+    modes = {
+        "torch fp32": mode(5.9, 0.100),
+        "torch bf16": mode(2.9, 0.102),
+        "onnx int8": mode(1.0, 0.104, work=1.0),
+    }
     waits = {"fp32": True, "fastest": "torch bf16", "fastest_mode": True}
     assert latency._met(modes) == waits | {"fp32_work": False, "fastest_work": False, "final": True}
-    modes = {"torch fp32": mode(6.1, 0.1, work=5.9), "torch bf16": mode(3.1, 0.1, final=31.0, work=2.9)}
+    modes = {
+        "torch fp32": mode(6.1, 0.1, work=5.9),
+        "torch bf16": mode(3.1, 0.1, final=31.0, work=2.9),
+    }
     waits = {"fp32": False, "fastest": "torch bf16", "fastest_mode": False}
     assert latency._met(modes) == waits | {"fp32_work": True, "fastest_work": True, "final": False}
     waits = {"fp32": None, "fastest": None, "fastest_mode": None}
@@ -126,11 +160,22 @@ def test_data_without_a_run_is_a_users_error(capsys):
 
 
 @pytest.mark.slow
-def test_all_modes_run_and_the_verb_prints_them(model, lm_dir, trials_file, tmp_path, monkeypatch, capsys):
+def test_all_modes_run_and_the_verb_prints_them(
+    model, lm_dir, trials_file, tmp_path, monkeypatch, capsys
+):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(latency, "published_model", lambda: model)
     out = tmp_path / "latency.json"
-    arguments = ["--steps", "50", "--trials", str(trials_file), "--lm", str(lm_dir), "--out", str(out)]
+    arguments = [
+        "--steps",
+        "50",
+        "--trials",
+        str(trials_file),
+        "--lm",
+        str(lm_dir),
+        "--out",
+        str(out),
+    ]
     assert cortext(["bench", "latency", *arguments]) == 0
     printed = capsys.readouterr().out
     for mode in latency.MODES:

@@ -42,7 +42,10 @@ def bench(references, tmp_path, texts=None) -> Bench:
 def test_the_worker_counts_the_tokens_of_each_list_once(worker):
     answer = worker.decode(RANKING, [0, 2])
     assert answer["texts"] == [SAID[0], SAID[2]]
-    lists = [worker.decoder.with_options(nbest=5).decode(worker.utterances[number], "release") for number in (0, 2)]
+    lists = [
+        worker.decoder.with_options(nbest=5).decode(worker.utterances[number], "release")
+        for number in (0, 2)
+    ]
     tokens = [len(worker.reader.lm.tokens(found.text)) for nbest in lists for found in nbest]
     assert answer["tokens"] == {"read": sum(tokens), "from_scratch": sum(tokens)}
 
@@ -59,7 +62,11 @@ def test_a_fused_search_reads_less_than_one_from_scratch(worker):
 
 
 def test_lists_that_are_read_once_are_ranked_as_if_read_for_each_setting(worker):
-    tried = [RANKING | {"lm_weight": weight, "word_score": score} for weight in (0.7, 1.2) for score in (0.0, -1.0)]
+    tried = [
+        RANKING | {"lm_weight": weight, "word_score": score}
+        for weight in (0.7, 1.2)
+        for score in (0.0, -1.0)
+    ]
     (searched, *_), chosen = tried, [0, 1, 3]
     found = worker.rerank(searched, tried, chosen)["texts"]
     assert found == [worker.decode(searched, chosen, ranked=one)["texts"] for one in tried]
@@ -78,24 +85,38 @@ def test_errors_are_counted_on_the_half_that_nothing_was_chosen_on(tmp_path):
     assert one._errors(FUSED, [["one too"], ["four"]])["wer"] == pytest.approx(2 / 4)
     found = one._difference(FUSED, NGRAM)
     assert found["wer"] == pytest.approx(1 / 4)
-    # Two trials drawn with replacement: twice the first (+2 of 3 words), twice the second (-1 of 1), or both.
+    # Two trials drawn with replacement: twice the first (+2 of 3 words), twice the second (-1 of
+    # 1), or both.
     assert found["ci95"] == [pytest.approx(-1), pytest.approx(2 / 3)]
 
 
 def test_texts_of_other_systems_vote(tmp_path):
-    texts = [["x"], ["the cat sat", "the cat sat", "the bat sat"], ["x"], ["i see", "i sea", "i see"]]
+    texts = [
+        ["x"],
+        ["the cat sat", "the cat sat", "the bat sat"],
+        ["x"],
+        ["i see", "i sea", "i see"],
+    ]
     one = bench(["x", "the cat sat", "x", "i see"], tmp_path, texts)
     found = one._texts(texts)
-    assert found[ALONE]["wer"] == pytest.approx((1 / 3 + 1 / 3) / 5)  # two of the three have an error between them
+    assert found[ALONE]["wer"] == pytest.approx(
+        (1 / 3 + 1 / 3) / 5
+    )  # two of the three have an error between them
     assert found[VOTED]["wer"] == 0
     assert one._difference(VOTED, ALONE)["wer"] == pytest.approx(-found[ALONE]["wer"])
 
 
 def test_the_picture_has_a_panel_a_result_and_a_row_a_way():
-    ways = {NGRAM: {"wer": 0.3, "wer_ci95": [0.25, 0.35]}, FUSED: {"wer": 0.2, "wer_ci95": [0.1, 0.3]}}
+    ways = {
+        NGRAM: {"wer": 0.3, "wer_ci95": [0.25, 0.35]},
+        FUSED: {"wer": 0.2, "wer_ci95": [0.1, 0.3]},
+    }
     results = [{"ways": ways, "input": {"source": name, "reported": 7}} for name in ("one", "two")]
     first, second = word_errors(results).axes
-    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("7 utterances of one", "7 utterances of two")
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == (
+        "7 utterances of one",
+        "7 utterances of two",
+    )
     assert [label.get_text() for label in second.get_yticklabels()] == [NGRAM, FUSED]
     spans = [line.get_xdata() for line in second.lines if len(line.get_xdata()) == 2]
     assert spans == [pytest.approx([25, 35]), pytest.approx([10, 30])]
@@ -115,7 +136,10 @@ def test_one_utterance_has_no_halves(tmp_path):
         (["--llm", "no/such", "--logits", "eval"], "no/such"),
         (["--llm", "TINY", "--llm-lora", "none"], "it is no LoRA adapter"),
         (["--llm", "TINY", "--ensemble", "other"], "--ensemble goes with --logits"),
-        (["--llm", "TINY", "--logits", "eval", "--trials", "trials"], "one of --logits and --trials"),
+        (
+            ["--llm", "TINY", "--logits", "eval", "--trials", "trials"],
+            "one of --logits and --trials",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_said_before_the_work(more, words, tiny, capsys, monkeypatch):
@@ -126,7 +150,10 @@ def test_what_does_not_go_together_is_said_before_the_work(more, words, tiny, ca
 
 def test_what_is_shown_beside_must_be_a_result(tiny, tmp_path, capsys):
     (tmp_path / "no.json").write_text('{"ways": {}}')
-    for name, words in (("no.json", "is not a result of bench llm"), ("none.json", "cannot be read as a result")):
+    for name, words in (
+        ("no.json", "is not a result of bench llm"),
+        ("none.json", "cannot be read as a result"),
+    ):
         assert run(["bench", "llm", "--llm", tiny, "--beside", str(tmp_path / name)]) != 0
         assert words in capsys.readouterr().err
 
@@ -137,13 +164,18 @@ def test_the_verb_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys,
     for name, values in (("LLM_WEIGHTS", (0.2,)), ("LM_WEIGHTS", (1.0,)), ("WORD_SCORES", (0.0,))):
         monkeypatch.setattr(f"cortext.bench.llm.{name}", values)
     lines = [json.loads(line) for line in trials_file.read_text().splitlines()]
-    texts = "".join(json.dumps(line | {"wfst_seed_hypotheses": [line["reference"]]}) + "\n" for line in lines)
+    texts = "".join(
+        json.dumps(line | {"wfst_seed_hypotheses": [line["reference"]]}) + "\n" for line in lines
+    )
     trials_file.write_text(texts)
     out, png = tmp_path / "new" / "result.json", tmp_path / "new" / "errors.png"
     (tmp_path / "options.yaml").write_text("beam: 9\n")
     base = ["bench", "llm", "--llm", tiny, "--lm", str(lm_dir), "--trials", str(trials_file)]
     base += ["--options", str(tmp_path / "options.yaml")]
-    assert run([*base, "--cache", str(tmp_path / "cache"), "--out", str(out), "--picture", str(png)]) == 0
+    assert (
+        run([*base, "--cache", str(tmp_path / "cache"), "--out", str(out), "--picture", str(png)])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert png.read_bytes().startswith(b"\x89PNG")
     result = json.loads(out.read_text())

@@ -1,4 +1,6 @@
-"""The page that compares language models has the figures of the kept results, and so has the README."""
+"""The page that compares language models has the figures of the kept results, and so has the
+README.
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "llm-compared.md").read_text()
-RESULTS = {name: json.loads((ROOT / f"benchmarks/results/llm-{name}.json").read_text()) for name in ("demo", "t12")}
+RESULTS = {
+    name: json.loads((ROOT / f"benchmarks/results/llm-{name}.json").read_text())
+    for name in ("demo", "t12")
+}
 
 
 def points(rate: float, sign: str = "") -> str:
@@ -22,7 +27,10 @@ def row(name: str, way: dict) -> str:
     cells.append("" if more["to"] == name else f"{points(more['wer'], '+')} ({bounds})")
     if "sentences_per_s" in way:
         per_s, tokens = way["sentences_per_s"], way["tokens_per_sentence"]
-        cells += [f"{per_s:.0f}" if per_s > 100 else f"{per_s:.1f}", f"{tokens:.0f}" if tokens else ""]
+        cells += [
+            f"{per_s:.0f}" if per_s > 100 else f"{per_s:.1f}",
+            f"{tokens:.0f}" if tokens else "",
+        ]
         fewer = way["times_fewer_tokens"] or 0
         cells += [f"{fewer:.1f}" if fewer > 1 else "", f"{way['peak_mb']:.0f}"]
     else:
@@ -50,7 +58,8 @@ def test_the_readme_claims_what_the_page_shows():
         ways = RESULTS[name]["ways"]
         for way in ("n-gram", "n-gram, ranked by the LLM", "n-gram and LLM fused"):
             assert f"{points(ways[way]['wer'])} %" in text
-        assert f"{ways['n-gram and LLM fused']['times_fewer_tokens']:.1f} times\nfewer" in text.replace(
-            " times ", " times\n"
+        assert (
+            f"{ways['n-gram and LLM fused']['times_fewer_tokens']:.1f} times\nfewer"
+            in text.replace(" times ", " times\n")
         )
     assert f"to {points(RESULTS['demo']['ways']['ensemble, n-gram']['wer'])} %" in text

@@ -71,7 +71,9 @@ def test_a_higher_power_makes_the_rows_surer():
 
 def test_the_argmax_is_what_the_network_decoded_with_repeats_apart():
     decoded = ids("AA AA B SIL SIL T")
-    log_probs_PV = pseudo_posterior(decoded, Confusions.of([trial("AA B T", "AA B T")]).sharpened(1.0), 0, 0)
+    log_probs_PV = pseudo_posterior(
+        decoded, Confusions.of([trial("AA B T", "AA B T")]).sharpened(1.0), 0, 0
+    )
     assert greedy(log_probs_PV, INVENTORY) == decoded.tolist()
     assert np.exp(log_probs_PV.astype(np.float64)).sum(axis=1) == pytest.approx(1, abs=1e-5)
     assert log_probs_PV.dtype == np.float32
@@ -81,7 +83,11 @@ def test_every_phoneme_takes_two_to_four_frames_and_ends_with_a_blank():
     decoded = ids("AA B T K S " * 200)
     probabilities_VV = Confusions.of([trial("AA", "AA")]).sharpened(1.0)
     best = pseudo_posterior(decoded, probabilities_VV, 0, 0).argmax(axis=1)
-    starts = [at for at in range(1, len(best)) if best[at] != INVENTORY.blank and best[at - 1] == INVENTORY.blank]
+    starts = [
+        at
+        for at in range(1, len(best))
+        if best[at] != INVENTORY.blank and best[at - 1] == INVENTORY.blank
+    ]
     assert len(starts) == len(decoded)
     assert starts[0] in (1, 2)
     lengths = np.diff([*starts, len(best)])
@@ -106,7 +112,10 @@ def test_true_phonemes_of_the_reported_half_change_nothing(trials_file):
     trials_file.write_text("\n".join(map(json.dumps, lines)))
     after, same_facts = pseudo_posteriors(trials_file)
     assert facts == same_facts
-    assert all(np.array_equal(one.log_probs_PV, other.log_probs_PV) for one, other in zip(before, after, strict=True))
+    assert all(
+        np.array_equal(one.log_probs_PV, other.log_probs_PV)
+        for one, other in zip(before, after, strict=True)
+    )
 
 
 def test_true_phonemes_of_the_tuning_half_do(trials_file):

@@ -15,7 +15,17 @@ from cortext.bench import speech_llm, speech_llm_materials
 from cortext.bench.memory import memory, restart_peak
 from cortext.bench.process import Child
 from cortext.bench.searcher import Missing
-from cortext.bench.speech_llm import CACHED, CLAIM, Measuring, Plan, compare, comparisons, described, holds, settings
+from cortext.bench.speech_llm import (
+    CACHED,
+    CLAIM,
+    Measuring,
+    Plan,
+    compare,
+    comparisons,
+    described,
+    holds,
+    settings,
+)
 from cortext.bench.speech_llm_materials import CacheOrder, Given, prepare, random_audio_llm
 from cortext.bench.speech_llm_worker import Setting, begin
 from cortext.bench.training_data import Recording
@@ -58,30 +68,52 @@ def plan_of(tiny, tmp_path):
     def make(name, bf16=False):
         base = read_speech_config("speech_llm", [*SMALL, f"speech.audio_llm={tiny / 'llm'}"])
         one = settings(bf16)[name]
-        paths = {"packed": str(tiny / "packed"), "cache": str(tiny / "targets.safetensors"), "voice": "formant"}
+        paths = {
+            "packed": str(tiny / "packed"),
+            "cache": str(tiny / "targets.safetensors"),
+            "voice": "formant",
+        }
         config = to_mapping(one.config(base, bf16))
-        return speech_llm.SettingPlan(**paths, out=str(tmp_path / name), config=config, live=one.live)
+        return speech_llm.SettingPlan(
+            **paths, out=str(tmp_path / name), config=config, live=one.live
+        )
 
     return make
 
 
 def test_settings_differ_from_the_first_in_one_thing_each():
-    base = read_speech_config("speech_llm", ["speech.lora={r: 4}", "speech.gradient_checkpointing=true"])
+    base = read_speech_config(
+        "speech_llm", ["speech.lora={r: 4}", "speech.gradient_checkpointing=true"]
+    )
     for bf16, (own, other) in {True: ("bf16", "fp32"), False: ("fp32", "bf16")}.items():
         known = settings(bf16)
         configs = {name: one.config(base, bf16) for name, one in known.items()}
         first = configs["cached"]
-        assert (first.precision, first.speech.compile, first.speech.gradient_checkpointing) == (own, False, False)
+        assert (first.precision, first.speech.compile, first.speech.gradient_checkpointing) == (
+            own,
+            False,
+            False,
+        )
         assert not known["cached"].live
         assert configs["live"] == first
         assert configs[f"cached {other}"] == replace(first, precision=other)
         assert configs["cached compiled"].speech == replace(first.speech, compile=True)
-        assert configs["cached checkpointing"].speech == replace(first.speech, gradient_checkpointing=True)
+        assert configs["cached checkpointing"].speech == replace(
+            first.speech, gradient_checkpointing=True
+        )
         assert configs["alignment live"] == configs["alignment cached"]
-        assert configs["alignment live"].speech == replace(first.speech, beta=0.0, gamma=0.0, lora=None)
-        assert [name for name, one in known.items() if one.live] == ["live", f"live {other}", "alignment live"]
+        assert configs["alignment live"].speech == replace(
+            first.speech, beta=0.0, gamma=0.0, lora=None
+        )
+        assert [name for name, one in known.items() if one.live] == [
+            "live",
+            f"live {other}",
+            "alignment live",
+        ]
         assert {each for both in comparisons(bf16).values() for each in both} <= set(known)
-        assert comparisons(bf16)["bfloat16"] == (("cached", "cached fp32") if bf16 else ("cached bf16", "cached"))
+        assert comparisons(bf16)["bfloat16"] == (
+            ("cached", "cached fp32") if bf16 else ("cached bf16", "cached")
+        )
 
 
 def test_a_ratio_is_the_time_without_over_the_time_with():
@@ -90,16 +122,25 @@ def test_a_ratio_is_the_time_without_over_the_time_with():
         "live": {"ms": 500.0, "cpu_ms": 400.0, "peak_mb": 40.0},
         "no memory": {"ms": 500.0, "cpu_ms": 400.0, "peak_mb": None},
     }
-    assert compare(found, "cached", "live") == {"times_faster": 2.5, "times_faster_cpu": 4.0, "less_memory": 0.25}
+    assert compare(found, "cached", "live") == {
+        "times_faster": 2.5,
+        "times_faster_cpu": 4.0,
+        "less_memory": 0.25,
+    }
     assert compare(found, "live", "cached")["less_memory"] == pytest.approx(-1 / 3)
     assert compare(found, "cached", "no memory")["less_memory"] is None
     assert compare(found, "cached", "absent") is None
 
 
 def test_the_claim_holds_where_time_and_memory_reach_it():
-    faster, less = {"times_faster": 3.0, "less_memory": 0.39}, {"times_faster": 2.9, "less_memory": 0.4}
+    faster, less = (
+        {"times_faster": 3.0, "less_memory": 0.39},
+        {"times_faster": 2.9, "less_memory": 0.4},
+    )
     unknown = {"times_faster": 5.0, "less_memory": None}
-    found = holds({CACHED: faster, f"{CACHED}, fp32": less, f"{CACHED}, bf16": unknown, "bfloat16": faster})
+    found = holds(
+        {CACHED: faster, f"{CACHED}, fp32": less, f"{CACHED}, bf16": unknown, "bfloat16": faster}
+    )
     assert found == {
         CACHED: {"times_faster": True, "less_memory": False},
         f"{CACHED}, fp32": {"times_faster": False, "less_memory": True},
@@ -113,7 +154,10 @@ def test_a_cache_pays_once_it_took_less_than_it_saved():
     assert speech_llm.pays_after(found, {"seconds": 10.0}) == 20
     assert speech_llm.pays_after(found, {}) is None  # it was given
     assert speech_llm.pays_after({"live": {"ms": 700.0}}, {"seconds": 10.0}) is None
-    assert speech_llm.pays_after({"cached": {"ms": 9.0}, "live": {"ms": 8.0}}, {"seconds": 10.0}) is None
+    assert (
+        speech_llm.pays_after({"cached": {"ms": 9.0}, "live": {"ms": 8.0}}, {"seconds": 10.0})
+        is None
+    )
 
 
 def test_the_median_is_that_of_all_turns():
@@ -132,11 +176,15 @@ def test_live_and_cached_targets_train_alike(plan_of):
         loss, sampler = served.trainer.engine.job.loss, served.trainer.engine.job.sampler
         kind = LiveTargets if "live" in name else TargetCache
         assert isinstance(loss.targets, kind)
-        batch = served.trainer.engine.data.batch(sampler.indices(0), torch.Generator().manual_seed(0))
+        batch = served.trainer.engine.data.batch(
+            sampler.indices(0), torch.Generator().manual_seed(0)
+        )
         losses[name] = loss(served.trainer.model.network.eval(), batch, 0.0)["alignment"].detach()
         served.trainer.close()
     torch.testing.assert_close(losses["live"], losses["cached"], atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(losses["alignment live"], losses["alignment cached"], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        losses["alignment live"], losses["alignment cached"], atol=1e-3, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["live", "cached bf16", "live bf16"])
@@ -154,7 +202,10 @@ def test_steps_are_the_trainers_own_and_are_all_timed(plan_of, name):
     memory = served.memory()
     assert memory["process_mb"] - memory["peak_mb"] == pytest.approx(served.facts["libraries_mb"])
     parts = served.parts(2)
-    assert all(voice <= targets for voice, targets in zip(parts["voice_ms"], parts["targets_ms"], strict=True))
+    assert all(
+        voice <= targets
+        for voice, targets in zip(parts["voice_ms"], parts["targets_ms"], strict=True)
+    )
     assert (min(parts["voice_ms"]) > 0) == ("live" in name)
     served.trainer.close()
 
@@ -178,7 +229,10 @@ def test_the_peak_begins_anew():
 
 
 def test_a_random_audio_llm_has_the_sizes_that_were_asked_for(tmp_path):
-    lm, tower = NeuralOptions(pieces=200, width=16, layers=1, heads=2), TowerOptions(width=8, layers=1, heads=2)
+    lm, tower = (
+        NeuralOptions(pieces=200, width=16, layers=1, heads=2),
+        TowerOptions(width=8, layers=1, heads=2),
+    )
     facts = random_audio_llm(tmp_path, lm, tower)
     found = AudioLLM.check(tmp_path / "audio-llm")
     assert (found.text_width, found.layers, found.heads, found.audio_width) == (16, 1, 2, 8)
@@ -216,14 +270,18 @@ def test_what_cannot_be_had_is_missing_and_the_rest_goes_on(monkeypatch):
     monkeypatch.setattr(Measuring, "_start", start)
     for apart in (False, True):
         plan, said = Plan(steps=5, turns=2, apart=apart), []
-        measuring = Measuring(dict.fromkeys(["cached", "live", "cached compiled"]), plan, said.append)
+        measuring = Measuring(
+            dict.fromkeys(["cached", "live", "cached compiled"]), plan, said.append
+        )
         measuring.measure()
         assert measuring.missing == {"live": "not enough memory", "cached compiled": "no compiler"}
         assert list(measuring.found) == ["cached"]
         assert measuring.found["cached"]["steps"] == 10
         order = [line.rpartition(": ")[2] for line in said if "starting" in line or "turn" in line]
         together = ["cached", "live", "cached compiled", "cached", "live", "cached"]
-        assert order == (["cached", "cached", "cached", "live", "live", "cached compiled"] if apart else together)
+        assert order == (
+            ["cached", "cached", "cached", "live", "live", "cached compiled"] if apart else together
+        )
 
 
 def test_a_setting_that_cannot_be_loaded_is_missing(plan_of):
@@ -236,13 +294,19 @@ def test_a_given_cache_must_be_of_this_voice(tiny, tmp_path):
     cache = TargetCache(tiny / "targets.safetensors")
     other, keys = tmp_path / "other.safetensors", cache.keys()
     write_targets(
-        other, dict(zip(keys, map(cache.target, keys), strict=True)), replace(cache.origin, voice_revision="0")
+        other,
+        dict(zip(keys, map(cache.target, keys), strict=True)),
+        replace(cache.origin, voice_revision="0"),
     )
     given = Given(tiny / "packed", str(tiny / "llm"), cache=other)
     with pytest.raises(DataError, match="give the voice of this cache"):
         prepare(given, tmp_path, "cpu", {}, lambda name: None)
     made = prepare(replace(given, cache=cache.path), tmp_path, "cpu", {}, lambda name: None)
-    assert (made.cache, made.packed, made.facts["trials"]) == (str(cache.path), str(tiny / "packed"), 8)
+    assert (made.cache, made.packed, made.facts["trials"]) == (
+        str(cache.path),
+        str(tiny / "packed"),
+        8,
+    )
 
 
 def test_settings_go_with_what_is_made():
@@ -255,14 +319,21 @@ def test_settings_go_with_what_is_made():
     ("options", "message"),
     [
         (["--only", "lives"], "unknown setting 'lives'; did you mean 'live'?"),
-        (["--set", "speech.alpha=0"], "speech.alpha is 0: nothing is aligned to audio; set speech.alpha above 0"),
+        (
+            ["--set", "speech.alpha=0"],
+            "speech.alpha is 0: nothing is aligned to audio; set speech.alpha above 0",
+        ),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
         (["--config", "speech_lm"], "speech_lm"),
         (["--audio-llm", "FOLDER"], "has no config.json: it holds no model"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_before_anything_is(options, message, tiny, capsys):
-    command = ["bench", "speech-llm", *(str(tiny) if word == "FOLDER" else word for word in options)]
+    command = [
+        "bench",
+        "speech-llm",
+        *(str(tiny) if word == "FOLDER" else word for word in options),
+    ]
     assert run(command) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -282,8 +353,26 @@ def test_only_the_last_stage_is_trained(monkeypatch):
 def test_the_verb_compares_in_processes_and_writes_one_object(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     out = tmp_path / "new" / "speech.json"
-    command = ["bench", "speech-llm", "--data", str(tiny / "packed"), "--audio-llm", str(tiny / "llm")]
-    command += ["--turns", "1", "--steps", "1", "--threads", "1", "--only", "cached", "--only", "live"]
+    command = [
+        "bench",
+        "speech-llm",
+        "--data",
+        str(tiny / "packed"),
+        "--audio-llm",
+        str(tiny / "llm"),
+    ]
+    command += [
+        "--turns",
+        "1",
+        "--steps",
+        "1",
+        "--threads",
+        "1",
+        "--only",
+        "cached",
+        "--only",
+        "live",
+    ]
     command += [word for override in SMALL for word in ("--set", override)]
     assert run([*command, "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -309,4 +398,6 @@ def test_a_process_says_what_is_missing(tmp_path):
     TINY.write(tmp_path)
     order = CacheOrder(str(tmp_path / "packed"), "no-llm", "formant", str(tmp_path / "out"), "cpu")
     with pytest.raises(Missing, match="no-llm"):
-        Child("cache", "speech_llm_worker", ["cache", json.dumps(asdict(order))], tmp_path / "log", {})
+        Child(
+            "cache", "speech_llm_worker", ["cache", json.dumps(asdict(order))], tmp_path / "log", {}
+        )

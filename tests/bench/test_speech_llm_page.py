@@ -17,12 +17,20 @@ def rows(result: dict) -> list[str]:
     for name, one in result["settings"].items():
         low, high = one["ms_10_90"]
         cells = [name, f"{one['ms']:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{one['cpu_ms']:,.0f}"]
-        cells += [f"{one['targets_ms']:,.1f}", f"{one['peak_mb']:,.0f}", f"{one['process_mb']:,.0f}"]
+        cells += [
+            f"{one['targets_ms']:,.1f}",
+            f"{one['peak_mb']:,.0f}",
+            f"{one['process_mb']:,.0f}",
+        ]
         found.append(f"| {' | '.join(cells)} |")
     for name, one in result["ratios"].items():
         if one is not None:
             times = [f"{one[kind]:.2f}" for kind in ("times_faster", "times_faster_cpu")]
-            found.append(f"| {name} | {' | '.join(times)} | {100 * one['less_memory']:.0f} % |".replace("-", "−"))
+            found.append(
+                f"| {name} | {' | '.join(times)} | {100 * one['less_memory']:.0f} % |".replace(
+                    "-", "−"
+                )
+            )
     return found
 
 
@@ -65,10 +73,17 @@ def test_what_is_computed_for_published_models_is_what_the_shapes_say():
 
     found = {}
     for name in ("Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"):
-        facts, config = facts_of(name), read_speech_config("speech_llm", [f"speech.audio_llm={name}"])
+        facts, config = (
+            facts_of(name),
+            read_speech_config("speech_llm", [f"speech.audio_llm={name}"]),
+        )
         language_model = estimate(config, facts).training_flops / config.dataset.batch_size
-        # 1500 positions, 32 layers (Whisper large-v3's encoder): weights, and attention's two products
+        # 1500 positions, 32 layers (Whisper large-v3's encoder): weights, and attention's two
+        # products
         tower = 2 * facts.n_tower_parameters * 1500 + 4 * 32 * 1500**2 * facts.audio_width
         found[name] = f"{1 + tower / language_model:.1f}"
     assert f"Qwen2-Audio-7B {found['Qwen/Qwen2-Audio-7B-Instruct']} times faster" in PAGE
-    assert f"Aero-1-Audio-1.5B {found['lmms-lab/Aero-1-Audio-1.5B']} times, the voice not counted" in PAGE
+    assert (
+        f"Aero-1-Audio-1.5B {found['lmms-lab/Aero-1-Audio-1.5B']} times, the voice not counted"
+        in PAGE
+    )

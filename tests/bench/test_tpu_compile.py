@@ -24,7 +24,10 @@ def kept():
 
 @pytest.fixture
 def without_compiler(monkeypatch, kept):
-    """What was kept instead of what would be compiled; the noise model's wide version does not compile."""
+    """What was kept instead of what would be compiled.
+
+    The noise model's wide version does not compile.
+    """
 
     def compiled(name, target):
         if name == "adversarial, noise 7168":
@@ -57,7 +60,9 @@ def test_tables_say_that_times_are_estimates(without_compiler, capsys):
         "4-6 h, claimed",
     ):
         assert words in shown
-    assert "adversarial, noise 7168 left out: v5e:2x4: the step does not compile: no memory" in shown
+    assert (
+        "adversarial, noise 7168 left out: v5e:2x4: the step does not compile: no memory" in shown
+    )
     assert "baseline: memory fits: yes" in shown
 
 
@@ -72,13 +77,20 @@ def test_one_object_is_printed_and_written(without_compiler, kept, tmp_path, cap
 
 def test_where_nothing_compiles_the_reason_is_the_one_line(without_compiler, capsys):
     assert run([*VERB, "--shape", "adversarial, noise 7168"]) == 2
-    assert capsys.readouterr().err.endswith("\ncortext: v5e:2x4: the step does not compile: no memory\n")
+    assert capsys.readouterr().err.endswith(
+        "\ncortext: v5e:2x4: the step does not compile: no memory\n"
+    )
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_is_kept_is_the_published_shape_and_passed_its_checks(name, kept):
     target = kept["shapes"][name]["target"]
-    assert (target["n_features"], target["n_days"], target["n_bins"], target["chips"]) == (512, 45, 900, 8)
+    assert (target["n_features"], target["n_days"], target["n_bins"], target["chips"]) == (
+        512,
+        45,
+        900,
+        8,
+    )
     assert set(kept["shapes"][name]["checks"].values()) == {True}
     assert kept["shapes"][name]["memory"]["total"] < 16 * 2**30
     config = read_train_config(SHAPES[name].recipe, SHAPES[name].overrides)
@@ -96,5 +108,9 @@ def test_the_page_has_the_kept_numbers(name, kept):
     assert f" {found['memory']['total'] / 2**30:.2f} |" in rows[1]
     estimate = found["estimate"]
     assert f" {estimate['roofline_ms']:.1f} |" in rows[2]
-    for hours in (estimate["hours"], *(each["hours"] for each in estimate["latencies"]), estimate["schedule_hours"]):
+    for hours in (
+        estimate["hours"],
+        *(each["hours"] for each in estimate["latencies"]),
+        estimate["schedule_hours"],
+    ):
         assert f" {hours:.1f} |" in rows[2]

@@ -36,7 +36,9 @@ def small_matrix(monkeypatch):
 
 @pytest.fixture
 def tiny_shapes(monkeypatch):
-    monkeypatch.setattr(training, "shapes", lambda model, batch_size: {"tiny": Shape("tiny", TINY, OVERRIDES)})
+    monkeypatch.setattr(
+        training, "shapes", lambda model, batch_size: {"tiny": Shape("tiny", TINY, OVERRIDES)}
+    )
 
 
 def side(ms, precision, cpu_ms=None):
@@ -63,7 +65,9 @@ def test_the_release_reads_the_trials_that_our_sampler_draws(recorded):
     batches = ReleaseBatches(recorded, sampler, split)
     for step in range(4):
         chosen = batches[step]
-        found = sorted((path.parent.name, number) for path, numbers in chosen.values() for number in numbers)
+        found = sorted(
+            (path.parent.name, number) for path, numbers in chosen.values() for number in numbers
+        )
         indices = sampler.indices(step)
         assert found == sorted((split.session(int(i)), int(split.trial_N[i])) for i in indices)
 
@@ -79,7 +83,10 @@ def test_a_clock_counts_from_tick_to_tick():
 
 @pytest.mark.slow
 def test_operations_are_counted_by_hand():
-    """GRU of 8 units on 14 bins of 4 features, two layers: 24 rows each; 41 tokens; 4 x 4 day layer."""
+    """GRU of 8 units on 14 bins of 4 features, two layers: 24 rows each.
+
+    41 tokens; 4 x 4 day layer.
+    """
     matrices = 24 * (14 * 4 + 8) + 24 * (8 + 8) + 41 * 8
     plan = Plan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
     result = training.bench_training({"tiny": Shape("tiny", TINY, OVERRIDES)}, plan)
@@ -95,8 +102,35 @@ def test_operations_are_counted_by_hand():
 @pytest.mark.slow
 def test_the_verb_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_path, capsys):
     out = tmp_path / "new" / "training.json"
-    command = ["bench", "training", "--shape", "tiny", "--turns", "1", "--steps", "2", "--threads", "1"]
-    assert run([*command, "--workers", "1", "--only", "release", "--only", "ours", "--out", str(out), "--json"]) == 0
+    command = [
+        "bench",
+        "training",
+        "--shape",
+        "tiny",
+        "--turns",
+        "1",
+        "--steps",
+        "2",
+        "--threads",
+        "1",
+    ]
+    assert (
+        run(
+            [
+                *command,
+                "--workers",
+                "1",
+                "--only",
+                "release",
+                "--only",
+                "ours",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads(out.read_text())
     sides = result["shapes"]["tiny"]["sides"]
@@ -112,7 +146,18 @@ def test_the_verb_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_pat
 @pytest.mark.slow
 def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("cortext.bench.training_sides.YARDSTICK", tmp_path / "absent.py")
-    command = ["bench", "training", "--turns", "1", "--steps", "1", "--threads", "1", "--only", "release"]
+    command = [
+        "bench",
+        "training",
+        "--turns",
+        "1",
+        "--steps",
+        "1",
+        "--threads",
+        "1",
+        "--only",
+        "release",
+    ]
     assert run([*command, "--only", "ours"]) == 0
     shown = capsys.readouterr().out
     assert "release left out: the restated published trainer is not at" in shown
@@ -122,14 +167,19 @@ def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, mon
 @pytest.mark.slow
 def test_curves_begin_alike_and_are_drawn(tmp_path):
     picture = tmp_path / "curves.png"
-    overrides = ["model.n_units=8", "model.rnn_dropout=0", "model.input_network.input_layer_dropout=0"]
+    overrides = [
+        "model.n_units=8",
+        "model.rnn_dropout=0",
+        "model.input_network.input_layer_dropout=0",
+    ]
     transforms = {"white_noise_std": 0, "constant_offset_std": 0, "random_cut": 0}
     overrides += [f"dataset.data_transforms.{name}={value}" for name, value in transforms.items()]
     overrides += ["dataset.batch_size=4", "dataset.days_per_batch=2"]
     plan = Plan([], threads=1, workers=0)
     result = training_curves(8, plan, picture, TINY, overrides)
     ours, release = (result["curves"][name] for name in ("ours", "release"))
-    # Nothing random is left and the weights are the same: the sides differ by rounding (ours in bf16 where it can).
+    # Nothing random is left and the weights are the same: the sides differ by rounding (ours in
+    # bf16 where it can).
     np.testing.assert_allclose(ours["losses"], release["losses"], rtol=0.02)
     assert [step for step, _, _ in ours["validations"]] == list(range(1, 9))
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -143,7 +193,8 @@ def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     wide = shapes("triple_gru", 8)["noise 7168"]
     reason = too_large(wide, "cpu")
     assert reason is not None
-    # 2 x 3 x 7168 x 14336 = 617 M of the noise model, 25 M and 22 M of the other GRUs, 12 M of 45 days.
+    # 2 x 3 x 7168 x 14336 = 617 M of the noise model, 25 M and 22 M of the other GRUs, 12 M of 45
+    # days.
     assert "676 M parameters" in reason
     assert too_large(shapes("gru", 8)["published"], "cpu") is None
     result = training.bench_training({"wide": wide}, Plan(["ours"]))
@@ -154,7 +205,10 @@ def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--yardstick", "absent.py"], "absent.py: there is no such file; give benchmarks/release_trainer.py"),
+        (
+            ["--yardstick", "absent.py"],
+            "absent.py: there is no such file; give benchmarks/release_trainer.py",
+        ),
         (["--picture", "curves.png"], "--picture draws the curves of --curves"),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
     ],

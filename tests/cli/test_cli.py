@@ -1,4 +1,7 @@
-"""The command line: help, statuses, one-line errors, and what it leaves on the disk when something is wrong."""
+"""The command line.
+
+Help, statuses, one-line errors, and what it leaves on the disk when something is wrong.
+"""
 
 import json
 import os
@@ -47,7 +50,9 @@ def sessions(tmp_path) -> Path:
 
 
 def complaint(capsys, arguments: list[str]) -> str:
-    """The one line that a user's error prints, after checking that it is one and that the status is 2."""
+    """The one line that a user's error prints, after checking that it is one and that the status
+    is 2.
+    """
     status = run(arguments)
     captured = capsys.readouterr()
     assert status == 2, captured
@@ -62,16 +67,31 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
     assert run([*verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert "Example: cortext " + " ".join(verb) in text
-    assert "--json" in text or "JSON lines" in text  # what runs until it is stopped tells everything as JSON lines
+    assert (
+        "--json" in text or "JSON lines" in text
+    )  # what runs until it is stopped tells everything as JSON lines
 
 
 def test_design_verbs_of_the_main_path_exist():
     names = {" ".join(verb) for verb in verbs()}
-    assert {"demo", "simulate", "fetch", "inspect", "pack", "train", "evaluate", "decode", "lm build"} <= names
+    assert {
+        "demo",
+        "simulate",
+        "fetch",
+        "inspect",
+        "pack",
+        "train",
+        "evaluate",
+        "decode",
+        "lm build",
+    } <= names
 
 
 def test_help_and_version_do_not_wait_for_torch():
-    code = "import sys; from cortext.cli import run; run(['--version']); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from cortext.cli import run; run(['--version']); assert 'torch' not in"
+        " sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("cortext ")
@@ -108,10 +128,15 @@ def test_pack_counts_trials_and_skips_bad_ones_only_when_asked(sessions, tmp_pat
     with h5py.File(sessions / "lab.2026.01.14" / "data_train.hdf5", "r+") as file:
         file["trial_0002/input_features"][5, 3] = np.nan
     line = complaint(capsys, ["pack", str(sessions), "--out", str(tmp_path / "packed")])
-    assert all(part in line for part in ("lab.2026.01.14", "data_train.hdf5", "trial_0002", "input_features"))
+    assert all(
+        part in line
+        for part in ("lab.2026.01.14", "data_train.hdf5", "trial_0002", "input_features")
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sessions"]
 
-    assert run(["pack", str(sessions), "--out", str(tmp_path / "packed"), "--skip-bad", "--json"]) == 0
+    assert (
+        run(["pack", str(sessions), "--out", str(tmp_path / "packed"), "--skip-bad", "--json"]) == 0
+    )
     facts = json.loads(capsys.readouterr().out)
     assert facts["trials"] == {"train": 7, "val": 4}
     assert len(facts["skipped"]) == 1
@@ -128,21 +153,39 @@ def test_pack_counts_trials_and_skips_bad_ones_only_when_asked(sessions, tmp_pat
         ("seed", ["seed", "="]),
     ],
 )
-def test_wrong_configuration_is_named_and_nothing_is_written(sessions, tmp_path, capsys, override, parts):
+def test_wrong_configuration_is_named_and_nothing_is_written(
+    sessions, tmp_path, capsys, override, parts
+):
     out = tmp_path / "run"
     line = complaint(
-        capsys, ["train", "--config", "tiny", "--data", str(sessions), "--out", str(out), "--set", override]
+        capsys,
+        [
+            "train",
+            "--config",
+            "tiny",
+            "--data",
+            str(sessions),
+            "--out",
+            str(out),
+            "--set",
+            override,
+        ],
     )
     assert all(part in line for part in parts)
     assert not out.exists()
 
 
 def test_unknown_recipe_names_the_shipped_ones(sessions, tmp_path, capsys):
-    line = complaint(capsys, ["train", "--config", "tny", "--data", str(sessions), "--out", str(tmp_path / "run")])
+    line = complaint(
+        capsys,
+        ["train", "--config", "tny", "--data", str(sessions), "--out", str(tmp_path / "run")],
+    )
     assert "did you mean 'tiny'" in line
 
 
-def test_of_several_processes_the_first_says_what_came_of_training(sessions, tmp_path, capsys, monkeypatch):
+def test_of_several_processes_the_first_says_what_came_of_training(
+    sessions, tmp_path, capsys, monkeypatch
+):
     """Whoever started them: the hosts of a TPU slice have no variable RANK."""
     monkeypatch.delenv("RANK", raising=False)
     settings = ["--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]
@@ -156,20 +199,47 @@ def test_of_several_processes_the_first_says_what_came_of_training(sessions, tmp
 
         monkeypatch.setattr("cortext.training.train", as_process)
         out = str(tmp_path / str(rank))
-        assert run(["train", "--config", "tiny", "--data", str(sessions), "--out", out, "--json", *settings]) == 0
+        assert (
+            run(
+                [
+                    "train",
+                    "--config",
+                    "tiny",
+                    "--data",
+                    str(sessions),
+                    "--out",
+                    out,
+                    "--json",
+                    *settings,
+                ]
+            )
+            == 0
+        )
         said = capsys.readouterr().out
         assert bool(said) == (rank == 0)
 
 
 def test_unknown_session_at_evaluation_is_named(sessions, tmp_path, capsys):
     run_directory, other = tmp_path / "run", tmp_path / "other"
-    train = ["train", "--config", "tiny", "--data", str(sessions), "--out", str(run_directory), "--json"]
+    train = [
+        "train",
+        "--config",
+        "tiny",
+        "--data",
+        str(sessions),
+        "--out",
+        str(run_directory),
+        "--json",
+    ]
     assert run([*train, "--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 1
     features = np.random.default_rng(0).standard_normal((200, 8))
     trials = [make_trial(features, "lab.2026.01.15", 1, 0, "good morning")]
     write_session(other / "lab.2026.01.15" / "data_val.hdf5", trials)
-    line = complaint(capsys, ["evaluate", str(run_directory), "--data", str(other), "--out", str(tmp_path / "eval")])
+    line = complaint(
+        capsys,
+        ["evaluate", str(run_directory), "--data", str(other), "--out", str(tmp_path / "eval")],
+    )
     assert "lab.2026.01.15" in line
     assert not (tmp_path / "eval").exists()
 
@@ -179,10 +249,19 @@ def test_full_disk_is_one_line(sessions, capsys):
         pytest.skip("no /dev/full on this system")
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
     code = (
-        f"{limit}\nimport signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom cortext.cli import main; main()"
+        f"{limit}\nimport signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfrom cortext.cli"
+        " import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "pack", str(sessions), "--out", str(sessions.parent / "packed")],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "pack",
+            str(sessions),
+            "--out",
+            str(sessions.parent / "packed"),
+        ],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -197,7 +276,9 @@ def test_simulate_refuses_a_directory_that_is_not_empty(sessions, capsys):
 
 
 def test_demo_leaves_a_foreign_directory_alone(sessions, capsys):
-    assert "not an earlier demo" in complaint(capsys, ["demo", "--preset", "tiny", "--out", str(sessions)])
+    assert "not an earlier demo" in complaint(
+        capsys, ["demo", "--preset", "tiny", "--out", str(sessions)]
+    )
     assert (sessions / "lab.2026.01.12" / "data_train.hdf5").is_file()
 
 
@@ -230,7 +311,9 @@ def test_language_model_is_built_described_and_scored(tmp_path, capsys):
     assert "vocabulary" in capsys.readouterr().out
     assert run(["lm", "score", lm, str(text), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["oov_rate"] == 0
-    assert "cannot" in complaint(capsys, ["lm", "build", str(tmp_path / "none.txt"), "--out", lm + "2"])
+    assert "cannot" in complaint(
+        capsys, ["lm", "build", str(tmp_path / "none.txt"), "--out", lm + "2"]
+    )
 
 
 def test_pack_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, tmp_path, capsys):
@@ -248,7 +331,22 @@ def test_train_says_at_the_end_how_many_trials_were_left_out_and_why(sessions, t
         file["trial_0002/input_features"][5, 3] = np.nan
     out = tmp_path / "run"
     settings = ["--set", "num_training_batches=1", "--set", "batches_per_val_step=1"]
-    assert run(["train", "--config", "tiny", "--data", str(sessions), "--out", str(out), "--skip-bad", *settings]) == 0
+    assert (
+        run(
+            [
+                "train",
+                "--config",
+                "tiny",
+                "--data",
+                str(sessions),
+                "--out",
+                str(out),
+                "--skip-bad",
+                *settings,
+            ]
+        )
+        == 0
+    )
     *_, count, why = capsys.readouterr().out.splitlines()
     assert count == "left out as unusable: 1"
     assert "trial_0002: input_features: 1 NaN or Inf found" in why
@@ -261,10 +359,15 @@ def test_number_of_threads_is_at_least_one(sessions, capsys):
     assert "--threads" in complaint(capsys, arguments)
 
 
-@pytest.mark.parametrize("given", [("--options", "any.yaml"), ("--engine", "native"), ("--threads", "2")])
+@pytest.mark.parametrize(
+    "given", [("--options", "any.yaml"), ("--engine", "native"), ("--threads", "2")]
+)
 def test_what_says_how_to_search_is_refused_where_nothing_is_searched(capsys, given):
     line = complaint(capsys, ["evaluate", "run", "--data", "data", "--out", "eval", *given])
-    assert line == f"cortext: {given[0]} is given without --lm, and no words are searched for; give an n-gram, too\n"
+    assert (
+        line == f"cortext: {given[0]} is given without --lm, and no words are searched for; give an"
+        " n-gram, too\n"
+    )
 
 
 def test_ctrl_c_is_one_line(sessions, tmp_path, capsys, monkeypatch):

@@ -1,4 +1,6 @@
-"""The verb `decode` for saved logits and made-up sentences. (For runs: tests/evaluation and the README.)"""
+"""The verb `decode` for saved logits and made-up sentences. (For runs: tests/evaluation and the
+README.)
+"""
 
 import json
 
@@ -22,7 +24,11 @@ def lm(tmp_path_factory):
 
 @pytest.fixture
 def logits(tmp_path):
-    np.savez(tmp_path / "logits.npz", first=fake_log_probs(SENTENCES[0]), second=fake_log_probs(SENTENCES[1]))
+    np.savez(
+        tmp_path / "logits.npz",
+        first=fake_log_probs(SENTENCES[0]),
+        second=fake_log_probs(SENTENCES[1]),
+    )
     return str(tmp_path / "logits.npz")
 
 
@@ -44,7 +50,10 @@ def test_saved_logits_become_rows(lm, logits, tmp_path, capsys):
     assert "2 rows" in printed
     assert out.read_text() == "id,text\nfirst,good morning\nsecond,how are you\n"
 
-    assert run([*given, "--temperature", "1.5", "--engine", "reference", "--threads", "1", "--json"]) == 0
+    assert (
+        run([*given, "--temperature", "1.5", "--engine", "reference", "--threads", "1", "--json"])
+        == 0
+    )
     facts = json.loads(capsys.readouterr().out)
     assert [(trial["id"], trial["text"]) for trial in facts["trials"]] == [
         ("first", "good morning"),
@@ -61,7 +70,9 @@ def test_options_of_the_search_come_from_a_file(lm, tmp_path, capsys):
 
 
 def test_a_made_up_sentence_is_found_with_its_times(lm, capsys):
-    assert run(["decode", "--fake-text", "See you soon!", "--noise", "0", "--lm", lm, "--json"]) == 0
+    assert (
+        run(["decode", "--fake-text", "See you soon!", "--noise", "0", "--lm", lm, "--json"]) == 0
+    )
     facts = json.loads(capsys.readouterr().out)
     best = facts["hypotheses"][0]
     assert best["text"] == "see you soon"
@@ -88,10 +99,22 @@ def test_a_made_up_sentence_is_found_with_its_times(lm, capsys):
         (["--logits", "x.npz", "--fake-text", "x"], ["--logits and --fake-text at once"]),
         (["--logits", "x.npz", "--out", "x.csv"], ["--logits needs --order"]),
         (["--logits", "x.npz", "--order", "lm"], ["--logits needs --out"]),
-        (["--logits", "x.npz", "--order", "lm", "--out", "x.csv", "--split", "val"], ["--split does not go with"]),
-        (["--logits", "x.npz", "--order", "lm", "--out", "x.csv", "--skip-bad"], ["--skip-bad does not go with"]),
-        (["RUN", "--data", "x", "--out", "x.csv", "--order", "lm"], ["--order does not go with RUN"]),
-        (["--fake-text", "x", "--temperature", "2"], ["--temperature does not go with --fake-text"]),
+        (
+            ["--logits", "x.npz", "--order", "lm", "--out", "x.csv", "--split", "val"],
+            ["--split does not go with"],
+        ),
+        (
+            ["--logits", "x.npz", "--order", "lm", "--out", "x.csv", "--skip-bad"],
+            ["--skip-bad does not go with"],
+        ),
+        (
+            ["RUN", "--data", "x", "--out", "x.csv", "--order", "lm"],
+            ["--order does not go with RUN"],
+        ),
+        (
+            ["--fake-text", "x", "--temperature", "2"],
+            ["--temperature does not go with --fake-text"],
+        ),
         (["--fake-text", "x", "--out", "x.csv"], ["--out does not go with --fake-text"]),
         (["--fake-text", "x", "--data", "x"], ["--data does not go with --fake-text"]),
         (["--fake-text", "12"], ["no word", "'12'"]),
@@ -100,7 +123,9 @@ def test_a_made_up_sentence_is_found_with_its_times(lm, capsys):
         (["--logits", "x.npz", "--order", "lab", "--out", "x.csv"], ["'lab'", "lm, release"]),
     ],
 )
-def test_wrong_mixes_are_one_line_and_write_nothing(given, parts, lm, tmp_path, capsys, monkeypatch):
+def test_wrong_mixes_are_one_line_and_write_nothing(
+    given, parts, lm, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     line = complaint(capsys, ["decode", *given, "--lm", lm])
     assert all(part in line for part in parts), line
@@ -108,6 +133,16 @@ def test_wrong_mixes_are_one_line_and_write_nothing(given, parts, lm, tmp_path, 
 
 
 def test_a_wrong_temperature_is_named(lm, logits, tmp_path, capsys):
-    given = ["decode", "--logits", logits, "--order", "release", "--lm", lm, "--out", str(tmp_path / "out.csv")]
+    given = [
+        "decode",
+        "--logits",
+        logits,
+        "--order",
+        "release",
+        "--lm",
+        lm,
+        "--out",
+        str(tmp_path / "out.csv"),
+    ]
     assert "temperature is 0.0" in complaint(capsys, [*given, "--temperature", "0"])
     assert not (tmp_path / "out.csv").exists()

@@ -41,12 +41,16 @@ def test_commands_and_their_options_exist(document, capsys):
         words = shlex.split(command)[1:]
         verb = tuple(words[: 1 + (words[0] in GROUPS and len(words) > 1)])
         known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(verb, capsys)))
-        wrong = [word for word in words if re.fullmatch("--?[a-z][a-z-]*", word) and word not in known]
+        wrong = [
+            word for word in words if re.fullmatch("--?[a-z][a-z-]*", word) and word not in known
+        ]
         assert not wrong, f"{document}: {command}: {wrong}"
 
 
 def test_the_published_settings_in_the_guide_are_options_of_the_search():
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/migrating.md").read_text(), re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs/migrating.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     options = DecoderOptions().changed(yaml.safe_load(text))
     assert options.lattice_beam * options.acoustic_scale == pytest.approx(8, abs=0.01)
 

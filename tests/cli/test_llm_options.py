@@ -12,7 +12,16 @@ from cortext.live.brand_parameters import NodeParameters
 
 VERBS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],
-    "evaluate": ["evaluate", "nowhere", "--data", "nowhere", "--lm", "nowhere", "--out", "nowhere/out"],
+    "evaluate": [
+        "evaluate",
+        "nowhere",
+        "--data",
+        "nowhere",
+        "--lm",
+        "nowhere",
+        "--out",
+        "nowhere/out",
+    ],
     "lm-server": ["lm-server", "--lm", "nowhere"],
     "serve": ["serve", "nowhere", "--lm", "nowhere", "--feed"],
     "brand-node": ["brand-node", "-n", "speech"],
@@ -28,7 +37,9 @@ FLAGS = {
 def test_the_verbs_that_can_fuse_take_a_model_and_options(capsys: pytest.CaptureFixture):
     """As the page of fusion has them; the node's options are parameters."""
     page = " ".join((Path(__file__).parents[2] / "docs" / "fusion.md").read_text().split())
-    (named,) = re.findall(r"With `--llm MODEL` the verbs (.*?) fuse where their `--options FILE` says", page)
+    (named,) = re.findall(
+        r"With `--llm MODEL` the verbs (.*?) fuse where their `--options FILE` says", page
+    )
     verbs = re.findall(r"`([^`]+)`", named)
     assert set(verbs) == VERBS.keys() - {"brand-node"}
     for verb in verbs:
@@ -43,7 +54,9 @@ def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "lists.jsonl").write_text('{"all": ["a b", "a c"]}\n')
     given = ["ensemble", "--lists", str(tmp_path / "lists.jsonl"), "--field", "all"]
     for flag in ("--llm-lora", "--llm-device"):
-        assert complaint(capsys, [*given, *FLAGS[flag]]).startswith(f"cortext: {flag} is given without --llm; ")
+        assert complaint(capsys, [*given, *FLAGS[flag]]).startswith(
+            f"cortext: {flag} is given without --llm; "
+        )
 
 
 def complaint(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:
@@ -55,18 +68,27 @@ def complaint(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:
 
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_needs_a_large_model_is_refused_without_one(verb: str, flag: str, capsys: pytest.CaptureFixture):
+def test_what_needs_a_large_model_is_refused_without_one(
+    verb: str, flag: str, capsys: pytest.CaptureFixture
+):
     if verb in ("serve", "brand-node"):
         pytest.importorskip("fastapi" if verb == "serve" else "redis")
-    assert complaint(capsys, [*VERBS[verb], *FLAGS[flag]]).startswith(f"cortext: {flag} is given without --llm; ")
+    assert complaint(capsys, [*VERBS[verb], *FLAGS[flag]]).startswith(
+        f"cortext: {flag} is given without --llm; "
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (["--llm", ""], "--llm is empty; name a directory, or a model of Hugging Face"),
-        (["--llm", "any", "--context", "say \udcff"], "--context is no UTF-8 text from character 4 on; write it anew"),
+        (
+            ["--llm", "any", "--context", "say \udcff"],
+            "--context is no UTF-8 text from character 4 on; write it anew",
+        ),
     ],
 )
-def test_no_name_and_no_text_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture):
+def test_no_name_and_no_text_are_refused(
+    given: list[str], said: str, capsys: pytest.CaptureFixture
+):
     assert complaint(capsys, [*VERBS["decode"], *given]) == f"cortext: {said}\n"

@@ -28,7 +28,14 @@ def test_prune_takes_as_many_numbers_as_follow(text, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "option", [["--prune", "none"], ["--prune", "-1"], ["--memory", "nan"], ["--memory", "1e12"], ["--vocab", ""]]
+    "option",
+    [
+        ["--prune", "none"],
+        ["--prune", "-1"],
+        ["--memory", "nan"],
+        ["--memory", "1e12"],
+        ["--vocab", ""],
+    ],
 )
 def test_what_is_no_number_is_refused(text, tmp_path, capsys, option):
     assert run(["lm", "build", str(text), *option, "--out", str(tmp_path / "lm")]) == 2
@@ -38,14 +45,18 @@ def test_what_is_no_number_is_refused(text, tmp_path, capsys, option):
 
 def test_a_model_is_described_with_its_file_type_and_size(text, tmp_path, capsys):
     lm = tmp_path / "lm"
-    table = out_of(capsys, "lm", "build", text, "--order", 2, "--vocab", 3, "--binary", "probing", "--out", lm)
+    table = out_of(
+        capsys, "lm", "build", text, "--order", 2, "--vocab", 3, "--binary", "probing", "--out", lm
+    )
     for expected in ("probing", "bytes per ngram", "out of vocabulary", "rate 0.3"):
         assert expected in table
     facts = json.loads(out_of(capsys, "lm", "info", lm, "--json"))
     assert facts["order"] == 2
     assert facts["vocabulary"] == facts["lexicon_words"] == 3  # how, are and you, three times each
     assert facts["counts"][0] == 6
-    assert facts["bytes_per_ngram"] == round((lm / "lm.bin").stat().st_size / sum(facts["counts"]), 2)
+    assert facts["bytes_per_ngram"] == round(
+        (lm / "lm.bin").stat().st_size / sum(facts["counts"]), 2
+    )
 
 
 def test_a_model_of_letters_scores_words(text, tmp_path, capsys):
@@ -58,7 +69,16 @@ def test_a_model_of_letters_scores_words(text, tmp_path, capsys):
 def test_texts_are_mixed_from_the_command_line(text, tmp_path, capsys):
     (tmp_path / "other.txt").write_text("how are you\nare you there\n")
     (tmp_path / "held.txt").write_text("are you there now\n")
-    arguments = ["--interpolate", "--held-out", tmp_path / "held.txt", "--order", 2, "--out", tmp_path / "lm", "--json"]
+    arguments = [
+        "--interpolate",
+        "--held-out",
+        tmp_path / "held.txt",
+        "--order",
+        2,
+        "--out",
+        tmp_path / "lm",
+        "--json",
+    ]
     facts = json.loads(out_of(capsys, "lm", "build", text, tmp_path / "other.txt", *arguments))
     first, second = facts["interpolation"]["weights"]
     assert first < 0.1 < 0.9 < second
@@ -68,9 +88,18 @@ def test_texts_are_mixed_from_the_command_line(text, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["lm", "info", "{}/none"], "no such directory"),
-        (["lm", "build", "{}/none.txt", "--out", "{}/lm"], "none.txt: cannot read the text: No such file"),
-        (["lm", "build", "{}/text.txt", "--vocab", "{}/none", "--out", "{}/lm"], "cannot read the vocabulary"),
-        (["lm", "build", "{}/text.txt", "--order", "9", "--out", "{}/lm"], "order 9 is not supported"),
+        (
+            ["lm", "build", "{}/none.txt", "--out", "{}/lm"],
+            "none.txt: cannot read the text: No such file",
+        ),
+        (
+            ["lm", "build", "{}/text.txt", "--vocab", "{}/none", "--out", "{}/lm"],
+            "cannot read the vocabulary",
+        ),
+        (
+            ["lm", "build", "{}/text.txt", "--order", "9", "--out", "{}/lm"],
+            "order 9 is not supported",
+        ),
     ],
 )
 def test_mistakes_are_one_line(text, tmp_path, capsys, arguments, message):

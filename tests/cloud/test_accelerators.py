@@ -8,7 +8,9 @@ from cortext.errors import CloudError
 V5E = Accelerator("tpu-v5litepod-8", 1, 8, "v2-alpha-tpuv5-lite")
 
 
-@pytest.mark.parametrize("text", ["tpu-v5litepod-8", "v5litepod-8", "v5e-8", "TPU-v5e-8", "tpu-v5litepod-8:1"])
+@pytest.mark.parametrize(
+    "text", ["tpu-v5litepod-8", "v5litepod-8", "v5e-8", "TPU-v5e-8", "tpu-v5litepod-8:1"]
+)
 def test_a_tpu_has_several_spellings(text):
     assert accelerator(text) == V5E
 
@@ -18,7 +20,8 @@ def test_a_chip_of_two_cores_is_one_device():
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "count"), [("H100", "H100", 1), ("h100:8", "H100", 8), ("A100-80gb:2", "A100-80GB", 2)]
+    ("text", "name", "count"),
+    [("H100", "H100", 1), ("h100:8", "H100", 8), ("A100-80gb:2", "A100-80GB", 2)],
 )
 def test_gpus_are_counted(text, name, count):
     assert accelerator(text) == Accelerator(name, count, count)
@@ -31,7 +34,10 @@ def test_gpus_are_counted(text, name, count):
         ("tpu-v7e-8", "did you mean 'tpu-v6e-8'?"),
         ("v5litpod-8", "did you mean 'tpu-v5litepod-8'?"),
         ("", "known: A100, A100-80GB"),
-        ("tpu-v5litepod-16", "not a TPU of one machine; use tpu-v5litepod-1, tpu-v5litepod-4, tpu-v5litepod-8"),
+        (
+            "tpu-v5litepod-16",
+            "not a TPU of one machine; use tpu-v5litepod-1, tpu-v5litepod-4, tpu-v5litepod-8",
+        ),
         ("v4-32", "not a TPU of one machine; use tpu-v4-8"),
         ("tpu-v5litepod-8:2", "one machine has 1;"),
         ("H100:9", "one machine has 8;"),

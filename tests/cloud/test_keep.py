@@ -1,4 +1,7 @@
-"""A run that is kept in a bucket: whichever moment the machine is taken away at, the next one goes on."""
+"""A run that is kept in a bucket.
+
+Whichever moment the machine is taken away at, the next one goes on.
+"""
 
 import json
 import os
@@ -29,7 +32,9 @@ def fill(run: Path, files: dict[str, str]) -> None:
 
 
 def found(run: Path) -> dict[str, str]:
-    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()
+    }
 
 
 def noting(tmp_path: Path) -> tuple[list[str], Path]:
@@ -72,12 +77,30 @@ def test_a_finished_run_is_left_alone(tmp_path, capfd):
 
 
 def test_what_it_needs_to_go_on_is_copied_first_and_its_end_last(tmp_path, monkeypatch):
-    """A copy that is cut short anywhere is a run that can be resumed, and no run looks finished before it is whole."""
-    names = ["summary.json", "metrics.jsonl", "model.safetensors", STATE, "config.yaml", "model.json"]
-    names += ["train_state/state.previous.safetensors", "packed/train/data.f16", ".x.tmp", "train_state/.state.tmp"]
+    """A copy that is cut short anywhere is a run that can be resumed, and no run looks finished
+    before it is whole.
+    """
+    names = [
+        "summary.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        STATE,
+        "config.yaml",
+        "model.json",
+    ]
+    names += [
+        "train_state/state.previous.safetensors",
+        "packed/train/data.f16",
+        ".x.tmp",
+        "train_state/.state.tmp",
+    ]
     fill(tmp_path / "run", dict.fromkeys(names, "x"))
     order = []
-    monkeypatch.setattr(module, "_copy", lambda source, target: order.append(str(source.relative_to(tmp_path / "run"))))
+    monkeypatch.setattr(
+        module,
+        "_copy",
+        lambda source, target: order.append(str(source.relative_to(tmp_path / "run"))),
+    )
     copy_changed(tmp_path / "run", tmp_path / "kept", {})
     assert order == [
         "config.yaml",
@@ -121,7 +144,9 @@ def test_the_status_is_that_of_training(tmp_path):
         assert keep([sys.executable, "-c", code], tmp_path / "run", tmp_path / "kept") == status
 
 
-def test_a_bucket_that_fails_at_the_end_is_tried_again_and_then_told_of(tmp_path, monkeypatch, capfd):
+def test_a_bucket_that_fails_at_the_end_is_tried_again_and_then_told_of(
+    tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(module, "RETRIES_S", (0, 0))
     tries = []
 
@@ -138,7 +163,9 @@ def test_a_bucket_that_fails_at_the_end_is_tried_again_and_then_told_of(tmp_path
 def test_a_bucket_that_cannot_be_written_stops_it_before_training(tmp_path, capfd):
     (tmp_path / "bucket").touch()
     command, noted = noting(tmp_path)
-    assert module.main([str(tmp_path / "run"), str(tmp_path / "bucket" / "kept"), "--", *command]) == 2
+    assert (
+        module.main([str(tmp_path / "run"), str(tmp_path / "bucket" / "kept"), "--", *command]) == 2
+    )
     assert not noted.exists()
     said = capfd.readouterr().err
     assert said.count("\n") == 1
@@ -147,15 +174,40 @@ def test_a_bucket_that_cannot_be_written_stops_it_before_training(tmp_path, capf
 
 @pytest.fixture
 def start():
-    """Starts `keep` around a real training, as a task file runs it; what a failing test leaves running is ended."""
+    """Starts `keep` around a real training, as a task file runs it.
+
+    What a failing test leaves running is ended.
+    """
     processes = []
 
     def started(run: Path, kept: Path, data: Path, *settings: str) -> subprocess.Popen:
-        train_it = ["cortext", "train", "--config", "tiny", "--data", str(data), "--out", str(run), *settings]
-        command = [sys.executable, "-m", "cortext.cloud.keep", "--every", "0.2", str(run), str(kept), "--", *train_it]
+        train_it = [
+            "cortext",
+            "train",
+            "--config",
+            "tiny",
+            "--data",
+            str(data),
+            "--out",
+            str(run),
+            *settings,
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "cortext.cloud.keep",
+            "--every",
+            "0.2",
+            str(run),
+            str(kept),
+            "--",
+            *train_it,
+        ]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = os.environ | {"PATH": path}
-        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        processes.append(
+            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        )
         return processes[-1]
 
     yield started
@@ -175,7 +227,9 @@ def wait_for_step(run: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same_bits(start, tmp_path):
+def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same_bits(
+    start, tmp_path
+):
     data = tmp_path / "data"
     simulate(data, preset="tiny", seed=3)
     # So many that each machine is taken away long before the last.
@@ -193,7 +247,9 @@ def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same
     before = RunDirectory(kept).load_state()[1].step
 
     second = start(tmp_path / "machine 2", kept, data, *words)
-    wait_for_step(tmp_path / "machine 2", before + 4)  # a state of its own: until then, a SIGTERM just ends it
+    wait_for_step(
+        tmp_path / "machine 2", before + 4
+    )  # a state of its own: until then, a SIGTERM just ends it
     second.send_signal(signal.SIGTERM)  # some seconds' notice
     assert second.wait(timeout=60) == 2
     assert "continue with --resume" in second.stderr.read()
@@ -203,12 +259,19 @@ def test_a_machine_that_is_taken_away_is_followed_by_one_that_ends_with_the_same
     assert third.wait(timeout=120) == 0
     assert before + 4 <= stopped < 120
     assert not (kept / "packed").exists()
-    assert (kept / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-    (expected, _), (last, progress) = (RunDirectory(folder).load_state() for folder in (tmp_path / "whole", kept))
+    assert (kept / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+    (expected, _), (last, progress) = (
+        RunDirectory(folder).load_state() for folder in (tmp_path / "whole", kept)
+    )
     assert progress.finished
     assert all(torch.equal(last[name], tensor) for name, tensor in expected.items())
     losses = [
-        [json.loads(line).get("train_loss") for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        [
+            json.loads(line).get("train_loss")
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
         for folder in (tmp_path / "whole", kept)
     ]
     assert losses[0] == losses[1]

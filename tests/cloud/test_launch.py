@@ -1,4 +1,7 @@
-"""`cortext launch`: a dry run is all there is until --yes, which asks SkyPilot once; errors are one line."""
+"""`cortext launch`: a dry run is all there is until --yes, which asks SkyPilot once.
+
+Errors are one line.
+"""
 
 import json
 import re
@@ -25,7 +28,9 @@ class Engine(types.ModuleType):
         self.calls: list[tuple] = []
         self.error = error
         self.Task = types.SimpleNamespace(from_yaml=lambda path: ("task", path))
-        self.jobs = types.SimpleNamespace(launch=lambda task, **named: self._note("jobs.launch", task, named))
+        self.jobs = types.SimpleNamespace(
+            launch=lambda task, **named: self._note("jobs.launch", task, named)
+        )
 
     def launch(self, task, **named):
         return self._note("launch", task, named)
@@ -84,7 +89,9 @@ def test_launch_is_a_function_of_the_package():
     assert "launch" in cortext.__all__
 
 
-def test_a_dry_run_is_the_default_and_needs_neither_skypilot_nor_a_network(offline, verb, capsys, tmp_path):
+def test_a_dry_run_is_the_default_and_needs_neither_skypilot_nor_a_network(
+    offline, verb, capsys, tmp_path
+):
     assert run(verb) == 0
     said = capsys.readouterr().out
     text = (tmp_path / "launch" / "cortext-one" / "task.yaml").read_text()
@@ -105,7 +112,9 @@ def test_yes_shows_the_task_and_asks_skypilot_once(verb, monkeypatch, capsys, sp
     assert run([*verb, "--yes", *(["--spot"] if spot else [])]) == 0
     task = ("task", "launch/cortext-one/task.yaml")
     asked = (
-        ("jobs.launch", task, {"name": "cortext-one"}) if spot else ("launch", task, {"cluster_name": "cortext-one"})
+        ("jobs.launch", task, {"name": "cortext-one"})
+        if spot
+        else ("launch", task, {"cluster_name": "cortext-one"})
     )
     assert engine.calls == [asked, ("stream_and_get", "request-1")]
     said = capsys.readouterr().out
@@ -135,18 +144,27 @@ def test_without_skypilot_yes_names_the_extra(offline, launch):
 def test_what_skypilot_refuses_is_one_line(launch, monkeypatch):
     error = RuntimeError("\n\x1b[31mFailed to provision\x1b[0m all resources.\n  more\n")
     monkeypatch.setitem(sys.modules, "sky", Engine(error))
-    with pytest.raises(CloudError, match=r"SkyPilot: Failed to provision all resources; `sky check`"):
+    with pytest.raises(
+        CloudError, match=r"SkyPilot: Failed to provision all resources; `sky check`"
+    ):
         launch(dry_run=False)
 
 
 def test_ctrl_c_says_that_it_may_go_on_and_how_to_stop_it(launch, monkeypatch):
     monkeypatch.setitem(sys.modules, "sky", Engine(KeyboardInterrupt()))
-    with pytest.raises(Interrupted, match=r"may go on and cost money; .*`sky down cortext-first-run` stops it"):
+    with pytest.raises(
+        Interrupted, match=r"may go on and cost money; .*`sky down cortext-first-run` stops it"
+    ):
         launch(dry_run=False)
 
 
 def test_nothing_of_the_environment_is_written_down(launch, monkeypatch):
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY"):
+    for name in (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AWS_SECRET_ACCESS_KEY",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+    ):
         monkeypatch.setenv(name, "a-secret-value")
     launched = launch()
     assert "a-secret-value" not in launched.text
@@ -178,7 +196,9 @@ def test_nothing_of_the_environment_is_written_down(launch, monkeypatch):
 )
 def test_mistakes_are_one_line_and_write_nothing(verb, capsys, changes, says, tmp_path):
     options = dict(zip(verb[1::2], verb[2::2], strict=True)) | changes
-    words = [word for option, value in options.items() if value is not None for word in (option, value)]
+    words = [
+        word for option, value in options.items() if value is not None for word in (option, value)
+    ]
     assert says in complaint(capsys, ["launch", *words])
     assert not (tmp_path / "launch").exists()
 
@@ -222,7 +242,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(launch, tmp_path, source, r
 
 def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsys):
     """Its recipe is another guide's, and the checkout that is tested may not be committed."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "cloud.md").read_text().replace("gru_tpu", "gru")
+    text = (
+        (Path(__file__).resolve().parents[2] / "docs" / "cloud.md")
+        .read_text()
+        .replace("gru_tpu", "gru")
+    )
     monkeypatch.chdir(tmp_path)
     (command,) = re.findall(r"^```bash\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
     assert run([*shlex.split(command)[1:], "--source", str(wheel)]) == 0
@@ -231,5 +255,9 @@ def test_the_guide_works_as_written(offline, wheel, tmp_path, monkeypatch, capsy
     exec(code.replace('runs/gru")', f'runs/gru", source={str(wheel)!r})'), {})
     assert capsys.readouterr().out == (tmp_path / "launch/cortext-gru/task.yaml").read_text() + "\n"
     assert all(f"`{name}`" in text for name in (*TPU_CORES, *GPUS))
-    for said in ("sky launch --dryrun launch/cortext-gru/task.yaml", "sky down NAME", "sky jobs cancel -n NAME"):
+    for said in (
+        "sky launch --dryrun launch/cortext-gru/task.yaml",
+        "sky down NAME",
+        "sky jobs cancel -n NAME",
+    ):
         assert said in text

@@ -1,4 +1,7 @@
-"""What a machine installs: a wheel, an archive, a commit; nothing that would be another project, or hold a password."""
+"""What a machine installs: a wheel, an archive, a commit.
+
+Nothing that would be another project, or hold a password.
+"""
 
 import json
 import tarfile
@@ -18,7 +21,10 @@ def test_a_wheel_is_uploaded_under_its_name(wheel, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["cortext-0.1.0-cp312-cp312-linux_x86_64.whl", "cortext-0.1.0-cp311-cp311-macosx_14_0_arm64.whl"],
+    [
+        "cortext-0.1.0-cp312-cp312-linux_x86_64.whl",
+        "cortext-0.1.0-cp311-cp311-macosx_14_0_arm64.whl",
+    ],
 )
 def test_a_wheel_of_another_machine_is_refused(tmp_path, name):
     (tmp_path / name).touch()
@@ -26,7 +32,9 @@ def test_a_wheel_of_another_machine_is_refused(tmp_path, name):
         read_source(tmp_path / name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["torch-2.13.0-cp311-cp311-linux_x86_64.whl", "cortext-0.1 $(id).tar.gz"])
+@pytest.mark.parametrize(
+    "name", ["torch-2.13.0-cp311-cp311-linux_x86_64.whl", "cortext-0.1 $(id).tar.gz"]
+)
 def test_a_file_with_another_name_is_refused(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(CloudError, match="no wheel or source archive of cortext"):
@@ -40,7 +48,14 @@ def test_a_checkout_becomes_an_archive_of_its_commit_and_of_nothing_else(checkou
     assert found.file == tmp_path / "launch" / "cortext-0.3.0.tar.gz"
     with tarfile.open(found.file) as archive:
         names = {member.name for member in archive if member.isfile()}
-    expected = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native/CMakeLists.txt", "src/cortext/__init__.py")
+    expected = (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "native/CMakeLists.txt",
+        "src/cortext/__init__.py",
+    )
     assert names == {f"cortext-0.3.0/{name}" for name in expected}
 
 
@@ -71,7 +86,10 @@ def test_a_revision_in_git_is_installed_by_address(tmp_path):
     [
         ("git+https://me:ghp_secret@example.org/cortext@v1", "password or token"),
         ("git+https://ghp_secret@example.org/cortext@v1", "password or token"),
-        ("git+https://example.org/cortext@v1?access_token=ghp_secret", "more than a repository and a revision"),
+        (
+            "git+https://example.org/cortext@v1?access_token=ghp_secret",
+            "more than a repository and a revision",
+        ),
         ("git+https://example.org/cortext@v1#ghp_secret", "more than a repository and a revision"),
         ("git+https://example.org/cortext@v1\nghp_secret", "more than a repository and a revision"),
         ("git+https://example.org/cortext", "names no revision"),
@@ -93,7 +111,10 @@ def test_what_cannot_be_installed_is_said_in_a_line(tmp_path, monkeypatch, text,
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ({"url": "file:///home/a%20b/cortext", "dir_info": {"editable": True}}, "/home/a b/cortext"),
+        (
+            {"url": "file:///home/a%20b/cortext", "dir_info": {"editable": True}},
+            "/home/a b/cortext",
+        ),
         (
             {"url": "file:///tmp/cortext-1-cp311-cp311-linux_x86_64.whl", "archive_info": {}},
             "/tmp/cortext-1-cp311-cp311-linux_x86_64.whl",

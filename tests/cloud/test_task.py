@@ -1,4 +1,7 @@
-"""The task file: what it asks for, and that nothing a user gives can reach a shell but as one word."""
+"""The task file.
+
+What it asks for, and that nothing a user gives can reach a shell but as one word.
+"""
 
 import json
 import subprocess
@@ -20,16 +23,26 @@ cat > /dev/null
 
 
 def run_with_stubs(script: str, home: Path) -> list[list[str]]:
-    """Run a script of a task in an empty home in which every program it calls only notes its words."""
+    """Run a script of a task in an empty home in which every program it calls only notes its
+    words.
+    """
     programs = home / "cortext" / "env" / "bin"
     for folder in (programs, home / "cortext" / "bin"):
         folder.mkdir(parents=True, exist_ok=True)
-    for path in (*(programs / name for name in ("python", "sudo", "cortext", "curl")), home / "cortext" / "bin" / "uv"):
+    for path in (
+        *(programs / name for name in ("python", "sudo", "cortext", "curl")),
+        home / "cortext" / "bin" / "uv",
+    ):
         path.write_text(STUB)
         path.chmod(0o755)
     environment_ = {"HOME": str(home), "PATH": f"{programs}:/usr/bin:/bin"}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=home, env=environment_, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        ["bash", "-c", script],
+        cwd=home,
+        env=environment_,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     lines = (home / "called").read_text().split("\0\n")[:-1]
@@ -68,7 +81,9 @@ def test_a_spot_machine_is_given_back_by_the_job_that_manages_it(launch):
 
 
 def test_inputs_are_copied_and_the_bucket_of_the_output_is_mounted(launch, wheel):
-    mounts = read(launch("tiny", data="s3://theirs/t15/packed/", lm="gs://lab/lm-5gram"))["file_mounts"]
+    mounts = read(launch("tiny", data="s3://theirs/t15/packed/", lm="gs://lab/lm-5gram"))[
+        "file_mounts"
+    ]
     assert mounts == {
         "~/cortext/inputs/theirs/t15/packed": "s3://theirs/t15/packed",
         "~/cortext/inputs/lab/lm-5gram": "gs://lab/lm-5gram",
@@ -84,7 +99,10 @@ def test_a_tpu_trains_on_all_its_cores_with_large_pages_and_is_kept_in_the_bucke
     run = f"{home}/cortext/runs/lab/runs/First_run"
     expected = f"python -m cortext.cloud.keep {run} {home}/cortext/buckets/lab/runs/First_run --"
     expected += f" cortext train --config tiny --data {home}/cortext/inputs/lab/packed --out {run}"
-    assert train == f"{expected} --lm {home}/cortext/inputs/lab/lm --device tpu --require-cores 8".split()
+    assert (
+        train
+        == f"{expected} --lm {home}/cortext/inputs/lab/lm --device tpu --require-cores 8".split()
+    )
 
 
 def test_a_machine_that_keeps_its_pages_small_trains_all_the_same(launch, tmp_path):
@@ -94,7 +112,8 @@ def test_a_machine_that_keeps_its_pages_small_trains_all_the_same(launch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("count", "start"), [(1, "cortext"), (4, "torchrun --standalone --no-python --nproc-per-node 4 cortext")]
+    ("count", "start"),
+    [(1, "cortext"), (4, "torchrun --standalone --no-python --nproc-per-node 4 cortext")],
 )
 def test_gpus_share_the_batches_and_nothing_needs_an_administrator(launch, tmp_path, count, start):
     (train,) = run_with_stubs(read(launch("tiny", f"A100:{count}"))["run"], tmp_path / "home")
@@ -107,7 +126,14 @@ def test_the_environment_is_pinned_and_a_tpu_gets_torch_without_cuda(launch, tmp
     home.mkdir()
     (home / "jaxt==0.10.2").touch()  # what jax[tpu]==0.10.2 is to a shell
     venv, install, version = run_with_stubs(read(launch("tiny"))["setup"], home)
-    assert venv[1:] == ["venv", "--quiet", "--allow-existing", "--python", "3.11", f"{home}/cortext/env"]
+    assert venv[1:] == [
+        "venv",
+        "--quiet",
+        "--allow-existing",
+        "--python",
+        "3.11",
+        f"{home}/cortext/env",
+    ]
     assert install[install.index("--torch-backend") + 1] == "cpu"
     assert {"torch==2.13.0", "jax[tpu]==0.10.2", "torchax==0.0.14.dev20261026"} <= set(install)
     assert install[-1] == f"{home}/cortext/source/{wheel.name}"
@@ -116,7 +142,9 @@ def test_the_environment_is_pinned_and_a_tpu_gets_torch_without_cuda(launch, tmp
 
 
 def test_gpus_get_what_their_driver_can_use_and_are_counted_before_training(launch, tmp_path):
-    _, install, _, count = run_with_stubs(read(launch("tiny", "H100:8"))["setup"], tmp_path / "home")
+    _, install, _, count = run_with_stubs(
+        read(launch("tiny", "H100:8"))["setup"], tmp_path / "home"
+    )
     assert install[install.index("--torch-backend") + 1] == "auto"
     assert not any("jax" in word for word in install)
     assert "device_count(); assert n >= 8" in count[2]
@@ -130,8 +158,14 @@ def test_a_compiler_is_fetched_where_cortext_is_compiled(launch):
 
 
 def test_all_pins_are_those_of_the_tests():
-    """constraints.txt has torch too, which is asked for by itself, and what only development needs."""
-    tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
+    """constraints.txt has torch too, which is asked for by itself, and what only development
+    needs.
+    """
+    tested = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().split("\n")
+        if "==" in line
+    )
     own = dict(pin.split("==") for pin in [*environment.BASE, environment.TORCH])
     assert own == {name: tested[name] for name in own}
     tpu = [pin.replace("[tpu]", "") for pin in environment.TPU]
@@ -150,7 +184,10 @@ def test_the_libraries_that_cortext_stands_on_are_all_pinned():
 
 
 def test_names_that_a_shell_would_read_stay_words(launch, tmp_path, monkeypatch):
-    """Every value that is not checked against a list of letters: settings, and paths of files on this machine."""
+    """Every value that is not checked against a list of letters.
+
+    Settings, and paths of files on this machine.
+    """
     odd = tmp_path / "a 'b' \"c\" $(touch pwned) `touch pwned`; touch pwned #\\"
     odd.mkdir()
     config, plugin = odd / "my $HOME.yaml", odd / "my plugin.py"
@@ -167,7 +204,14 @@ def test_names_that_a_shell_would_read_stay_words(launch, tmp_path, monkeypatch)
     train = run_with_stubs(task["run"], home)[-1]
     there = str(home / here.removeprefix("~/"))
     given = train[train.index("train") + 1 : train.index("--data")]
-    assert given == ["--config", f"{there}/config.yaml", "--plugin", f"{there}/plugin_0.py", "--set", override]
+    assert given == [
+        "--config",
+        f"{there}/config.yaml",
+        "--plugin",
+        f"{there}/plugin_0.py",
+        "--set",
+        override,
+    ]
     assert not list(tmp_path.rglob("pwned"))
 
 
@@ -196,5 +240,8 @@ def test_addresses_that_a_shell_would_read_are_refused(text):
 
 
 def test_an_address_may_end_with_a_slash_and_may_be_a_whole_bucket():
-    assert str(address("gs://lab-1.a_b/x=1/y@2+3-4.5/", "--data", "")) == "gs://lab-1.a_b/x=1/y@2+3-4.5"
+    assert (
+        str(address("gs://lab-1.a_b/x=1/y@2+3-4.5/", "--data", ""))
+        == "gs://lab-1.a_b/x=1/y@2+3-4.5"
+    )
     assert str(address("s3://lab", "--data", "")) == "s3://lab"

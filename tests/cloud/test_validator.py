@@ -1,4 +1,5 @@
-"""Every kind of task file passes SkyPilot's own checks, in an environment of its own, with neither network nor account.
+"""Every kind of task file passes SkyPilot's own checks, in an environment of its own, with
+neither network nor account.
 
 SkyPilot fetches its catalogues of machines when it checks one; here it finds a few of their lines.
 """
@@ -43,11 +44,15 @@ for path in sys.argv[1:]:
 print("RESULT" + json.dumps(done))
 """
 CATALOGUES = {
-    "common/accelerators.csv": "AcceleratorName,Clouds\n"
-    "A100-80GB,\"['AWS', 'GCP']\"\nH100,\"['AWS', 'GCP']\"\ntpu-v5litepod,['GCP']\n",
-    "gcp/vms.csv": "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,"
-    "Price,SpotPrice\n"
-    ",,,tpu-v5litepod-8,1,tpu-v5litepod-8,us-west4,us-west4-a,1,1\n,,,H100,8,H100,us-west4,us-west4-a,1,1\n",
+    "common/accelerators.csv": (
+        "AcceleratorName,Clouds\n"
+        "A100-80GB,\"['AWS', 'GCP']\"\nH100,\"['AWS', 'GCP']\"\ntpu-v5litepod,['GCP']\n"
+    ),
+    "gcp/vms.csv": (
+        "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,"
+        "Price,SpotPrice\n"
+        ",,,tpu-v5litepod-8,1,tpu-v5litepod-8,us-west4,us-west4-a,1,1\n,,,H100,8,H100,us-west4,us-west4-a,1,1\n"
+    ),
 }
 
 
@@ -61,14 +66,18 @@ def check(home: Path, *files: Path) -> list:
     environment = os.environ | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     command = [sys.executable, "-c", CHECK, *map(str, files)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")] or [done.stderr]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")] or [
+        done.stderr
+    ]
     return list(json.loads(line.removeprefix("RESULT")).values())
 
 
 def test_what_is_written_is_what_skypilot_reads(launch, tmp_path, wheel):
     config = tmp_path / "an odd 'name' $HOME.yaml"
     config.write_text("num_training_batches: 3\n")
-    tpu = launch(config, lm="s3://other/lm", infra="gcp/us-west4", name="tpu", overrides=["lr_max=0.1"])
+    tpu = launch(
+        config, lm="s3://other/lm", infra="gcp/us-west4", name="tpu", overrides=["lr_max=0.1"]
+    )
     spot = launch("tiny", spot=True, name="spot")
     gpus = launch("tiny", "H100:8", infra="gcp", idle_minutes=3, name="gpus")
     anywhere = launch("tiny", "A100-80GB", name="anywhere")
@@ -83,7 +92,12 @@ def test_what_is_written_is_what_skypilot_reads(launch, tmp_path, wheel):
     assert [found["infra"] for found in read] == ["gcp/us-west4", "gcp", "gcp", None]
     assert [found["spot"] for found in read] == [False, True, False, False]
     assert read[0]["arguments"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
-    assert [found["autostop"] and found["autostop"]["idle_minutes"] for found in read] == [10, None, 3, 10]
+    assert [found["autostop"] and found["autostop"]["idle_minutes"] for found in read] == [
+        10,
+        None,
+        3,
+        10,
+    ]
     assert read[0]["autostop"]["down"] is True
     assert read[0]["copied"] == {
         "~/cortext/inputs/lab/packed": "gs://lab/packed",

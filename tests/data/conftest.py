@@ -11,14 +11,20 @@ import pytest
 from cortext.data import Trial, write_session
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
-LABELS = np.array([8, 3, 40, 12, 12, 40])  # needs 7 frames: 6 tokens and a blank between the equal ones
+LABELS = np.array(
+    [8, 3, 40, 12, 12, 40]
+)  # needs 7 frames: 6 tokens and a blank between the equal ones
 
 
-def trials_of(session: str, block: int, n_trials: int = 4, n_features: int = 8, labelled: bool = True) -> list[Trial]:
+def trials_of(
+    session: str, block: int, n_trials: int = 4, n_features: int = 8, labelled: bool = True
+) -> list[Trial]:
     generator = np.random.default_rng([block, n_features, int(session[-2:])])
     return [
         Trial(
-            generator.standard_normal((int(generator.integers(60, 120)), n_features), dtype=np.float32),
+            generator.standard_normal(
+                (int(generator.integers(60, 120)), n_features), dtype=np.float32
+            ),
             session,
             block,
             number,
@@ -39,7 +45,9 @@ def some_trials() -> Callable[..., list[Trial]]:
 def dataset_root(tmp_path: Path) -> Path:
     """Two sessions; the second has no val."""
     root = tmp_path / "data"
-    for session, splits in zip(SESSIONS, (("train", "val", "test"), ("train", "test")), strict=True):
+    for session, splits in zip(
+        SESSIONS, (("train", "val", "test"), ("train", "test")), strict=True
+    ):
         for block, split in enumerate(splits, start=1):
             trials = trials_of(session, block, labelled=split != "test")
             write_session(root / session / f"data_{split}.hdf5", trials)
@@ -53,7 +61,9 @@ def full_disk() -> Callable[[int], object]:
     @contextmanager
     def limited(n_bytes: int) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))  # Python ignores SIGXFSZ: writes fail with EFBIG
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (n_bytes, hard)
+        )  # Python ignores SIGXFSZ: writes fail with EFBIG
         try:
             yield
         finally:

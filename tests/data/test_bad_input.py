@@ -1,4 +1,6 @@
-"""Every bad input gives one line with the file, the trial, the field, what was found and expected, and what to do."""
+"""Every bad input gives one line with the file, the trial, the field, what was found and
+expected, and what to do.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -63,8 +65,19 @@ TRIAL_FAULTS = {
         for name in ("input_features", "seq_class_ids", "transcription")
     },
     **{
-        f"no {name}": (damage(lambda group, name=name: group.attrs.pop(name)), name, "attribute missing")
-        for name in ("n_time_steps", "seq_len", "sentence_label", "session", "block_num", "trial_num")
+        f"no {name}": (
+            damage(lambda group, name=name: group.attrs.pop(name)),
+            name,
+            "attribute missing",
+        )
+        for name in (
+            "n_time_steps",
+            "seq_len",
+            "sentence_label",
+            "session",
+            "block_num",
+            "trial_num",
+        )
     },
     "label NaN": (
         put("seq_class_ids", np.full(500, np.nan)),
@@ -76,8 +89,16 @@ TRIAL_FAULTS = {
         "input_features",
         "7 features found, 8 expected",
     ),
-    "no features": (put("input_features", np.ones((120, 0), np.float32)), "input_features", "0 features found"),
-    "one-dimensional": (put("input_features", np.ones(60, np.float32)), "input_features", "2 dimension"),
+    "no features": (
+        put("input_features", np.ones((120, 0), np.float32)),
+        "input_features",
+        "0 features found",
+    ),
+    "one-dimensional": (
+        put("input_features", np.ones(60, np.float32)),
+        "input_features",
+        "2 dimension",
+    ),
     "text": (put("input_features", [[b"a"]]), "input_features", "numbers in 2 dimension"),
     "NaN": (poke(np.nan), "input_features", "1 NaN or Inf found, the first at bin 5 of feature 3"),
     "Inf": (poke(-np.inf), "input_features", "1 NaN or Inf found, the first at bin 5 of feature 3"),
@@ -86,22 +107,66 @@ TRIAL_FAULTS = {
         "input_features",
         "NaN or Inf found, the first at bin 0 of feature 0",
     ),
-    "empty dataset": (put("input_features", h5py.Empty("f4")), "input_features", "numbers in 2 dimension"),
-    "endless": (attribute("n_time_steps", np.inf), "n_time_steps", "inf found, a whole number expected"),
+    "empty dataset": (
+        put("input_features", h5py.Empty("f4")),
+        "input_features",
+        "numbers in 2 dimension",
+    ),
+    "endless": (
+        attribute("n_time_steps", np.inf),
+        "n_time_steps",
+        "inf found, a whole number expected",
+    ),
     "n_time_steps beyond T": (attribute("n_time_steps", 121), "n_time_steps", "121 found, 1 to "),
     "no bins": (attribute("n_time_steps", 0), "n_time_steps", "0 found, 1 to "),
-    "less than a patch": (attribute("n_time_steps", 13), "input_features", "13 bins found, at least 14"),
+    "less than a patch": (
+        attribute("n_time_steps", 13),
+        "input_features",
+        "13 bins found, at least 14",
+    ),
     "seq_len beyond 500": (attribute("seq_len", 501), "seq_len", "501 found, 1 to 500 expected"),
     "empty label": (attribute("seq_len", 0), "seq_len", "0 found, 1 to 500 expected"),
-    "blank in the label": (attribute("seq_len", 7), "seq_class_ids", "token 0 found at position 6, 1 to 40 expected"),
-    "label beyond 40": (labels(8, 41, 3, 1, 1, 1), "seq_class_ids", "token 41 found at position 1, 1 to 40 expected"),
+    "blank in the label": (
+        attribute("seq_len", 7),
+        "seq_class_ids",
+        "token 0 found at position 6, 1 to 40 expected",
+    ),
+    "label beyond 40": (
+        labels(8, 41, 3, 1, 1, 1),
+        "seq_class_ids",
+        "token 41 found at position 1, 1 to 40 expected",
+    ),
     "label negative": (labels(-1, 4, 3, 1, 1, 1), "seq_class_ids", "token -1 found at position 0"),
-    "too short": (too_short, "n_time_steps", "37 bins give 6 patches, the label of 6 phonemes needs at least 7"),
-    "same number": (attribute("trial_num", 1), "trial_num", "trial 1 found again, already in trial_0001"),
-    "another session": (attribute("session", "t15.2023.08.13"), "session", "'t15.2023.08.11' (the folder) expected"),
-    "no number": (attribute("block_num", "two"), "block_num", "'two' found, a whole number expected"),
-    "half a number": (attribute("block_num", 1.5), "block_num", "1.5 found, a whole number expected"),
-    "no text": (attribute("sentence_label", 3), "sentence_label", "3 found, a text in UTF-8 expected"),
+    "too short": (
+        too_short,
+        "n_time_steps",
+        "37 bins give 6 patches, the label of 6 phonemes needs at least 7",
+    ),
+    "same number": (
+        attribute("trial_num", 1),
+        "trial_num",
+        "trial 1 found again, already in trial_0001",
+    ),
+    "another session": (
+        attribute("session", "t15.2023.08.13"),
+        "session",
+        "'t15.2023.08.11' (the folder) expected",
+    ),
+    "no number": (
+        attribute("block_num", "two"),
+        "block_num",
+        "'two' found, a whole number expected",
+    ),
+    "half a number": (
+        attribute("block_num", 1.5),
+        "block_num",
+        "1.5 found, a whole number expected",
+    ),
+    "no text": (
+        attribute("sentence_label", 3),
+        "sentence_label",
+        "3 found, a text in UTF-8 expected",
+    ),
 }
 
 
@@ -194,7 +259,9 @@ def test_a_damaged_array_costs_one_trial(dataset_root: Path) -> None:
     with h5py.File(path, "r+") as file:
         values = file[BAD]["input_features"][:]
         del file[BAD]["input_features"]
-        dataset = file[BAD].create_dataset("input_features", data=values, chunks=values.shape, fletcher32=True)
+        dataset = file[BAD].create_dataset(
+            "input_features", data=values, chunks=values.shape, fletcher32=True
+        )
         offset = dataset.id.get_chunk_info(0).byte_offset
     content = bytearray(path.read_bytes())
     content[offset] ^= 1
@@ -212,7 +279,10 @@ def test_what_is_no_group_costs_one_trial(dataset_root: Path) -> None:
         file[BAD] = h5py.SoftLink("/nowhere")
 
     path = dataset_root / "t15.2023.08.11" / "data_train.hdf5"
-    for put_instead, found in ((dataset, "a dataset found, a group expected"), (broken_link, "damaged HDF5")):
+    for put_instead, found in (
+        (dataset, "a dataset found, a group expected"),
+        (broken_link, "damaged HDF5"),
+    ):
         with h5py.File(path, "r+") as file:
             del file[BAD]
             put_instead(file)
@@ -249,7 +319,9 @@ def test_packing_stops_or_reports(dataset_root: Path, tmp_path: Path) -> None:
     poke(70_000)(dataset_root / "t15.2023.08.11" / "data_train.hdf5")
     truncate(dataset_root / "t15.2023.08.13" / "data_train.hdf5")
     out = tmp_path / "packed"
-    with pytest.raises(DataError, match=r"trial_0002: input_features: a magnitude of 70000 found, at most 65504"):
+    with pytest.raises(
+        DataError, match=r"trial_0002: input_features: a magnitude of 70000 found, at most 65504"
+    ):
         pack(dataset_root, out)
     assert not out.exists()
     packed = pack(dataset_root, out, skip_bad=True)
@@ -270,7 +342,9 @@ def pack_untouched(out: Path) -> object:
 
 
 def test_missing_table_of_blocks_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nope\.csv: cannot read the table of blocks: No such file"):
+    with pytest.raises(
+        DataError, match=r"nope\.csv: cannot read the table of blocks: No such file"
+    ):
         read_description(tmp_path / "nope.csv")
 
 

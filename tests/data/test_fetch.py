@@ -33,8 +33,12 @@ FILES = {
     "README.md": b"about",
     "t15_copyTask.pkl": b"pickled" * 1000,
     "t15_personalUse.pkl": b"another" * 2000,
-    NEURAL: zipped({"hdf5_data_final/t15.2023.08.11/data_train.hdf5": CONTENT, "__MACOSX/x": b"junk"}),
-    "t15_pretrained_rnn_baseline.zip": zipped({"t15_pretrained_rnn_baseline/checkpoint/args.yaml": b"a: 1"}),
+    NEURAL: zipped(
+        {"hdf5_data_final/t15.2023.08.11/data_train.hdf5": CONTENT, "__MACOSX/x": b"junk"}
+    ),
+    "t15_pretrained_rnn_baseline.zip": zipped(
+        {"t15_pretrained_rnn_baseline/checkpoint/args.yaml": b"a: 1"}
+    ),
 }
 
 
@@ -114,7 +118,9 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
 
     def send_content(self, content: bytes, range_: str | None) -> None:
-        first = int(range_.removeprefix("bytes=").rstrip("-")) if range_ and self.server.ranges else 0
+        first = (
+            int(range_.removeprefix("bytes=").rstrip("-")) if range_ and self.server.ranges else 0
+        )
         if first >= len(content):
             self.send_error(416)
             return
@@ -148,28 +154,39 @@ def downloads(repository: Repository) -> list[tuple[str, str | None]]:
 
 def test_everything_is_fetched_and_unpacked(repository: Repository, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    products = fetch("t15", tmp_path, base_url=repository.url, progress=lambda *progress: calls.append(progress))
+    products = fetch(
+        "t15", tmp_path, base_url=repository.url, progress=lambda *progress: calls.append(progress)
+    )
     assert sorted(path.name for path in products) == [
         "hdf5_data_final",
         "t15_copyTask.pkl",
         "t15_personalUse.pkl",
         "t15_pretrained_rnn_baseline",
     ]
-    assert (tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5").read_bytes() == CONTENT
+    assert (
+        tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5"
+    ).read_bytes() == CONTENT
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
     assert not (tmp_path / NEURAL).exists()
     visible = [path.name for path in tmp_path.iterdir() if not path.name.endswith(".completed")]
     assert sorted(visible) == sorted(path.name for path in products)
-    total = sum(len(FILES[name]) * (2 if name.endswith("zip") else 1) for name in FILES if name != "README.md")
+    total = sum(
+        len(FILES[name]) * (2 if name.endswith("zip") else 1)
+        for name in FILES
+        if name != "README.md"
+    )
     assert {total for _, total in calls} == {total}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1][0] >= 0.9 * total  # the archive's own index is no member
 
 
 @pytest.mark.parametrize(
-    ("part", "product"), [("neural", "hdf5_data_final"), ("baseline", "t15_pretrained_rnn_baseline")]
+    ("part", "product"),
+    [("neural", "hdf5_data_final"), ("baseline", "t15_pretrained_rnn_baseline")],
 )
-def test_a_part_is_fetched_alone_and_only_once(repository: Repository, tmp_path: Path, part: str, product: str) -> None:
+def test_a_part_is_fetched_alone_and_only_once(
+    repository: Repository, tmp_path: Path, part: str, product: str
+) -> None:
     assert fetch("t15", tmp_path, part=part, base_url=repository.url) == [tmp_path / product]
     assert len(downloads(repository)) == 1
     assert fetch("t15", tmp_path, part=part, base_url=repository.url) == [tmp_path / product]
@@ -180,24 +197,32 @@ def test_a_connection_that_breaks_off_is_continued(repository: Repository, tmp_p
     size = len(FILES[NEURAL])
     repository.break_after = [size // 2, 10]
     fetch("t15", tmp_path, part="neural", base_url=repository.url)
-    assert (tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5").read_bytes() == CONTENT
+    assert (
+        tmp_path / "hdf5_data_final" / "t15.2023.08.11" / "data_train.hdf5"
+    ).read_bytes() == CONTENT
     ranges = [range_ for _, range_ in downloads(repository)]
     assert ranges == [None, f"bytes={size // 2}-", f"bytes={size // 2 + 10}-"]
 
 
 def test_a_later_call_continues_an_earlier_one(repository: Repository, tmp_path: Path) -> None:
     repository.break_after = [5000] + [0] * 5
-    with pytest.raises(DataError, match=r"t15_copyTask.pkl.*: cannot be downloaded: .*; .* 5000 bytes are kept"):
+    with pytest.raises(
+        DataError, match=r"t15_copyTask.pkl.*: cannot be downloaded: .*; .* 5000 bytes are kept"
+    ):
         fetch("t15", tmp_path, part="figures", base_url=repository.url)
     before = len(repository.requests)
     fetch("t15", tmp_path, part="figures", base_url=repository.url)
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
-    assert [range_ for path, range_, _ in repository.requests[before:] if "store/t15_copyTask.pkl" in path] == [
-        "bytes=5000-"
-    ]
+    assert [
+        range_
+        for path, range_, _ in repository.requests[before:]
+        if "store/t15_copyTask.pkl" in path
+    ] == ["bytes=5000-"]
 
 
-def test_a_server_that_ignores_ranges_makes_us_start_again(repository: Repository, tmp_path: Path) -> None:
+def test_a_server_that_ignores_ranges_makes_us_start_again(
+    repository: Repository, tmp_path: Path
+) -> None:
     repository.ranges, repository.break_after = False, [5000]
     fetch("t15", tmp_path, part="figures", base_url=repository.url)
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
@@ -209,7 +234,9 @@ def test_a_busy_server_is_asked_again(repository: Repository, tmp_path: Path) ->
     assert (tmp_path / "t15_personalUse.pkl").exists()
 
 
-def test_a_stale_rest_longer_than_the_file_is_dropped(repository: Repository, tmp_path: Path) -> None:
+def test_a_stale_rest_longer_than_the_file_is_dropped(
+    repository: Repository, tmp_path: Path
+) -> None:
     remote = RemoteFile("t15_copyTask.pkl", f"{repository.url}/store/t15_copyTask.pkl")
     (tmp_path / ".t15_copyTask.pkl.unknown.part").write_bytes(b"x" * 9000)
     download(remote, tmp_path / remote.name)
@@ -218,13 +245,20 @@ def test_a_stale_rest_longer_than_the_file_is_dropped(repository: Repository, tm
 
 def test_a_wrong_checksum_is_kept_aside(repository: Repository, tmp_path: Path) -> None:
     repository.wrong_digest = True
-    with pytest.raises(DataError, match=r"sha-256 \w{64} found, e3b0c\w+ expected; kept as t15_copyTask.pkl.mismatch"):
+    with pytest.raises(
+        DataError,
+        match=r"sha-256 \w{64} found, e3b0c\w+ expected; kept as t15_copyTask.pkl.mismatch",
+    ):
         fetch("t15", tmp_path, part="figures", base_url=repository.url)
     assert [path.name for path in tmp_path.iterdir()] == ["t15_copyTask.pkl.mismatch"]
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "demands a login"), (403, "demands a login"), (404, "404")])
-def test_a_refusal_says_how_to_go_on_by_hand(repository: Repository, tmp_path: Path, status: int, message: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "demands a login"), (403, "demands a login"), (404, "404")]
+)
+def test_a_refusal_says_how_to_go_on_by_hand(
+    repository: Repository, tmp_path: Path, status: int, message: str
+) -> None:
     repository.status = status
     with pytest.raises(DataError) as caught:
         fetch("t15", tmp_path, part="figures", base_url=repository.url)
@@ -252,7 +286,8 @@ def test_the_token_goes_to_the_repository_only(
 def test_no_network_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(
-        DataError, match=r"no connection \(.*refused.*\); check the network, or download the files from"
+        DataError,
+        match=r"no connection \(.*refused.*\); check the network, or download the files from",
     ):
         fetch("t15", tmp_path / "out", base_url="http://127.0.0.1:9")
 
@@ -273,7 +308,10 @@ def test_unknown_names_suggest_the_nearest(tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_the_beginning(repository: Repository, tmp_path: Path, full_disk) -> None:
-    with full_disk(3000), pytest.raises(DataError, match=r"cannot be written: .*free some space and try again"):
+    with (
+        full_disk(3000),
+        pytest.raises(DataError, match=r"cannot be written: .*free some space and try again"),
+    ):
         fetch("t15", tmp_path, part="figures", base_url=repository.url)
     fetch("t15", tmp_path, part="figures", base_url=repository.url)
     assert (tmp_path / "t15_copyTask.pkl").read_bytes() == FILES["t15_copyTask.pkl"]
@@ -285,7 +323,9 @@ def test_a_mark_that_cannot_be_written_is_one_line(repository: Repository, tmp_p
         fetch("t15", tmp_path, part="figures", base_url=repository.url)
 
 
-def test_files_downloaded_by_hand_are_checked_and_unpacked(repository: Repository, tmp_path: Path) -> None:
+def test_files_downloaded_by_hand_are_checked_and_unpacked(
+    repository: Repository, tmp_path: Path
+) -> None:
     folder, out = tmp_path / "downloads", tmp_path / "out"
     folder.mkdir()
     with pytest.raises(DataError, match=f"{NEURAL} not found"):
@@ -298,7 +338,9 @@ def test_files_downloaded_by_hand_are_checked_and_unpacked(repository: Repositor
     ]
     assert (folder / NEURAL).exists()
     assert not downloads(repository)
-    (folder / "t15_pretrained_rnn_baseline.zip").write_bytes(FILES["t15_pretrained_rnn_baseline.zip"][:-9])
+    (folder / "t15_pretrained_rnn_baseline.zip").write_bytes(
+        FILES["t15_pretrained_rnn_baseline.zip"][:-9]
+    )
     with pytest.raises(DataError, match=r"bytes found, \d+ expected; download it again"):
         fetch("t15", out, part="baseline", from_dir=folder, base_url=repository.url)
     with pytest.raises(DataError, match="not a zip archive"):
@@ -328,12 +370,16 @@ def link_member() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "\\evil", "C:\\evil", "..\\evil", "C:evil"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/evil", "\\evil", "C:\\evil", "..\\evil", "C:evil"]
+)
 def test_archives_cannot_escape(tmp_path: Path, name: str) -> None:
     out = tmp_path / "inside"
     out.mkdir()
     (tmp_path / "bad.zip").write_bytes(zipped({"good": b"1", name: b"2"}))
-    with pytest.raises(DataError, match=r"would be unpacked outside the directory; nothing was unpacked"):
+    with pytest.raises(
+        DataError, match=r"would be unpacked outside the directory; nothing was unpacked"
+    ):
         unpack(tmp_path / "bad.zip", out)
     assert not list(out.iterdir())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "inside"]

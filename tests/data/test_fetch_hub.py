@@ -1,4 +1,6 @@
-"""The published language model, from a server of our own that speaks like the Hub and breaks off."""
+"""The published language model, from a server of our own that speaks like the Hub and breaks
+off.
+"""
 
 import hashlib
 import json
@@ -37,7 +39,10 @@ REPOSITORY = "nckcard/phoneme-lm-5gram"
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of the repository; the two models are small ones, the pruned one with some padding of its own."""
+    """The files of the repository.
+
+    The two models are small ones, the pruned one with some padding of its own.
+    """
     folder = tmp_path_factory.mktemp("published")
     (folder / "lm.arpa").write_text(ARPA)
     files = {
@@ -67,15 +72,26 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def downloads(self) -> list[tuple[str, str | None]]:
-        return [(path.rpartition("/")[2], range_) for path, range_, _ in self.requests if path.startswith("/store/")]
+        return [
+            (path.rpartition("/")[2], range_)
+            for path, range_, _ in self.requests
+            if path.startswith("/store/")
+        ]
 
     def tree(self) -> list[dict[str, object]]:
         """What the Hub says of its files: binaries are large files, the others git objects."""
-        entries: list[dict[str, object]] = [{"type": "directory", "path": "old", "oid": "0" * 40, "size": 0}]
+        entries: list[dict[str, object]] = [
+            {"type": "directory", "path": "old", "oid": "0" * 40, "size": 0}
+        ]
         for name, content in self.files.items():
             seen = b"other" if self.wrong_digest else content
             oid = hashlib.sha1(b"blob %d\0" % len(content) + seen).hexdigest()
-            entry: dict[str, object] = {"type": "file", "path": name, "oid": oid, "size": len(content)}
+            entry: dict[str, object] = {
+                "type": "file",
+                "path": name,
+                "oid": oid,
+                "size": len(content),
+            }
             if name.endswith(".bin"):
                 digest = hashlib.sha256(seen).hexdigest()
                 entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 134}
@@ -145,7 +161,10 @@ def test_what_is_fetched_opens_as_a_language_model(hub: Hub, tmp_path: Path, pru
     name = "5gram_pruned.bin" if pruned else "5gram_unpruned.bin"
     assert (out / "lm.bin").read_bytes() == hub.files[name]
     model = LanguageModel.open(out)
-    assert model.info()["fetched"] == {"repository": f"https://huggingface.co/{REPOSITORY}", "file": name}
+    assert model.info()["fetched"] == {
+        "repository": f"https://huggingface.co/{REPOSITORY}",
+        "file": name,
+    }
     assert model.lexicon.pronunciations("dog") == (("D", "AO", "G"),)
     tolerance = 0.2 if pruned else 1e-4  # of a model with quantised weights
     assert model.sentence("cat dog") / 2.302585093 == pytest.approx(-0.6, abs=tolerance)
@@ -153,8 +172,15 @@ def test_what_is_fetched_opens_as_a_language_model(hub: Hub, tmp_path: Path, pru
 
 def test_a_second_call_does_nothing_and_progress_ends_at_all(hub: Hub, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    fetch("lm-5gram", tmp_path / "lm", base_url=hub.url, progress=lambda *progress: calls.append(progress))
-    total = sum(len(hub.files[name]) for name in ("lexicon.txt", "tokens.txt", "5gram_unpruned.bin"))
+    fetch(
+        "lm-5gram",
+        tmp_path / "lm",
+        base_url=hub.url,
+        progress=lambda *progress: calls.append(progress),
+    )
+    total = sum(
+        len(hub.files[name]) for name in ("lexicon.txt", "tokens.txt", "5gram_unpruned.bin")
+    )
     assert calls[-1] == (total, total)
     assert len(hub.downloads) == 3
     fetch("lm-5gram", tmp_path / "lm", base_url=hub.url)
@@ -163,7 +189,9 @@ def test_a_second_call_does_nothing_and_progress_ends_at_all(hub: Hub, tmp_path:
 
 def test_a_download_that_broke_off_is_continued_by_a_later_call(hub: Hub, tmp_path: Path) -> None:
     hub.break_after = [10_000, 10_000, 100] + [0] * 5
-    with pytest.raises(DataError, match=r"5gram_pruned.bin: cannot be downloaded: .*; .* 100 bytes are kept"):
+    with pytest.raises(
+        DataError, match=r"5gram_pruned.bin: cannot be downloaded: .*; .* 100 bytes are kept"
+    ):
         fetch("lm-5gram", tmp_path / "lm", pruned=True, base_url=hub.url)
     before = len(hub.downloads)
     fetch("lm-5gram", tmp_path / "lm", pruned=True, base_url=hub.url)
@@ -173,13 +201,19 @@ def test_a_download_that_broke_off_is_continued_by_a_later_call(hub: Hub, tmp_pa
 
 def test_a_wrong_checksum_is_kept_aside(hub: Hub, tmp_path: Path) -> None:
     hub.wrong_digest = True
-    with pytest.raises(DataError, match=r"git-sha-1 \w{40} found, \w{40} expected; kept as lexicon.txt.mismatch"):
+    with pytest.raises(
+        DataError, match=r"git-sha-1 \w{40} found, \w{40} expected; kept as lexicon.txt.mismatch"
+    ):
         fetch("lm-5gram", tmp_path / "lm", base_url=hub.url)
     assert not (tmp_path / "lm" / "lexicon.txt").exists()
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "demands a login"), (404, "answered with status 404")])
-def test_a_refusal_says_how_to_go_on_by_hand(hub: Hub, tmp_path: Path, status: int, message: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "demands a login"), (404, "answered with status 404")]
+)
+def test_a_refusal_says_how_to_go_on_by_hand(
+    hub: Hub, tmp_path: Path, status: int, message: str
+) -> None:
     hub.status = status
     with pytest.raises(DataError, match=message) as caught:
         fetch("lm-5gram", tmp_path / "lm", pruned=True, base_url=hub.url)
@@ -202,21 +236,28 @@ def test_a_listing_without_the_model_is_one_line(hub: Hub, tmp_path: Path) -> No
 def test_no_network_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(
-        DataError, match=r"no connection \(.*refused.*\); check the network, or download the files from"
+        DataError,
+        match=r"no connection \(.*refused.*\); check the network, or download the files from",
     ):
         fetch("lm-5gram", tmp_path / "lm", base_url="http://127.0.0.1:9")
 
 
-def test_the_token_goes_to_the_hub_only(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_goes_to_the_hub_only(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "abc")
     fetch("lm-5gram", tmp_path / "lm", base_url=hub.url)
-    assert {path.split("/")[1] for path, _, authorization in hub.requests if authorization} == {"nckcard"}
+    assert {path.split("/")[1] for path, _, authorization in hub.requests if authorization} == {
+        "nckcard"
+    }
 
 
 def test_files_downloaded_by_hand_are_checked_and_taken(hub: Hub, tmp_path: Path) -> None:
     folder, out = tmp_path / "downloads", tmp_path / "lm"
     folder.mkdir()
-    with pytest.raises(DataError, match=r"lexicon.txt and tokens.txt and 5gram_unpruned.bin not found"):
+    with pytest.raises(
+        DataError, match=r"lexicon.txt and tokens.txt and 5gram_unpruned.bin not found"
+    ):
         fetch("lm-5gram", out, from_dir=folder, base_url=hub.url)
     for name in ("lexicon.txt", "tokens.txt", "5gram_unpruned.bin"):
         (folder / name).write_bytes(hub.files[name])
@@ -233,7 +274,9 @@ def test_files_downloaded_by_hand_are_checked_and_taken(hub: Hub, tmp_path: Path
 
 def test_another_model_is_not_overwritten(hub: Hub, tmp_path: Path) -> None:
     fetch("lm-5gram", tmp_path / "lm", base_url=hub.url)
-    with pytest.raises(DataError, match=r"holds 5gram_unpruned.bin; 5gram_pruned.bin needs a directory of its own"):
+    with pytest.raises(
+        DataError, match=r"holds 5gram_unpruned.bin; 5gram_pruned.bin needs a directory of its own"
+    ):
         fetch("lm-5gram", tmp_path / "lm", pruned=True, base_url=hub.url)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "lm.bin").write_bytes(b"made here")

@@ -12,7 +12,9 @@ SESSION = "t15.2023.08.11"
 
 
 def trial(number: int = 0, n_bins: int = 60, **changes) -> Trial:
-    values = dict(features_TC=np.ones((n_bins, 4), np.float32), session=SESSION, block=2, trial=number)
+    values = dict(
+        features_TC=np.ones((n_bins, 4), np.float32), session=SESSION, block=2, trial=number
+    )
     values |= dict(sentence="Hi there", phoneme_ids=np.array([16, 11, 40]))
     return Trial(**(values | changes))
 
@@ -46,7 +48,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     first, second = read_trials(path, labels_required=True)
     assert np.array_equal(first.features_TC, features_TC)
     assert (first.session, first.block, first.trial) == (SESSION, 2, 0)
-    assert (first.sentence, first.phoneme_ids.tolist(), first.corpus) == ("Hi there", [16, 11, 40], "50-Word")
+    assert (first.sentence, first.phoneme_ids.tolist(), first.corpus) == (
+        "Hi there",
+        [16, 11, 40],
+        "50-Word",
+    )
     assert (second.name, second.corpus) == (f"{SESSION}/block 2/trial 1", None)
 
 
@@ -69,13 +75,19 @@ def test_a_file_by_another_hand_is_read(tmp_path: Path) -> None:
             group["input_features"] = np.full((80, 4), number, dtype=np.float64)
             group["seq_class_ids"] = np.pad([1, 40], (0, 498)).astype(np.int64)
             group["transcription"] = np.zeros(500, dtype=np.uint8)
-            group.attrs.update({"n_time_steps": 70, "seq_len": np.array([2]), "block_num": 1, "trial_num": number})
+            group.attrs.update(
+                {"n_time_steps": 70, "seq_len": np.array([2]), "block_num": 1, "trial_num": number}
+            )
             group.attrs["session"] = np.bytes_(SESSION)
             group.attrs["sentence_label"] = np.array(["ah"], dtype=object)
         file.create_group("notes")
     trials = list(read_trials(path, labels_required=True))
     assert [t.trial for t in trials] == [2, 10000]
-    assert (trials[0].n_bins, trials[0].features_TC.dtype, trials[0].sentence) == (70, np.float32, "ah")
+    assert (trials[0].n_bins, trials[0].features_TC.dtype, trials[0].sentence) == (
+        70,
+        np.float32,
+        "ah",
+    )
 
 
 def test_trials_are_read_one_at_a_time(dataset_root: Path) -> None:
@@ -95,7 +107,10 @@ def test_writing_checks_trials_and_leaves_nothing_behind(tmp_path: Path) -> None
         "both or neither": [trial(phoneme_ids=None)],
         "token 41": [trial(phoneme_ids=np.array([41]))],
         "already in trial_0000": [trial(), trial()],
-        r"5 features found, 4 expected": [trial(), trial(1, features_TC=np.ones((60, 5), np.float32))],
+        r"5 features found, 4 expected": [
+            trial(),
+            trial(1, features_TC=np.ones((60, 5), np.float32)),
+        ],
         "1 NaN or Inf found, the first at bin 3 of feature 2": [trial(features_TC=with_nan())],
         "500 characters found": [trial(sentence="a" * 500)],
         r"\[bins, features\]": [trial(features_TC=np.ones(60, np.float32))],
@@ -128,7 +143,10 @@ def test_an_error_of_the_caller_s_generator_passes_and_leaves_nothing(tmp_path: 
 
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, full_disk) -> None:
     path = tmp_path / "data_train.hdf5"
-    with full_disk(100_000), pytest.raises(DataError, match=r"cannot be written: .*free some space"):
+    with (
+        full_disk(100_000),
+        pytest.raises(DataError, match=r"cannot be written: .*free some space"),
+    ):
         write_session(path, (trial(number, n_bins=400) for number in range(40)))
     assert not list(tmp_path.iterdir())
 
@@ -142,9 +160,22 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_make_trial_looks_phonemes_up() -> None:
     made = make_trial(np.zeros((60, 4)), SESSION, 1, 2, "hello world", corpus="mine")
     assert made.features_TC.dtype == np.float32
-    assert made.phoneme_ids.tolist() == [16, 3, 21, 25, 40, 36, 12, 21, 9, 40]  # HH AH L OW SIL, W ER L D SIL
+    assert made.phoneme_ids.tolist() == [
+        16,
+        3,
+        21,
+        25,
+        40,
+        36,
+        12,
+        21,
+        9,
+        40,
+    ]  # HH AH L OW SIL, W ER L D SIL
     assert make_trial(np.zeros((60, 4)), SESSION, 1, 2).phoneme_ids is None
-    assert make_trial(np.zeros((60, 4)), SESSION, 1, 2, "ah", phoneme_ids=[1]).phoneme_ids.tolist() == [1]
+    assert make_trial(
+        np.zeros((60, 4)), SESSION, 1, 2, "ah", phoneme_ids=[1]
+    ).phoneme_ids.tolist() == [1]
 
 
 def test_dataset_lists_sessions_and_splits(dataset_root: Path) -> None:
@@ -154,7 +185,9 @@ def test_dataset_lists_sessions_and_splits(dataset_root: Path) -> None:
     assert dataset.splits == ("train", "val", "test")
     assert dataset.n_features == 8
     assert [dataset.n_trials(split) for split in dataset.splits] == [8, 4, 8]
-    assert [t.session for t in dataset.trials("train", ["t15.2023.08.13"])] == ["t15.2023.08.13"] * 4
+    assert [t.session for t in dataset.trials("train", ["t15.2023.08.13"])] == [
+        "t15.2023.08.13"
+    ] * 4
     with pytest.raises(DataError, match=r"did you mean 't15\.2023\.08\.13'"):
         next(dataset.trials("train", ["t15.2023.08.14"]))
     with pytest.raises(DataError, match="did you mean 'train'"):
@@ -164,7 +197,12 @@ def test_dataset_lists_sessions_and_splits(dataset_root: Path) -> None:
 def test_corpus_comes_from_the_table_of_blocks(dataset_root: Path, real_data: Path) -> None:
     table = real_data / "t15" / "t15_copyTaskData_description.csv"
     rows = read_description(table)
-    assert (rows[0].date, rows[0].post_implant_day, rows[0].block, rows[0].corpus) == ("2023-08-11", 25, 2, "50-Word")
+    assert (rows[0].date, rows[0].post_implant_day, rows[0].block, rows[0].corpus) == (
+        "2023-08-11",
+        25,
+        2,
+        "50-Word",
+    )
     assert len({row.date for row in rows}) == 45
     (dataset_root.parent / table.name).write_bytes(table.read_bytes())
     dataset = open_dataset(dataset_root)

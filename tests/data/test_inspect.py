@@ -21,11 +21,18 @@ def test_report_counts_what_is_there(dataset_root: Path, some_trials) -> None:
         ("t15.2023.08.13", "train", 4),
         ("t15.2023.08.13", "test", 4),
     ]
-    assert [(row.split, row.n_trials) for row in report.totals] == [("train", 8), ("val", 4), ("test", 8)]
+    assert [(row.split, row.n_trials) for row in report.totals] == [
+        ("train", 8),
+        ("val", 4),
+        ("test", 8),
+    ]
     row, trials = report.rows[0], some_trials("t15.2023.08.11", 1)
     assert row.date == "2023-08-11"
     assert row.minutes == pytest.approx(sum(t.n_bins for t in trials) * 0.02 / 60)
-    assert (row.shortest_bins, row.longest_bins) == (min(t.n_bins for t in trials), max(t.n_bins for t in trials))
+    assert (row.shortest_bins, row.longest_bins) == (
+        min(t.n_bins for t in trials),
+        max(t.n_bins for t in trials),
+    )
     assert row.lowest == min(t.features_TC.min() for t in trials)
     assert row.highest == max(t.features_TC.max() for t in trials)
     assert (row.n_sentences, row.n_phonemes) == (4, 24)
@@ -72,11 +79,17 @@ def test_every_problem_is_listed(dataset_root: Path, some_trials, tmp_path: Path
     assert inspect(out) == packed
     assert packed.kind == "packed"
     assert len(packed.problems) == 3
-    assert {(row.session, row.split): (row.n_trials, row.n_bad) for row in packed.rows}["t15.2023.08.11", "train"] == (
+    assert {(row.session, row.split): (row.n_trials, row.n_bad) for row in packed.rows}[
+        "t15.2023.08.11", "train"
+    ] == (
         2,
         2,
     )
-    assert [(row.split, row.n_trials) for row in packed.totals] == [("train", 2), ("val", 4), ("test", 8)]
+    assert [(row.split, row.n_trials) for row in packed.totals] == [
+        ("train", 2),
+        ("val", 4),
+        ("test", 8),
+    ]
 
 
 def test_nothing_readable_is_a_report_too(dataset_root: Path, tmp_path: Path) -> None:
@@ -93,8 +106,12 @@ def test_each_unreadable_file_says_itself_what_is_wrong(dataset_root: Path) -> N
     files = sorted(dataset_root.glob("*/data_*.hdf5"))
     for file in files:
         file.write_text("no HDF5")
-    assert sorted(problem.file for problem in inspect(dataset_root).problems) == [str(file) for file in files]
-    assert {problem.message.split(",")[0] for problem in inspect(dataset_root).problems} == {"not an HDF5 file"}
+    assert sorted(problem.file for problem in inspect(dataset_root).problems) == [
+        str(file) for file in files
+    ]
+    assert {problem.message.split(",")[0] for problem in inspect(dataset_root).problems} == {
+        "not an HDF5 file"
+    }
 
 
 def test_directory_in_place_of_a_file_is_a_problem(dataset_root: Path) -> None:

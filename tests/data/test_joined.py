@@ -11,13 +11,26 @@ from cortext.data.trial import Trial
 
 @pytest.fixture
 def two(tmp_path):
-    """Two packed directories: days a and b with train trials, days b and c with train and val trials."""
+    """Two packed directories.
+
+    Days a and b with train trials, days b and c with train and val trials.
+    """
     rng = np.random.default_rng(0)
-    contents = {"first": [("a", "train", 3), ("b", "train", 2)], "second": [("b", "val", 2), ("c", "train", 2)]}
+    contents = {
+        "first": [("a", "train", 3), ("b", "train", 2)],
+        "second": [("b", "val", 2), ("c", "train", 2)],
+    }
     for name, files in contents.items():
         for session, split, n_trials in files:
             trials = [
-                Trial(rng.normal(size=(60 + 7 * i, 4)).astype(np.float32), session, 1, i, "a cat", np.arange(1, 4 + i))
+                Trial(
+                    rng.normal(size=(60 + 7 * i, 4)).astype(np.float32),
+                    session,
+                    1,
+                    i,
+                    "a cat",
+                    np.arange(1, 4 + i),
+                )
                 for i in range(n_trials)
             ]
             write_session(tmp_path / name / session / f"data_{split}.hdf5", trials)

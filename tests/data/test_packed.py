@@ -29,7 +29,9 @@ def rounded(root: Path, session: str, split: str, number: int) -> np.ndarray:
         return file[f"trial_{number:04d}/input_features"][:].astype(np.float16)
 
 
-def test_every_trial_is_the_session_file_s_in_half_precision(dataset_root: Path, packed: PackedDataset) -> None:
+def test_every_trial_is_the_session_file_s_in_half_precision(
+    dataset_root: Path, packed: PackedDataset
+) -> None:
     assert packed.splits == ("train", "val", "test")
     assert packed.sessions == ("t15.2023.08.11", "t15.2023.08.13")
     assert packed.n_features == 8
@@ -47,7 +49,11 @@ def test_every_trial_is_the_session_file_s_in_half_precision(dataset_root: Path,
         assert split.labels(i).dtype == np.int64
         assert split.sentence(i) == f"sentence number {i % 4}"
     trial = split.trial(5)
-    assert (trial.name, trial.sentence, trial.corpus) == ("t15.2023.08.13/block 1/trial 1", "sentence number 1", None)
+    assert (trial.name, trial.sentence, trial.corpus) == (
+        "t15.2023.08.13/block 1/trial 1",
+        "sentence number 1",
+        None,
+    )
     assert trial.features_TC.dtype == np.float32
     assert packed.split("test").labels(0) is None
     assert packed.split("test").sentence(0) is None
@@ -83,7 +89,9 @@ def test_batch_pads_with_zeros(packed: PackedDataset) -> None:
 
 def test_labels_of_different_length_are_padded_with_blanks(tmp_path: Path, some_trials) -> None:
     trials = some_trials("t15.2023.08.11", 1, 2)
-    longer = Trial(trials[1].features_TC, trials[1].session, 1, 9, "ah ah", np.array([1, 40, 1, 40, 2, 3, 40]))
+    longer = Trial(
+        trials[1].features_TC, trials[1].session, 1, 9, "ah ah", np.array([1, 40, 1, 40, 2, 3, 40])
+    )
     write_session(tmp_path / "data" / "t15.2023.08.11" / "data_train.hdf5", [trials[0], longer])
     batch = pack(tmp_path / "data", tmp_path / "packed").split("train").batch([1, 0])
     assert batch.labels_BU.tolist() == [[1, 40, 1, 40, 2, 3, 40], [*LABELS, 0]]
@@ -122,7 +130,9 @@ def test_selection_of_trials_and_features(packed: PackedDataset) -> None:
     assert np.array_equal(some.features(4), split.features(5)[:, [6, 1, 2]])
     assert np.array_equal(some.batch([4]).features_BTC[0], split.features(5)[:, [6, 1, 2]])
     assert some.sentence(4) == split.sentence(5)
-    assert np.array_equal(some.select(feature_subset=[2, 0]).features(0), split.features(0)[:, [2, 6]])
+    assert np.array_equal(
+        some.select(feature_subset=[2, 0]).features(0), split.features(0)[:, [2, 6]]
+    )
     contiguous = split.select(feature_subset=[3, 4, 5])
     assert not contiguous.features(0).flags.owndata
     assert np.array_equal(contiguous.features(0), split.features(0)[:, 3:6])
@@ -132,7 +142,11 @@ def test_selection_of_trials_and_features(packed: PackedDataset) -> None:
     assert (both.n_features, both.split("val").n_features, len(both.split("train"))) == (4, 4, 6)
     with pytest.raises(DataError, match="unknown session"):
         split.select(sessions=["t15"])
-    for subset, message in (([8], "feature 8; the data has 0 to 7"), ([], "empty"), ([1, 1], "twice")):
+    for subset, message in (
+        ([8], "feature 8; the data has 0 to 7"),
+        ([], "empty"),
+        ([1, 1], "twice"),
+    ):
         with pytest.raises(ConfigError, match=message):
             split.select(feature_subset=subset)
 
@@ -145,7 +159,9 @@ def test_worker_processes_map_the_file_themselves(packed: PackedDataset) -> None
     assert len(pickle.dumps(split)) < split.path.stat().st_size
 
 
-def test_session_files_are_packed_once_and_again_when_they_change(dataset_root: Path, some_trials) -> None:
+def test_session_files_are_packed_once_and_again_when_they_change(
+    dataset_root: Path, some_trials
+) -> None:
     first = open_data(dataset_root)
     assert first.path == dataset_root / ".packed"
     made = (first.path / "index.json").stat().st_mtime_ns
@@ -173,8 +189,12 @@ def test_a_packed_directory_is_data_while_its_source_stays_as_it_was(
 ) -> None:
     pack(dataset_root, tmp_path / "packed")
     assert open_data(tmp_path / "packed").n_features == 8
-    write_session(dataset_root / "t15.2023.08.11" / "data_train.hdf5", some_trials("t15.2023.08.11", 5))
-    with pytest.raises(DataError, match=f"have changed since it was packed; run cortext pack {dataset_root} --out"):
+    write_session(
+        dataset_root / "t15.2023.08.11" / "data_train.hdf5", some_trials("t15.2023.08.11", 5)
+    )
+    with pytest.raises(
+        DataError, match=f"have changed since it was packed; run cortext pack {dataset_root} --out"
+    ):
         open_data(tmp_path / "packed")
     for path in dataset_root.glob("*/*.hdf5"):
         path.unlink()
@@ -201,11 +221,14 @@ def test_damage_is_found(packed: PackedDataset, tmp_path: Path) -> None:
     content[100] ^= 1
     path.write_bytes(content)
     with pytest.raises(
-        DataError, match=r"val\.f16: checksum \w{8} found, \w{8} expected; pack the session files again"
+        DataError,
+        match=r"val\.f16: checksum \w{8} found, \w{8} expected; pack the session files again",
     ):
         open_packed(packed.path).verify()
     path.write_bytes(content[:-1])
-    with pytest.raises(DataError, match=rf"{len(content) - 1} bytes found, {len(content)} expected"):
+    with pytest.raises(
+        DataError, match=rf"{len(content) - 1} bytes found, {len(content)} expected"
+    ):
         open_packed(packed.path)
 
 
@@ -233,7 +256,10 @@ def test_other_directories_and_versions_are_refused(packed: PackedDataset, tmp_p
 def test_only_a_packed_directory_is_replaced(
     dataset_root: Path, packed: PackedDataset, tmp_path: Path, some_trials
 ) -> None:
-    write_session(dataset_root / "t15.2023.08.11" / "data_train.hdf5", some_trials("t15.2023.08.11", 5, n_trials=1))
+    write_session(
+        dataset_root / "t15.2023.08.11" / "data_train.hdf5",
+        some_trials("t15.2023.08.11", 5, n_trials=1),
+    )
     assert len(pack(dataset_root, packed.path).split("train")) == 5
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -242,8 +268,12 @@ def test_only_a_packed_directory_is_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "mine", "packed"]
 
 
-def test_another_format_is_refused_before_anything_is_written(dataset_root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown format 'zip' of packed data; use f16 or tfrecord"):
+def test_another_format_is_refused_before_anything_is_written(
+    dataset_root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigError, match="unknown format 'zip' of packed data; use f16 or tfrecord"
+    ):
         pack(dataset_root, tmp_path / "new", format="zip")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
@@ -261,7 +291,10 @@ def test_full_disk_leaves_nothing_and_the_old_directory_untouched(
     dataset_root: Path, packed: PackedDataset, tmp_path: Path, full_disk
 ) -> None:
     for out in (tmp_path / "new", packed.path):
-        with full_disk(2000), pytest.raises(DataError, match=r"cannot be written: .*free some space"):
+        with (
+            full_disk(2000),
+            pytest.raises(DataError, match=r"cannot be written: .*free some space"),
+        ):
             pack(dataset_root, out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "packed"]
     open_packed(packed.path).verify()
@@ -292,8 +325,12 @@ def test_reading_batches_is_many_times_faster_than_the_release_s_way(tmp_path: P
     script = Path(__file__).parents[2] / "benchmarks" / "data_loading.py"
     out = tmp_path / "numbers.json"
     shape = ["--sessions", "4", "--trials", "20", "--batches", "8", "--json", str(out)]
-    run = subprocess.run([sys.executable, str(script), *shape], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, str(script), *shape], capture_output=True, text=True, check=True
+    )
     numbers = json.loads(out.read_text())
     assert numbers["ratio"] >= 5
-    assert numbers["packed"]["fresh_pages_median"] < 20  # new memory takes 44 large pages, or 20,000 small ones
+    assert (
+        numbers["packed"]["fresh_pages_median"] < 20
+    )  # new memory takes 44 large pages, or 20,000 small ones
     assert "ratio of trials/s" in run.stdout

@@ -105,7 +105,9 @@ def test_length_buckets_limit_padding() -> None:
     day_N = np.repeat(np.arange(6), 200)
     lengths = np.random.default_rng(2).gamma(9, 100, len(day_N)).astype(int) + 100
     plain = padding(DayBalancedSampler(day_N, 64, 4, seed=0), lengths)
-    bucketed = padding(DayBalancedSampler(day_N, 64, 4, 0, None, lengths, length_buckets=4), lengths)
+    bucketed = padding(
+        DayBalancedSampler(day_N, 64, 4, 0, None, lengths, length_buckets=4), lengths
+    )
     assert bucketed < 0.65 * plain
 
 

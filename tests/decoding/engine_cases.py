@@ -1,7 +1,9 @@
-"""Small cases for the search: language models written by hand, frames, and the enumeration of all token paths.
+"""Small cases for the search.
 
-The engine knows 41 tokens. The cases use four of them, and give the others no probability: no word of theirs is in
-these lexicons, so all paths can be enumerated over the four.
+Language models written by hand, frames, and the enumeration of all token paths.
+
+The engine knows 41 tokens. The cases use four of them, and give the others no probability: no word
+of theirs is in these lexicons, so all paths can be enumerated over the four.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from cortext.text.pronunciation import lexicon_for, to_phonemes
 FLOOR = -1000.0
 SYMBOLS = ("BLANK", "SIL", "AA", "B")
 COLUMNS = [RELEASE.index[symbol] for symbol in SYMBOLS]
-WIDE = dict(beam=1e6, lattice_beam=1e6, max_active=10**6, min_active=10, max_arcs=10**7, nbest=10**6)
+WIDE = dict(
+    beam=1e6, lattice_beam=1e6, max_active=10**6, min_active=10, max_arcs=10**7, nbest=10**6
+)
 """Options with which the search drops nothing."""
 
 Entry = tuple[str, str, float]
@@ -42,9 +46,14 @@ class Grams:
 
     @classmethod
     def random(cls, order: int, seed: int, words: str = "abcd", structure: int = 0) -> Grams:
-        """Any probabilities (they need not sum to 1); the set of n-grams depends on `structure` alone."""
+        """Any probabilities (they need not sum to 1).
+
+        The set of n-grams depends on `structure` alone.
+        """
         generator, chosen = np.random.default_rng(seed), np.random.default_rng(structure)
-        levels: list[list[tuple[str, ...]]] = [[(word,) for word in ("<unk>", "<s>", "</s>", *words)]]
+        levels: list[list[tuple[str, ...]]] = [
+            [(word,) for word in ("<unk>", "<s>", "</s>", *words)]
+        ]
         for length in range(2, order + 1):
             known = set(levels[-1])
             last = [("</s>",), *((word,) for word in words)]
@@ -53,19 +62,29 @@ class Grams:
                 [
                     gram
                     for gram in candidates
-                    if gram[1:] in known and "</s>" not in gram[:-1] and "<unk>" not in gram and chosen.random() < 0.7
+                    if gram[1:] in known
+                    and "</s>" not in gram[:-1]
+                    and "<unk>" not in gram
+                    and chosen.random() < 0.7
                 ]
             )
             assert levels[-1], length
         contexts = {gram[:-1] for level in levels for gram in level}
-        log_probs = {gram: -float(generator.uniform(0.2, 5.0)) for level in levels for gram in level}
+        log_probs = {
+            gram: -float(generator.uniform(0.2, 5.0)) for level in levels for gram in level
+        }
         log_probs["<s>",] = -99.0 * math.log(10)
-        backoffs = {gram: -float(generator.uniform(0.0, 2.0)) for gram in log_probs if gram in contexts}
+        backoffs = {
+            gram: -float(generator.uniform(0.0, 2.0)) for gram in log_probs if gram in contexts
+        }
         return cls(order, log_probs, backoffs)
 
     @classmethod
     def counted(cls, texts: Iterable[str], order: int) -> Grams:
-        """Relative frequencies times 0.8, and the rest for the shorter n-gram; rough, but sentences come out of it."""
+        """Relative frequencies times 0.8, and the rest for the shorter n-gram.
+
+        Rough, but sentences come out of it.
+        """
         counts: dict[tuple[str, ...], int] = defaultdict(int)
         for text in texts:
             said = ["<s>", *text.split(), "</s>"]
@@ -73,21 +92,30 @@ class Grams:
                 for first in range(len(said) - length + 1):
                     counts[tuple(said[first : first + length])] += 1
         total = sum(count for gram, count in counts.items() if len(gram) == 1)
-        log_probs = {gram: math.log(count / total) for gram, count in counts.items() if len(gram) == 1}
+        log_probs = {
+            gram: math.log(count / total) for gram, count in counts.items() if len(gram) == 1
+        }
         log_probs |= {
-            gram: math.log(0.8 * count / counts[gram[:-1]]) for gram, count in counts.items() if len(gram) > 1
+            gram: math.log(0.8 * count / counts[gram[:-1]])
+            for gram, count in counts.items()
+            if len(gram) > 1
         }
         log_probs |= {("<unk>",): math.log(0.5 / total), ("<s>",): -99.0 * math.log(10)}
         backoffs = {gram[:-1]: math.log(0.2) for gram in counts if len(gram) > 1}
         return cls(order, log_probs, backoffs)
 
     def plus(self, other: Grams, weight: float) -> Grams:
-        """The log-linear interpolation with a model of the same n-grams: its scores are this one's plus `weight` times
-        the other's."""
+        """The log-linear interpolation with a model of the same n-grams.
+
+        Its scores are this one's plus `weight` times the other's.
+        """
         assert self.log_probs.keys() == other.log_probs.keys()
         return Grams(
             self.order,
-            {gram: value + weight * other.log_probs[gram] for gram, value in self.log_probs.items()},
+            {
+                gram: value + weight * other.log_probs[gram]
+                for gram, value in self.log_probs.items()
+            },
             {gram: value + weight * other.backoffs[gram] for gram, value in self.backoffs.items()},
         )
 
@@ -153,8 +181,12 @@ class GramsModel:
         return self._grams.sentence(text.split())
 
 
-def reference(directory: Path, grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions) -> NBest:
-    """What the reference search finds with a directory's lexicon and an n-gram model that is not read from it."""
+def reference(
+    directory: Path, grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions
+) -> NBest:
+    """What the reference search finds with a directory's lexicon and an n-gram model that is not
+    read from it.
+    """
     lexicon = Lexicon.read(directory / "lexicon.txt")
     engine = ReferenceEngine(LanguageModel(directory, GramsModel(grams), lexicon, LM.symbols))
     utterance = engine.start(options, RELEASE)
@@ -184,10 +216,17 @@ TEXTS = (
 
 
 def sentence_entries(texts: Iterable[str] = TEXTS) -> list[Entry]:
-    """The pronunciations of the words of sentences; there are homophones (to, too, two; see, sea; there, their)."""
+    """The pronunciations of the words of sentences.
+
+    There are homophones (to, too, two; see, sea; there, their).
+    """
     words = sorted({word for text in texts for word in text.split()})
     lexicon = lexicon_for(words)
-    return [(word, " ".join(phonemes), 1.0) for word in words for phonemes in lexicon.pronunciations(word)]
+    return [
+        (word, " ".join(phonemes), 1.0)
+        for word in words
+        for phonemes in lexicon.pronunciations(word)
+    ]
 
 
 SENTENCES = Grams.counted(TEXTS, 3)
@@ -220,8 +259,13 @@ def noise(n_frames: int, spread: float, seed: int = 0) -> np.ndarray:
     return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
 
 
-def posteriors(sentence: str, noise: float = 1.0, seed: int = 0, strength: float = 6.0) -> np.ndarray:
-    """Log-probabilities [P, 41] of a sentence: one or two frames a phoneme, blanks between them, and noise."""
+def posteriors(
+    sentence: str, noise: float = 1.0, seed: int = 0, strength: float = 6.0
+) -> np.ndarray:
+    """Log-probabilities [P, 41] of a sentence.
+
+    One or two frames a phoneme, blanks between them, and noise.
+    """
     rng, tokens = np.random.default_rng(seed), []
     for token in RELEASE.ids(to_phonemes(sentence)):
         tokens += [token] * rng.integers(1, 3) + [RELEASE.blank] * rng.integers(1, 3)
@@ -273,7 +317,10 @@ def readings(labels: Sequence[str], entries: Sequence[Entry]) -> list[Reading]:
 
 @dataclass(frozen=True)
 class TokenPath:
-    """A token path in one reading: its score without n-gram and word scores, and the frames of its words."""
+    """A token path in one reading.
+
+    Its score without n-gram and word scores, and the frames of its words.
+    """
 
     score: float
     boundaries: int
@@ -301,7 +348,8 @@ def all_paths(
         if any(path[frame] != blank for frame in skipped):
             continue
         runs = [
-            (token, [frame for frame, _ in run]) for token, run in itertools.groupby(enumerate(path), lambda x: x[1])
+            (token, [frame for frame, _ in run])
+            for token, run in itertools.groupby(enumerate(path), lambda x: x[1])
         ]
         labels = tuple(SYMBOLS[token] for token, _ in runs if token != blank)
         spans = [(run[0], run[-1] + 1) for token, run in runs if token != blank]
@@ -323,7 +371,9 @@ def all_paths(
 
 def language_scores(words: Sequence[str], grams: Grams, options: DecoderOptions) -> float:
     """What n-gram and word score add to a sentence."""
-    return options.lm_weight * grams.sentence(words, options.unk_score) + options.word_score * len(words)
+    return options.lm_weight * grams.sentence(words, options.unk_score) + options.word_score * len(
+        words
+    )
 
 
 def enumerated(
@@ -332,6 +382,8 @@ def enumerated(
     """The score of every sentence."""
     join = np.logaddexp.reduce if options.recombine == "logadd" else max
     return {
-        " ".join(words): float(join([path.score for path in paths])) + language_scores(words, grams, options)
+        " ".join(words): (
+            float(join([path.score for path in paths])) + language_scores(words, grams, options)
+        )
         for words, paths in all_paths(entries, log_probs_PV, options).items()
     }

@@ -1,4 +1,7 @@
-"""ARPA files and scoring with them in pure Python: what the compiled models are compared with. Natural logs."""
+"""ARPA files and scoring with them in pure Python: what the compiled models are compared with.
+
+Natural logs.
+"""
 
 import gzip
 from collections.abc import Iterable
@@ -37,17 +40,27 @@ def read_arpa(path: Path) -> Arpa:
                 order = int(line[1:].partition("-")[0])
             elif order and line and not line.startswith("\\"):
                 fields = line.split()
-                ngram = tuple(arpa.words.setdefault(word, len(arpa.words)) for word in fields[1 : order + 1])
+                ngram = tuple(
+                    arpa.words.setdefault(word, len(arpa.words)) for word in fields[1 : order + 1]
+                )
                 arpa.probs[ngram] = float(fields[0]) * LN10
-                arpa.backoffs[ngram] = float(fields[order + 1]) * LN10 if len(fields) > order + 1 else 0.0
+                arpa.backoffs[ngram] = (
+                    float(fields[order + 1]) * LN10 if len(fields) > order + 1 else 0.0
+                )
                 extended.add(ngram[:-1])
-    assert arpa.counts == tuple(sum(len(ngram) == n + 1 for ngram in arpa.probs) for n in range(len(arpa.counts)))
-    arpa.backoffs = {c: value for c, value in arpa.backoffs.items() if value != 0.0 or c in extended}
+    assert arpa.counts == tuple(
+        sum(len(ngram) == n + 1 for ngram in arpa.probs) for n in range(len(arpa.counts))
+    )
+    arpa.backoffs = {
+        c: value for c, value in arpa.backoffs.items() if value != 0.0 or c in extended
+    }
     return arpa
 
 
 class NGram:
-    """A back-off n-gram model: p(w | h) is that of the longest listed n-gram, times the back-offs of longer contexts.
+    """A back-off n-gram model.
+
+    P(w | h) is that of the longest listed n-gram, times the back-offs of longer contexts.
 
     Unknown words get the probability of `<unk>`.
     """

@@ -1,4 +1,6 @@
-"""The compiled search against the enumeration of all token paths, the reference search and itself in other chunks."""
+"""The compiled search against the enumeration of all token paths, the reference search and
+itself in other chunks.
+"""
 
 import math
 
@@ -94,7 +96,9 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
             sorted(paths[words], key=lambda path: -path.score)[:1],
             sorted((path.score for path in paths[words]), reverse=True)[1:2],
         )
-        assert hypothesis.lm_score == pytest.approx(grams.sentence(words, options.unk_score), abs=1e-5)
+        assert hypothesis.lm_score == pytest.approx(
+            grams.sentence(words, options.unk_score), abs=1e-5
+        )
         assert [word.word for word in hypothesis.words] == list(words)
         if not second or first[0].score - second[0] > 1e-6:
             times = [(80.0 * start, 80.0 * end) for start, end in first[0].spans]
@@ -121,20 +125,29 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
     spread=st.sampled_from([0.5, 3.0]),
     short_list=st.booleans(),
 )
-def test_a_wide_search_agrees_with_the_reference(lm_of, entries, grams, options, n_frames, seed, spread, short_list):
-    log_probs_PV = random_frames(np.random.default_rng(seed), frames_that_stay_few(entries, n_frames), spread)
+def test_a_wide_search_agrees_with_the_reference(
+    lm_of, entries, grams, options, n_frames, seed, spread, short_list
+):
+    log_probs_PV = random_frames(
+        np.random.default_rng(seed), frames_that_stay_few(entries, n_frames), spread
+    )
     directory = lm_of(entries, grams)
     expected = reference(directory, grams, log_probs_PV, options)
     nbest = Decoder.from_dir(directory, options).decode(log_probs_PV, RELEASE)
     agree(nbest, expected)
     assert sorted(nbest.texts) == sorted(expected.texts)
     if short_list:
-        (best,) = Decoder.from_dir(directory, options).with_options(nbest=1).decode(log_probs_PV, RELEASE)
+        (best,) = (
+            Decoder.from_dir(directory, options).with_options(nbest=1).decode(log_probs_PV, RELEASE)
+        )
         assert best == nbest[0]
 
 
 def agree(nbest, expected, score=1e-4):
-    """The best is the same; sentences that both have agree in all fields, the times and boundaries included."""
+    """The best is the same.
+
+    Sentences that both have agree in all fields, the times and boundaries included.
+    """
     assert nbest[0].score == pytest.approx(expected[0].score, abs=score)
     if len(expected) > 1 and expected[0].score - expected[1].score > 1e-6:
         assert nbest[0].text == expected[0].text
@@ -156,13 +169,21 @@ def agree(nbest, expected, score=1e-4):
 @pytest.mark.parametrize("spread", [1.0, 2.0])
 def test_usual_beams_find_what_the_reference_finds(sentence_lm, sentence, spread, recombine):
     options = DecoderOptions(
-        beam=14.0, max_active=150, recombine=recombine, sil_cost=0.5, nbest=5, lattice_beam=20.0, acoustic_scale=0.7
+        beam=14.0,
+        max_active=150,
+        recombine=recombine,
+        sil_cost=0.5,
+        nbest=5,
+        lattice_beam=20.0,
+        acoustic_scale=0.7,
     )
     log_probs_PV = posteriors(sentence, spread, seed=len(sentence))
     expected = reference(sentence_lm, SENTENCES, log_probs_PV, options)
     nbest = Decoder.from_dir(sentence_lm, options).decode(log_probs_PV, RELEASE)
     agree(nbest, expected)
-    for found, other in zip(nbest[:3], expected[:3], strict=True):  # joining by context, it may hold more in its beam
+    for found, other in zip(
+        nbest[:3], expected[:3], strict=True
+    ):  # joining by context, it may hold more in its beam
         assert found.score >= other.score - 1e-4
 
 
@@ -202,7 +223,9 @@ TWO = [("a", "AA", 1.0), ("b", "B", 1.0)]
 
 
 def best(lm_of, frames, entries, grams=GRAMS[0], **options):
-    return Decoder.from_dir(lm_of(entries, grams), WIDE | options).decode(spoken(frames), RELEASE)[0]
+    return Decoder.from_dir(lm_of(entries, grams), WIDE | options).decode(spoken(frames), RELEASE)[
+        0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +256,9 @@ def test_homophones_are_kept_apart_and_ranked_by_the_ngram(lm_of, recombine):
     entries = [("a", "AA", 1.0), ("b", "B", 1.0), ("c", "B", 1.0), ("d", "B", 1.0)]
     grams = GRAMS[1]
     log_probs_PV = spoken("AA SIL B")
-    nbest = Decoder.from_dir(lm_of(entries, grams), WIDE | dict(recombine=recombine)).decode(log_probs_PV, RELEASE)
+    nbest = Decoder.from_dir(lm_of(entries, grams), WIDE | dict(recombine=recombine)).decode(
+        log_probs_PV, RELEASE
+    )
     scores = {each.text: each for each in nbest}
     by_ngram = sorted(("a b", "a c", "a d"), key=lambda text: -grams.sentence(text.split()))
     assert [each for each in nbest.texts if each in by_ngram] == by_ngram
@@ -244,15 +269,24 @@ def test_homophones_are_kept_apart_and_ranked_by_the_ngram(lm_of, recombine):
 
 def test_the_weight_of_a_pronunciation_is_part_of_the_acoustic_score(lm_of):
     weighted, plain = (
-        best(lm_of, "AA B", [("a", "AA B", weight)], recombine="max", acoustic_scale=0.5) for weight in (0.25, 1.0)
+        best(lm_of, "AA B", [("a", "AA B", weight)], recombine="max", acoustic_scale=0.5)
+        for weight in (0.25, 1.0)
     )
     assert plain.acoustic_score - weighted.acoustic_score == pytest.approx(math.log(4), abs=1e-6)
     assert plain.score - weighted.score == pytest.approx(0.5 * math.log(4), abs=1e-6)
 
 
 def test_words_are_timed_by_the_frames_of_their_phonemes(lm_of):
-    found = best(lm_of, "BLANK AA AA BLANK B BLANK SIL AA", [("a", "AA B", 1.0), ("b", "AA", 1.0)], lm_weight=0.1)
-    assert [(word.word, word.start_ms, word.end_ms) for word in found.words] == [("a", 80, 400), ("b", 560, 640)]
+    found = best(
+        lm_of,
+        "BLANK AA AA BLANK B BLANK SIL AA",
+        [("a", "AA B", 1.0), ("b", "AA", 1.0)],
+        lm_weight=0.1,
+    )
+    assert [(word.word, word.start_ms, word.end_ms) for word in found.words] == [
+        ("a", 80, 400),
+        ("b", 560, 640),
+    ]
 
 
 def test_only_boundaries_between_words_without_silence_cost(lm_of):
@@ -261,7 +295,9 @@ def test_only_boundaries_between_words_without_silence_cost(lm_of):
     assert plain.text == costly.text == "a b"
     assert costly.sil_score == -2.0
     assert plain.score - costly.score == pytest.approx(2.0)
-    assert best(lm_of, "AA SIL B", TWO, sil_cost=2.0, recombine="max", lm_weight=0.1).sil_score == 0.0
+    assert (
+        best(lm_of, "AA SIL B", TWO, sil_cost=2.0, recombine="max", lm_weight=0.1).sil_score == 0.0
+    )
 
 
 def test_silence_between_words_can_be_required(lm_of):
@@ -279,10 +315,14 @@ def test_a_frame_that_is_passed_over_keeps_equal_phonemes_apart(lm_of):
 
 
 def test_frames_that_are_passed_over_change_no_result(sentence_lm):
-    """Blanks of which the frames are sure: to pass over them must leave the sentences, and move scores little."""
+    """Blanks of which the frames are sure.
+
+    To pass over them must leave the sentences, and move scores little.
+    """
     log_probs_PV = np.concatenate([posteriors(text, 0.5, strength=12.0) for text in TEXTS[:2]])
     plain, passing = (
-        Decoder.from_dir(sentence_lm, dict(blank_skip=skip)).decode(log_probs_PV, RELEASE) for skip in (1.0, 0.99)
+        Decoder.from_dir(sentence_lm, dict(blank_skip=skip)).decode(log_probs_PV, RELEASE)
+        for skip in (1.0, 0.99)
     )
     assert (np.exp(log_probs_PV[:, RELEASE.blank]) > 0.99).mean() > 0.3
     assert passing.texts[0] == plain.texts[0] == " ".join(TEXTS[:2])
@@ -292,9 +332,9 @@ def test_frames_that_are_passed_over_change_no_result(sentence_lm):
 
 def test_an_unfinished_word_is_dropped(lm_of):
     entries = [("a", "AA", 1.0), ("b", "B AA B", 1.0)]
-    found = Decoder.from_dir(lm_of(entries, GRAMS[1]), dict(beam=5.0, min_active=1, blank_penalty=1.0)).decode(
-        spoken("AA SIL B AA"), RELEASE
-    )
+    found = Decoder.from_dir(
+        lm_of(entries, GRAMS[1]), dict(beam=5.0, min_active=1, blank_penalty=1.0)
+    ).decode(spoken("AA SIL B AA"), RELEASE)
     assert found.texts == ["a"]
 
 
@@ -306,11 +346,17 @@ def test_the_order_of_the_tokens_does_not_matter(sentence_lm):
     assert decoder.decode(reordered_PV, LM) == decoder.decode(log_probs_PV, RELEASE)
 
 
-WORDS_OF_NOISE = st.tuples(st.sampled_from(["noise", "speech"]), st.integers(0, 1000), st.sampled_from([0.5, 1.5, 2.5]))
+WORDS_OF_NOISE = st.tuples(
+    st.sampled_from(["noise", "speech"]), st.integers(0, 1000), st.sampled_from([0.5, 1.5, 2.5])
+)
 
 
 def heard(kind, seed, spread):
-    return posteriors(TEXTS[seed % len(TEXTS)], spread, seed) if kind == "speech" else noise(40, spread, seed)
+    return (
+        posteriors(TEXTS[seed % len(TEXTS)], spread, seed)
+        if kind == "speech"
+        else noise(40, spread, seed)
+    )
 
 
 narrow_options = st.builds(
@@ -350,7 +396,9 @@ DECODERS = {}
 
 
 def decoder_of(directory):
-    """One decoder for all examples, so that what it remembers of earlier utterances is tested too."""
+    """One decoder for all examples, so that what it remembers of earlier utterances is tested
+    too.
+    """
     if directory not in DECODERS:
         DECODERS[directory] = Decoder.from_dir(directory)
     return DECODERS[directory]
@@ -378,7 +426,9 @@ def native_engine(directory):
 def test_words_become_stable_soon_after_they_were_said(sentence_lm):
     session = Decoder.from_dir(sentence_lm, dict(beam=5.0, min_active=1)).session(RELEASE)
     log_probs_PV = posteriors("we went there two days ago", noise=0.3)
-    stable = [session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))]
+    stable = [
+        session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
+    ]
     nbest = session.finish()
     spans = {word.word: (word.start_ms / 80, word.end_ms / 80) for word in nbest[0].words}
     assert stable[0] == ""
@@ -405,7 +455,10 @@ def test_results_do_not_depend_on_what_was_decoded_before(sentence_lm):
 
 
 def test_the_enumeration_itself_reads_labels_by_hand():
-    """`AA B` with the words a = AA, b = B and c = AA B: c, or a then b without silence between them."""
+    """`AA B` with the words a = AA, b = B and c = AA B.
+
+    C, or a then b without silence between them.
+    """
     found = readings(("AA", "B"), [*TWO, ("c", "AA B", 0.5)])
     assert {(each.words, each.boundaries, each.places) for each in found} == {
         (("a", "b"), 1, ((0, 0), (1, 1))),
@@ -420,10 +473,17 @@ def test_the_enumeration_itself_reads_labels_by_hand():
     assert scores[""] == pytest.approx(math.log(0.25 / 4 + 0.25) + grams.sentence([]))
 
 
-@pytest.mark.parametrize("options", [dict(sil_required=True), dict(sil_cost=12.0), dict(sil_cost=-12.0)], ids=str)
+@pytest.mark.parametrize(
+    "options", [dict(sil_required=True), dict(sil_cost=12.0), dict(sil_cost=-12.0)], ids=str
+)
 def test_the_search_itself_weighs_silence(lm_of, options):
-    """A list of one from a lattice of many: sentences without SIL would crowd out the best, were they not held back."""
-    entries = [(word, phoneme, 1.0) for word, phoneme in zip("abcd", ["AA", "B", "AA", "B"], strict=True)]
+    """A list of one from a lattice of many.
+
+    Sentences without SIL would crowd out the best, were they not held back.
+    """
+    entries = [
+        (word, phoneme, 1.0) for word, phoneme in zip("abcd", ["AA", "B", "AA", "B"], strict=True)
+    ]
     for seed in range(6):
         log_probs_PV = random_frames(np.random.default_rng(seed), 6, 1.5)
         chosen = DecoderOptions.of(WIDE | dict(nbest=1, blank_penalty=7.0, lm_weight=0.2) | options)
@@ -434,10 +494,15 @@ def test_the_search_itself_weighs_silence(lm_of, options):
 
 @pytest.mark.parametrize("recombine", ["logadd", "max"])
 def test_sentences_without_the_silence_required_do_not_crowd_out_the_others(lm_of, recombine):
-    """Two frames say sixteen sentences of two words, which leave no room for SIL; a list of one looks at nine."""
+    """Two frames say sixteen sentences of two words, which leave no room for SIL.
+
+    A list of one looks at nine.
+    """
     entries = [(word, "AA" if word in "abcd" else "B", 1.0) for word in "abcdefgh"]
     grams = Grams.random(2, seed=1, words="abcdefgh")
-    options = DecoderOptions.of(WIDE | dict(nbest=1, recombine=recombine, lm_weight=0.1, sil_required=True))
+    options = DecoderOptions.of(
+        WIDE | dict(nbest=1, recombine=recombine, lm_weight=0.1, sil_required=True)
+    )
     log_probs_PV = in_release_order(np.log([[0.01, 0.01, 0.97, 0.01], [0.01, 0.01, 0.01, 0.97]]))
     scores = enumerated(entries, grams, log_probs_PV, options)
     assert max(len(text.split()) for text in scores) == 1

@@ -1,4 +1,7 @@
-"""Python that takes part in the search: a hook sees the live hypotheses and adds to their scores."""
+"""Python that takes part in the search.
+
+A hook sees the live hypotheses and adds to their scores.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +26,10 @@ from cortext.text.phonemes import RELEASE
 FIRST, SECOND = Grams.random(3, seed=1), Grams.random(3, seed=2)
 WEIGHT = 0.7
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
-seldom = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+seldom = settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 
 def wanted(words, is_last):
@@ -75,10 +81,14 @@ def test_a_hook_with_a_second_ngram_equals_the_interpolated_model(
     for each in nbest:
         assert each.lm_score == pytest.approx(FIRST.sentence(each.text.split()), abs=1e-5)
         assert each.llm_score == pytest.approx(wanted(each.text.split(), is_last=True), abs=1e-4)
-        assert each.score == pytest.approx(each.acoustic_score + lm_weight * each.lm_score + each.llm_score, abs=1e-9)
+        assert each.score == pytest.approx(
+            each.acoustic_score + lm_weight * each.lm_score + each.llm_score, abs=1e-9
+        )
     if lm_weight == 1.0:
         other = both.decode(log_probs_PV, RELEASE)
-        assert [each.score for each in nbest] == pytest.approx([each.score for each in other], abs=1e-4)
+        assert [each.score for each in nbest] == pytest.approx(
+            [each.score for each in other], abs=1e-4
+        )
         if len(other) > 1 and other[0].score - other[1].score > 1e-4:
             assert nbest[0].text == other[0].text
 
@@ -90,18 +100,28 @@ def test_usual_beams_with_a_hook_equal_the_interpolated_model(lm_of, text):
     generator = np.random.default_rng(5)
     other = Grams(
         3,
-        {gram: value + float(generator.normal()) * 0.5 - 1 for gram, value in plain.log_probs.items()},
-        {gram: value + float(generator.normal()) * 0.5 - 1 for gram, value in plain.backoffs.items()},
+        {
+            gram: value + float(generator.normal()) * 0.5 - 1
+            for gram, value in plain.log_probs.items()
+        },
+        {
+            gram: value + float(generator.normal()) * 0.5 - 1
+            for gram, value in plain.backoffs.items()
+        },
     )
 
     def hook(batch):
         said = [["<s>", *words, *(["</s>"] if batch.is_last else [])] for words in batch.words]
-        scores = [sum(other.log_prob(each[:n], each[n]) for n in range(1, len(each))) for each in said]
+        scores = [
+            sum(other.log_prob(each[:n], each[n]) for n in range(1, len(each))) for each in said
+        ]
         return (WEIGHT * np.array(scores) - batch.added).astype(np.float32)
 
     log_probs_PV = posteriors(text, 1.5)
     options = dict(history_words=8, beam=25.0, max_active=2000)
-    found = decode(Decoder.from_dir(lm_of(sentence_entries(), plain), options), log_probs_PV, hook=hook)
+    found = decode(
+        Decoder.from_dir(lm_of(sentence_entries(), plain), options), log_probs_PV, hook=hook
+    )
     mixed = Decoder.from_dir(lm_of(sentence_entries(), plain.plus(other, WEIGHT)), options)
     expected = mixed.decode(log_probs_PV, RELEASE)
     assert found[0].text == expected[0].text
@@ -109,7 +129,9 @@ def test_usual_beams_with_a_hook_equal_the_interpolated_model(lm_of, text):
 
 
 def test_scores_of_beginnings_are_handed_on_to_their_continuations(decoders):
-    """A hook that adds what the newest word brings, once for each hypothesis that it has not seen."""
+    """A hook that adds what the newest word brings, once for each hypothesis that it has not
+    seen.
+    """
     first, _ = decoders
     log_probs_PV = random_frames(np.random.default_rng(4), 5, 1.0)
     seen = set()
@@ -137,12 +159,17 @@ def test_scores_of_beginnings_reach_continuations_that_were_dropped_before(lm_of
     unigrams = {("<unk>",): -3.0, ("<s>",): -99.0, ("</s>",): -1.0, ("a",): -1.0, ("b",): -1.0}
     entries = [("a", "AA", 1.0), ("b", "B", 1.0)]
     directory = lm_of(entries, Grams(2, unigrams | {("a", "b"): -6.0}, {("a",): 0.0}))
-    decoder = Decoder.from_dir(directory, dict(history_words=4, beam=10.0, min_active=1, blank_penalty=1.0))
+    decoder = Decoder.from_dir(
+        directory, dict(history_words=4, beam=10.0, min_active=1, blank_penalty=1.0)
+    )
     seen = []
 
     def hook(batch):
         seen.append(dict(zip(batch.words, batch.added.tolist(), strict=True)))
-        return np.array([2.0 * (words == ("a",) and batch.frame == 2) for words in batch.words], dtype=np.float32)
+        return np.array(
+            [2.0 * (words == ("a",) and batch.frame == 2) for words in batch.words],
+            dtype=np.float32,
+        )
 
     nbest = decode(decoder, spoken("AA SIL SIL B SIL"), hook=hook)
     assert all(("a",) in batch for batch in seen[:3])
@@ -164,7 +191,9 @@ def test_a_batch_describes_the_live_hypotheses(decoders):
         for each in (batch.parent_ids, batch.words, batch.acoustic, batch.lm, batch.added):
             assert len(each) == n_hypotheses
         assert len(set(batch.ids.tolist())) == n_hypotheses
-        for number, parent, words in zip(batch.ids.tolist(), batch.parent_ids.tolist(), batch.words, strict=True):
+        for number, parent, words in zip(
+            batch.ids.tolist(), batch.parent_ids.tolist(), batch.words, strict=True
+        ):
             assert words_of.setdefault(number, words) == words
             assert words_of[parent] == words[:-1] if words else number == parent == 0
         batches.append(batch)
@@ -179,7 +208,8 @@ def test_a_batch_describes_the_live_hypotheses(decoders):
         said = ["<s>", *words]
         expected = sum(FIRST.log_prob(said[:place], said[place]) for place in range(1, len(said)))
         assert lm == pytest.approx(expected, abs=1e-4)
-        # The best path of a hypothesis may be within one more word, so the best sentence is a bound from below.
+        # The best path of a hypothesis may be within one more word, so the best sentence is a bound
+        # from below.
         (sentence,) = [each for each in nbest if tuple(each.text.split()) == words]
         assert acoustic >= sentence.acoustic_score - 1e-3
     assert {" ".join(words) for words in last.words} == set(nbest.texts)
@@ -227,7 +257,9 @@ def test_a_hook_is_called_after_the_same_frames_in_any_chunking(sentence_lm, chu
     nbest = decode(decoder, log_probs_PV, chunk, hook=hook, every_frames=4)
     last = len(log_probs_PV)
     assert frames == [*((frame, False) for frame in range(4, last + 1, 4)), (last, True)]
-    assert nbest == decode(decoder, log_probs_PV, last, hook=lambda batch: hook(batch), every_frames=4)
+    assert nbest == decode(
+        decoder, log_probs_PV, last, hook=lambda batch: hook(batch), every_frames=4
+    )
 
 
 def test_scores_reach_the_search(sentence_lm):
@@ -247,16 +279,36 @@ def test_scores_reach_the_search(sentence_lm):
     ("returned", "message"),
     [
         (lambda n: [0.0] * n, r"^the hook returned list; float32 \[\d+\] or None is needed$"),
-        (lambda n: np.zeros(n), r"^the hook returned float64 \[\d+\]; float32 \[\d+\] or None is needed$"),
-        (lambda n: np.zeros(n + 1, dtype=np.float32), r"^the hook returned float32 \[\d+\]; float32 \[\d+\] or None"),
-        (lambda n: np.zeros((n, 1), dtype=np.float32), r"^the hook returned float32 \[\d+, 1\]; float32 \[\d+\] or"),
-        (lambda n: np.full(n, np.nan, dtype=np.float32), "^the hook returned scores that are not finite"),
-        (lambda n: np.full(n, -np.inf, dtype=np.float32), "^the hook returned scores that are not finite"),
-        (lambda n: np.full(n, 3e38, dtype=np.float32), r"^the hook returned a score beyond 1e\+06$"),
+        (
+            lambda n: np.zeros(n),
+            r"^the hook returned float64 \[\d+\]; float32 \[\d+\] or None is needed$",
+        ),
+        (
+            lambda n: np.zeros(n + 1, dtype=np.float32),
+            r"^the hook returned float32 \[\d+\]; float32 \[\d+\] or None",
+        ),
+        (
+            lambda n: np.zeros((n, 1), dtype=np.float32),
+            r"^the hook returned float32 \[\d+, 1\]; float32 \[\d+\] or",
+        ),
+        (
+            lambda n: np.full(n, np.nan, dtype=np.float32),
+            "^the hook returned scores that are not finite",
+        ),
+        (
+            lambda n: np.full(n, -np.inf, dtype=np.float32),
+            "^the hook returned scores that are not finite",
+        ),
+        (
+            lambda n: np.full(n, 3e38, dtype=np.float32),
+            r"^the hook returned a score beyond 1e\+06$",
+        ),
     ],
 )
 def test_what_is_no_scores_is_refused_by_name(sentence_lm, returned, message):
-    session = Decoder.from_dir(sentence_lm).session(RELEASE, hook=lambda batch: returned(len(batch.ids)))
+    session = Decoder.from_dir(sentence_lm).session(
+        RELEASE, hook=lambda batch: returned(len(batch.ids))
+    )
     with pytest.raises(DecodingError, match=message) as caught:
         session.step(posteriors("go there"))
     assert "\n" not in str(caught.value)
@@ -265,7 +317,11 @@ def test_what_is_no_scores_is_refused_by_name(sentence_lm, returned, message):
 def test_scores_need_not_be_contiguous(sentence_lm):
     decoder, log_probs_PV = Decoder.from_dir(sentence_lm), posteriors("go there")
     flat, strided = (
-        decode(decoder, log_probs_PV, hook=lambda batch, step=step: np.ones(step * len(batch.ids), np.float32)[::step])
+        decode(
+            decoder,
+            log_probs_PV,
+            hook=lambda batch, step=step: np.ones(step * len(batch.ids), np.float32)[::step],
+        )
         for step in (1, 2)
     )
     assert flat == strided
@@ -286,13 +342,20 @@ def test_an_exception_of_a_hook_comes_through_and_the_session_lives_on(sentence_
         session.step(log_probs_PV)
     session.step(log_probs_PV[10:])  # the frames up to the hook's are in
     nbest, plain = session.finish(), decoder.decode(log_probs_PV, RELEASE)
-    assert [(each.text, each.score) for each in nbest] == [(each.text, each.score) for each in plain]
+    assert [(each.text, each.score) for each in nbest] == [
+        (each.text, each.score) for each in plain
+    ]
 
 
 def test_hooks_need_a_frame_count_of_at_least_one(sentence_lm):
     for wrong in (0, -1, 2.5, "two"):
-        with pytest.raises(DecodingError, match=f"^every_frames is {wrong!r}; a whole number of at least 1 is needed$"):
-            Decoder.from_dir(sentence_lm).session(RELEASE, hook=lambda batch: None, every_frames=wrong)
+        with pytest.raises(
+            DecodingError,
+            match=f"^every_frames is {wrong!r}; a whole number of at least 1 is needed$",
+        ):
+            Decoder.from_dir(sentence_lm).session(
+                RELEASE, hook=lambda batch: None, every_frames=wrong
+            )
 
 
 def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
@@ -301,7 +364,9 @@ def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
 
     def hook(batch):
         for misuse in (lambda: session.step(log_probs_PV), session.finish):
-            with pytest.raises(DecodingError, match=r"^the session is in use by its hook; ") as caught:
+            with pytest.raises(
+                DecodingError, match=r"^the session is in use by its hook; "
+            ) as caught:
                 misuse()
             refused.append(caught.value)
 
@@ -317,7 +382,9 @@ def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
 def test_sessions_after_one_with_a_hook_are_as_before(sentence_lm):
     decoder, log_probs_PV = Decoder.from_dir(sentence_lm), posteriors(TEXTS[2], 1.5)
     before = decoder.decode(log_probs_PV, RELEASE)
-    decode(decoder, log_probs_PV, hook=lambda batch: np.full(len(batch.ids), -3.0, dtype=np.float32))
+    decode(
+        decoder, log_probs_PV, hook=lambda batch: np.full(len(batch.ids), -3.0, dtype=np.float32)
+    )
     assert decoder.decode(log_probs_PV, RELEASE) == before
     decode(decoder, log_probs_PV, hook=lambda batch: np.ones(len(batch.ids), dtype=np.float32))
     assert decode(decoder, log_probs_PV, hook=lambda batch: None)[0].score == before[0].score
@@ -326,7 +393,9 @@ def test_sessions_after_one_with_a_hook_are_as_before(sentence_lm):
 def test_the_second_models_scores_are_those_of_the_definition():
     """<s> a: the bigram if it is known, else the back-off of <s> and the unigram."""
     gram = ("<s>", "a")
-    expected = SECOND.log_probs.get(gram, SECOND.backoffs.get(("<s>",), 0.0) + SECOND.log_probs["a",])
+    expected = SECOND.log_probs.get(
+        gram, SECOND.backoffs.get(("<s>",), 0.0) + SECOND.log_probs["a",]
+    )
     assert wanted(["a"], is_last=False) == pytest.approx(WEIGHT * expected)
     total = language_scores(["a"], FIRST.plus(SECOND, WEIGHT), DecoderOptions())
     assert total == pytest.approx(FIRST.sentence(["a"]) + wanted(["a"], is_last=True))

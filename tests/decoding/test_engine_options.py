@@ -61,17 +61,21 @@ def heard(session, *parts):
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-def test_options_changed_before_the_first_frame_are_as_if_given_at_the_start(decoder, sentence_lm, changes):
+def test_options_changed_before_the_first_frame_are_as_if_given_at_the_start(
+    decoder, sentence_lm, changes
+):
     log_probs_PV = posteriors(TEXTS[1], 2.0)
-    fresh = Decoder.from_dir(sentence_lm, decoder.options.changed(changes)).decode(log_probs_PV, RELEASE)
+    fresh = Decoder.from_dir(sentence_lm, decoder.options.changed(changes)).decode(
+        log_probs_PV, RELEASE
+    )
     session = decoder.session(RELEASE)
     session.set_options(**changes)
     assert session.options == decoder.options.changed(changes)
     assert heard(session, log_probs_PV) == fresh
     assert decoder.with_options(**changes).decode(log_probs_PV, RELEASE) == fresh
-    assert decoder.decode(log_probs_PV, RELEASE) == Decoder.from_dir(sentence_lm, decoder.options).decode(
-        log_probs_PV, RELEASE
-    )
+    assert decoder.decode(log_probs_PV, RELEASE) == Decoder.from_dir(
+        sentence_lm, decoder.options
+    ).decode(log_probs_PV, RELEASE)
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
@@ -117,9 +121,19 @@ options_in_force = st.builds(
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(before=options_in_force, after=options_in_force, cut=st.integers(0, 5), seed=st.integers(0, 2**32))
-def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(lm_of, before, after, cut, seed):
-    """The frames are scaled by hand, so that one set of options serves for all of them; then it is an offline case."""
+@given(
+    before=options_in_force,
+    after=options_in_force,
+    cut=st.integers(0, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(
+    lm_of, before, after, cut, seed
+):
+    """The frames are scaled by hand, so that one set of options serves for all of them.
+
+    Then it is an offline case.
+    """
     decoder = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE | before)
     log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
     session = decoder.session(RELEASE)
@@ -138,15 +152,23 @@ def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(lm_of, b
 
 
 def enumerated_scaled(scores_PV, options):
-    """The score of every sentence, from scaled scores of frames (with penalties and priors, and frames passed over)."""
+    """The score of every sentence, from scaled scores of frames (with penalties and priors, and
+    frames passed over).
+    """
     found = {}
     for path in itertools.product(range(len(SYMBOLS)), repeat=len(scores_PV)):
         acoustic = sum(scores_PV[frame, COLUMNS[token]] for frame, token in enumerate(path))
         if acoustic == -math.inf:
             continue
-        labels = [SYMBOLS[token] for token, _ in itertools.groupby(path) if SYMBOLS[token] != "BLANK"]
+        labels = [
+            SYMBOLS[token] for token, _ in itertools.groupby(path) if SYMBOLS[token] != "BLANK"
+        ]
         for reading in readings(labels, ENTRIES):
-            score = acoustic + options.acoustic_scale * reading.log_weight - options.sil_cost * reading.boundaries
+            score = (
+                acoustic
+                + options.acoustic_scale * reading.log_weight
+                - options.sil_cost * reading.boundaries
+            )
             found.setdefault(reading.words, []).append(score)
     return {
         " ".join(words): float(np.logaddexp.reduce(scores)) + language_scores(words, GRAMS, options)
@@ -164,7 +186,9 @@ def test_a_shorter_list_is_given_from_the_moment_on_that_it_is_asked_for(decoder
 
 def test_a_narrower_beam_shows_in_the_live_hypotheses_at_the_next_frame(decoder):
     live = []
-    session = decoder.with_options(history_words=4).session(RELEASE, hook=lambda batch: live.append(len(batch.ids)))
+    session = decoder.with_options(history_words=4).session(
+        RELEASE, hook=lambda batch: live.append(len(batch.ids))
+    )
     log_probs_PV = noise(30, 0.5)
     session.step(log_probs_PV[:20])
     session.set_options(max_active=3, min_active=1)
@@ -191,7 +215,8 @@ def test_a_change_in_mid_utterance_matters(decoder):
 def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_of, recombine):
     """No sentence of the list fits into the two frames with SIL between its words."""
     decoder = Decoder.from_dir(
-        lm_of([("a", "AA", 1.0), ("b", "B", 1.0)], GRAMS), dict(lattice_beam=0.0, recombine=recombine)
+        lm_of([("a", "AA", 1.0), ("b", "B", 1.0)], GRAMS),
+        dict(lattice_beam=0.0, recombine=recombine),
     )
     session = decoder.session(RELEASE)
     assert session.step(spoken("AA B", 20.0)).text == "a b"
@@ -207,7 +232,10 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
         (dict(nbest=0), "nbest is 0; it must be at least 1"),
         (dict(acoustic_scale=float("inf")), "acoustic_scale is inf; a finite float is needed"),
         (dict(label_priors={"XX": 0.5}), "label_priors names an unknown token 'XX'"),
-        (dict(history_words=3), "history_words cannot change during an utterance; open a new session"),
+        (
+            dict(history_words=3),
+            "history_words cannot change during an utterance; open a new session",
+        ),
     ],
 )
 def test_options_that_cannot_be_change_nothing(decoder, changes, message):
@@ -223,7 +251,10 @@ def test_options_that_cannot_be_change_nothing(decoder, changes, message):
 
 @pytest.mark.parametrize("name", ["nbest", "max_active", "min_active", "max_arcs", "history_words"])
 def test_whole_numbers_may_be_given_in_any_form_and_size(decoder, name):
-    """10.0 and NumPy's 10 count as 10; a number beyond what the engine counts to is refused in one line."""
+    """10.0 and NumPy's 10 count as 10.
+
+    A number beyond what the engine counts to is refused in one line.
+    """
     log_probs_PV = posteriors("go there")
     plain = decoder.with_options(**{name: 10}).decode(log_probs_PV, RELEASE)
     assert decoder.with_options(**{name: 10.0}).decode(log_probs_PV, RELEASE) == plain
@@ -260,7 +291,10 @@ def test_extreme_options_give_sentences_or_are_refused_by_name(decoder, changes)
         refused = refusal(decoder, changes)
         if refused:
             assert "\n" not in refused
-            assert any(refused.startswith((f"{name} is ", f"the label prior of {name}")) for name in changes)
+            assert any(
+                refused.startswith((f"{name} is ", f"the label prior of {name}"))
+                for name in changes
+            )
         else:
             nbest = decoder.with_options(**changes).decode(log_probs_PV, RELEASE)
             assert len(nbest) >= 1

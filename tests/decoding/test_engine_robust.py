@@ -1,4 +1,7 @@
-"""The search under everything that should not happen: odd frames, odd files, misuse, length, load."""
+"""The search under everything that should not happen.
+
+Odd frames, odd files, misuse, length, load.
+"""
 
 import subprocess
 import sys
@@ -9,7 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import SENTENCES, TEXTS, Grams, noise, posteriors, sentence_entries, spoken, write_lm
+from engine_cases import (
+    SENTENCES,
+    TEXTS,
+    Grams,
+    noise,
+    posteriors,
+    sentence_entries,
+    spoken,
+    write_lm,
+)
 
 from cortext import _native
 from cortext.decoding import Decoder
@@ -42,7 +54,9 @@ def certain(*symbols):
 
 def speech(n_frames):
     """Sentences without a pause between them."""
-    sentences = [posteriors(TEXTS[number % len(TEXTS)], 1.5, number) for number in range(n_frames // 30 + 1)]
+    sentences = [
+        posteriors(TEXTS[number % len(TEXTS)], 1.5, number) for number in range(n_frames // 30 + 1)
+    ]
     return np.ascontiguousarray(np.concatenate(sentences)[:n_frames])
 
 
@@ -86,7 +100,9 @@ def test_odd_frames_and_extreme_options_give_sentences(decoder, frames, options)
     assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
     for each in nbest:
         assert np.isfinite([each.score, each.acoustic_score, each.lm_score, each.sil_score]).all()
-        assert all(0 <= word.start_ms < word.end_ms <= 80 * len(log_probs_PV) for word in each.words)
+        assert all(
+            0 <= word.start_ms < word.end_ms <= 80 * len(log_probs_PV) for word in each.words
+        )
         assert all(0.0 <= word.confidence <= 1.0 for word in each.words)
     session = decoder.session(RELEASE)
     for frame_PV in np.array_split(log_probs_PV, 5):
@@ -96,14 +112,16 @@ def test_odd_frames_and_extreme_options_give_sentences(decoder, frames, options)
 
 @pytest.mark.parametrize("frames", ["nothing", "silence", "only blanks", "only SIL"])
 def test_silence_says_nothing(decoder, frames):
-    (best, *_) = decoder.decode(ODD[frames], RELEASE)
+    best, *_ = decoder.decode(ODD[frames], RELEASE)
     assert best.text == ""
     assert best.words == ()
 
 
 def test_tokens_may_be_impossible(decoder):
     assert decoder.decode(ODD["certain"], RELEASE)[0].text == "go"
-    assert decoder.decode(ODD["nothing"], RELEASE)[0].lm_score == pytest.approx(SENTENCES.sentence([]), abs=1e-5)
+    assert decoder.decode(ODD["nothing"], RELEASE)[0].lm_score == pytest.approx(
+        SENTENCES.sentence([]), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("lattice_beam", [0.0, 1e-6])
@@ -117,12 +135,16 @@ def test_the_best_sentence_is_within_any_lattice_beam(decoder, lattice_beam):
 def test_no_more_hypotheses_live_than_may_though_their_scores_are_equal(lm_of):
     """Ten words of one pronunciation and one probability, kept apart by their history."""
     words = "abcdefghij"
-    log_probs = {("<unk>",): -3.0, ("<s>",): -99.0, ("</s>",): -1.0, ("<s>", "a"): -2.3} | {(w,): -2.3 for w in words}
+    log_probs = {("<unk>",): -3.0, ("<s>",): -99.0, ("</s>",): -1.0, ("<s>", "a"): -2.3} | {
+        (w,): -2.3 for w in words
+    }
     directory = lm_of([(word, "AA", 1.0) for word in words], Grams(2, log_probs, {("<s>",): 0.0}))
     for most in (1, 3, 7):
         live = []
         decoder = Decoder.from_dir(directory, dict(max_active=most, min_active=1, history_words=4))
-        session = decoder.session(RELEASE, hook=lambda batch, live=live: live.append(len(batch.ids)))
+        session = decoder.session(
+            RELEASE, hook=lambda batch, live=live: live.append(len(batch.ids))
+        )
         session.step(spoken("AA SIL AA SIL AA"))
         assert max(live) == most
 
@@ -149,7 +171,10 @@ GOOD = posteriors("go there")
         (np.asfortranarray(GOOD), r"^log_probs is not C-contiguous; use numpy\.ascontiguousarray$"),
         (GOOD[::2], r"^log_probs is not C-contiguous; use numpy\.ascontiguousarray$"),
         (broken(GOOD, 3, 7, np.nan), "^log_probs has NaN, first in frame 3$"),
-        (broken(GOOD, slice(2, 3), slice(None), -np.inf), "^the probabilities of frame 2 sum to 0, not 1"),
+        (
+            broken(GOOD, slice(2, 3), slice(None), -np.inf),
+            "^the probabilities of frame 2 sum to 0, not 1",
+        ),
         (broken(GOOD, 1, 7, np.inf), "^the probabilities of frame 1 sum to inf"),
         (GOOD * 0.5, "^the probabilities of frame 0 sum to .*apply log-softmax over the tokens"),
         (np.exp(GOOD), "^the probabilities of frame 0 sum to 4"),
@@ -170,7 +195,10 @@ def test_rounding_to_half_precision_is_allowed(decoder):
     rounded_PV = posteriors("go there", 2.0).astype(np.float16).astype(np.float32)
     sums_P = np.log(np.exp(rounded_PV.astype(np.float64)).sum(axis=1))
     assert 0 < np.abs(sums_P).max() < SUM_TOLERANCE
-    assert decoder.decode(rounded_PV, RELEASE)[0].text == decoder.decode(posteriors("go there", 2.0), RELEASE)[0].text
+    assert (
+        decoder.decode(rounded_PV, RELEASE)[0].text
+        == decoder.decode(posteriors("go there", 2.0), RELEASE)[0].text
+    )
 
 
 def test_read_only_arrays_are_read_and_none_is_written(decoder):
@@ -197,7 +225,10 @@ def test_a_session_may_outlive_its_decoder_and_its_frames(sentence_lm):
 def test_inventories_that_do_not_exist_are_named(decoder):
     with pytest.raises(TextError, match="unknown inventory 'relase'; did you mean 'release'"):
         decoder.decode(GOOD, "relase")
-    assert decoder.decode(np.ascontiguousarray(GOOD[:, LM.order_from(RELEASE)]), "lm")[0].text == "go there"
+    assert (
+        decoder.decode(np.ascontiguousarray(GOOD[:, LM.order_from(RELEASE)]), "lm")[0].text
+        == "go there"
+    )
 
 
 def test_a_finished_session_takes_nothing_more(decoder):
@@ -225,7 +256,9 @@ def test_a_session_refuses_a_second_thread(decoder):
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(refusals) == {"the session is in use by another thread; give each thread a session of its own"}
+    assert set(refusals) == {
+        "the session is in use by another thread; give each thread a session of its own"
+    }
     assert len(session.finish()) >= 1
 
 
@@ -241,7 +274,11 @@ def test_frames_that_change_while_they_are_read_are_no_danger(decoder):
 
 
 def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
-    model, columns, options = decoder._engine._model, list(range(41)), native_options(decoder.options)
+    model, columns, options = (
+        decoder._engine._model,
+        list(range(41)),
+        native_options(decoder.options),
+    )
     for wrong in (columns[1:], [*columns[:-1], 41], [-1, *columns[1:]]):
         with pytest.raises(DecodingError, match="one column a token is needed"):
             _native.Utterance(model, options, wrong, None, False)
@@ -260,10 +297,15 @@ def test_the_compiled_part_refuses_arrays_that_do_not_fit_each_other(decoder):
 
 
 def load_model(decoder, seconds, n_threads=8):
-    """Sessions, batches, words and options from many threads; every result is compared with that of one thread."""
+    """Sessions, batches, words and options from many threads.
+
+    Every result is compared with that of one thread.
+    """
     inputs = [posteriors(text, 2.0, seed) for seed, text in enumerate(TEXTS)]
     expected = [decoder.decode(log_probs_PV, RELEASE) for log_probs_PV in inputs]
-    favoured = [decoder.decode(log_probs_PV, RELEASE, hotwords={"sea": 4.0}) for log_probs_PV in inputs]
+    favoured = [
+        decoder.decode(log_probs_PV, RELEASE, hotwords={"sea": 4.0}) for log_probs_PV in inputs
+    ]
     narrow = decoder.with_options(beam=5.0, lm_weight=2.0)
     by_narrow = [narrow.decode(log_probs_PV, RELEASE) for log_probs_PV in inputs]
     until = time.monotonic() + seconds
@@ -279,7 +321,9 @@ def load_model(decoder, seconds, n_threads=8):
                     session.step(chunk_PV)
                 assert session.finish() == expected[which]
             elif kind == 1:
-                assert decoder.decode(inputs[which], RELEASE, hotwords={"sea": 4.0}) == favoured[which]
+                assert (
+                    decoder.decode(inputs[which], RELEASE, hotwords={"sea": 4.0}) == favoured[which]
+                )
             else:
                 assert narrow.decode(inputs[which], RELEASE) == by_narrow[which]
             done += 1
@@ -320,7 +364,9 @@ decoder = Decoder.from_dir({directory!r})
 def in_a_process(directory, code, timeout):
     """Run code on a decoder in a process of its own; what it prints."""
     code = IN_A_PROCESS.format(tests=str(Path(__file__).parent), directory=str(directory)) + code
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -389,9 +435,13 @@ print(peak() - before, time.monotonic() - began, slowest, len(nbest), len(nbest[
 
 
 def lengthy(directory, kind, n_frames, timeout, **options):
-    """MB that the peak grew by, seconds, and the slowest step of ten frames, for one long utterance."""
+    """MB that the peak grew by, seconds, and the slowest step of ten frames, for one long
+    utterance.
+    """
     code = LENGTHY.format(kind=kind, n_frames=n_frames, options=options)
-    grown, seconds, slowest, n_sentences, n_words = map(float, in_a_process(directory, code, timeout))
+    grown, seconds, slowest, n_sentences, n_words = map(
+        float, in_a_process(directory, code, timeout)
+    )
     assert n_sentences >= 1
     if kind == "speech":
         assert n_words > n_frames / 30  # sentences have more than one word in 30 frames
@@ -423,7 +473,9 @@ def written(directory, **files):
     """A language-model directory of sentences, with some of its files changed."""
     write_lm(directory, sentence_entries(), SENTENCES)
     for name, change in files.items():
-        path = directory / {"lexicon": "lexicon.txt", "tokens": "tokens.txt", "arpa": "lm.arpa"}[name]
+        path = (
+            directory / {"lexicon": "lexicon.txt", "tokens": "tokens.txt", "arpa": "lm.arpa"}[name]
+        )
         path.write_text(change(path.read_text()))
     return directory
 
@@ -431,12 +483,30 @@ def written(directory, **files):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (dict(lexicon=lambda text: text + "zed\tZ XX SIL\n"), r"lexicon\.txt, line {lexicon}: .*'XX'"),
-        (dict(lexicon=lambda text: text + "zed\t0.0 Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight 0\.0 of 'zed'"),
-        (dict(lexicon=lambda text: text + "zed\t-1 Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight -1\.0 of 'zed'"),
-        (dict(lexicon=lambda text: text + "zed\tnan Z SIL\n"), r"lexicon\.txt, line {lexicon}: weight nan of 'zed'"),
-        (dict(lexicon=lambda text: text + "zed SIL\n"), r"lexicon\.txt, line {lexicon}: 'zed' has no phonemes"),
-        (dict(lexicon=lambda text: text + "zed\n"), r"lexicon\.txt, line {lexicon}: .*'zed' does not end with SIL"),
+        (
+            dict(lexicon=lambda text: text + "zed\tZ XX SIL\n"),
+            r"lexicon\.txt, line {lexicon}: .*'XX'",
+        ),
+        (
+            dict(lexicon=lambda text: text + "zed\t0.0 Z SIL\n"),
+            r"lexicon\.txt, line {lexicon}: weight 0\.0 of 'zed'",
+        ),
+        (
+            dict(lexicon=lambda text: text + "zed\t-1 Z SIL\n"),
+            r"lexicon\.txt, line {lexicon}: weight -1\.0 of 'zed'",
+        ),
+        (
+            dict(lexicon=lambda text: text + "zed\tnan Z SIL\n"),
+            r"lexicon\.txt, line {lexicon}: weight nan of 'zed'",
+        ),
+        (
+            dict(lexicon=lambda text: text + "zed SIL\n"),
+            r"lexicon\.txt, line {lexicon}: 'zed' has no phonemes",
+        ),
+        (
+            dict(lexicon=lambda text: text + "zed\n"),
+            r"lexicon\.txt, line {lexicon}: .*'zed' does not end with SIL",
+        ),
         (dict(lexicon=lambda text: ""), r"lexicon\.txt: no pronunciations in the lexicon"),
         (dict(tokens=lambda text: text.replace("AA\n", "")), r"tokens\.txt"),
         (dict(tokens=lambda text: text + "QQ\n"), r"tokens\.txt"),

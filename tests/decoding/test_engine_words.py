@@ -27,7 +27,10 @@ from cortext.text.pronunciation import pronounce
 
 GRAMS = Grams.random(3, seed=3)
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
-seldom = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+seldom = settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +45,32 @@ def decoder(sentence_lm):
 
 @seldom
 @given(
-    bonuses=st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-2.5, 0.0, 1.25, 4.0]), max_size=3),
+    bonuses=st.dictionaries(
+        st.sampled_from("abcd"), st.sampled_from([-2.5, 0.0, 1.25, 4.0]), max_size=3
+    ),
     seed=st.integers(0, 2**32),
     n_frames=st.integers(0, 5),
     recombine=st.sampled_from(["logadd", "max"]),
     scale=st.sampled_from([1.0, 0.4]),
 )
-def test_each_time_a_hotword_is_said_the_score_rises_by_its_bonus(toy, bonuses, seed, n_frames, recombine, scale):
+def test_each_time_a_hotword_is_said_the_score_rises_by_its_bonus(
+    toy, bonuses, seed, n_frames, recombine, scale
+):
     toy = toy.with_options(recombine=recombine, acoustic_scale=scale)
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
     plain = enumerated(ENTRIES, GRAMS, log_probs_PV, toy.options)
-    expected = {text: score + sum(bonuses.get(word, 0.0) for word in text.split()) for text, score in plain.items()}
+    expected = {
+        text: score + sum(bonuses.get(word, 0.0) for word in text.split())
+        for text, score in plain.items()
+    }
     nbest = toy.decode(log_probs_PV, RELEASE, hotwords=bonuses)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
     assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
     for each in nbest:
         assert each.hotword_score == sum(bonuses.get(word, 0.0) for word in each.text.split())
-    assert toy.decode(log_probs_PV, RELEASE)[0].score == pytest.approx(max(plain.values()), abs=1e-4)
+    assert toy.decode(log_probs_PV, RELEASE)[0].score == pytest.approx(
+        max(plain.values()), abs=1e-4
+    )
 
 
 def test_a_bonus_makes_a_rare_word_win(decoder):
@@ -84,17 +96,31 @@ def test_a_bonus_that_fills_the_time_with_one_word_leaves_a_sentence(decoder, bo
 
 
 def test_a_bonus_helps_from_the_first_phoneme_of_a_word_on(lm_of):
-    """One hypothesis may live, and of two long words the n-gram prefers the other; the frames leave both open until
-    the end. Only what the bonus promises for the unfinished word keeps it alive so long."""
+    """One hypothesis may live, and of two long words the n-gram prefers the other.
+
+    The frames leave both open until the end. Only what the bonus promises for the unfinished word
+    keeps it alive so long.
+    """
     entries = [("a", "AA B AA B AA", 1.0), ("b", "B AA B AA B", 1.0)]
     grams = Grams(
         2,
-        {("<unk>",): -9.0, ("<s>",): -99.0, ("</s>",): -1.0, ("a",): -1.0, ("b",): -7.0, ("<s>", "a"): -1.0},
+        {
+            ("<unk>",): -9.0,
+            ("<s>",): -99.0,
+            ("</s>",): -1.0,
+            ("a",): -1.0,
+            ("b",): -7.0,
+            ("<s>", "a"): -1.0,
+        },
         {("<s>",): 0.0},
     )
-    decoder = Decoder.from_dir(lm_of(entries, grams), dict(max_active=1, min_active=1, blank_penalty=1.0))
+    decoder = Decoder.from_dir(
+        lm_of(entries, grams), dict(max_active=1, min_active=1, blank_penalty=1.0)
+    )
     both = [[0.04, 0.01, 0.50, 0.45], [0.04, 0.01, 0.45, 0.50]]
-    log_probs_PV = in_release_order(np.log([both[frame % 2] for frame in range(5) for _ in range(2)]))
+    log_probs_PV = in_release_order(
+        np.log([both[frame % 2] for frame in range(5) for _ in range(2)])
+    )
     assert decoder.decode(log_probs_PV, RELEASE).texts == ["a"]
     assert decoder.decode(log_probs_PV, RELEASE, hotwords={"b": 8.0}).texts == ["b"]
 
@@ -148,7 +174,9 @@ def test_words_of_the_lexicon_can_be_removed_and_come_back(decoder):
     decoder.add_words(["there"])
     after = decoder.with_options(nbest=50).decode(log_probs_PV, RELEASE)
     assert after.texts == before.texts
-    assert [each.score for each in after] == pytest.approx([each.score for each in before], abs=1e-5)
+    assert [each.score for each in after] == pytest.approx(
+        [each.score for each in before], abs=1e-5
+    )
 
 
 def test_all_words_can_be_removed(toy):
@@ -162,15 +190,23 @@ def test_all_words_can_be_removed(toy):
     seed=st.integers(0, 2**32),
     n_frames=st.integers(0, 5),
     removed=st.sampled_from(["", "a", "bd"]),
-    added=st.sampled_from([[], [("a", "B AA", 1.0)], [("e", "AA", 1.0), ("e", "B B", 1.0)], [("b", "AA", 1.0)]]),
+    added=st.sampled_from(
+        [[], [("a", "B AA", 1.0)], [("e", "AA", 1.0), ("e", "B B", 1.0)], [("b", "AA", 1.0)]]
+    ),
 )
 def test_changed_words_are_as_if_the_lexicon_had_them(toy, seed, n_frames, removed, added):
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
-    entries = [entry for entry in ENTRIES if entry[0] not in removed or entry[0] in [word for word, _, _ in added]]
+    entries = [
+        entry
+        for entry in ENTRIES
+        if entry[0] not in removed or entry[0] in [word for word, _, _ in added]
+    ]
     expected = enumerated([*entries, *added], GRAMS, log_probs_PV, toy.options)
     other = toy.with_options()
     other.remove_words(list(removed))
-    words = {word: [tuple(each[1].split()) for each in added if each[0] == word] for word, _, _ in added}
+    words = {
+        word: [tuple(each[1].split()) for each in added if each[0] == word] for word, _, _ in added
+    }
     other.add_words(words)
     nbest = other.decode(log_probs_PV, RELEASE)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
@@ -189,8 +225,14 @@ def test_a_known_word_may_get_another_pronunciation(toy):
 
 
 def test_sessions_with_different_words_live_side_by_side(decoder):
-    names = {"zanzibar": "went to zanzibar", "timbuktu": "went to timbuktu", "havana": "went to havana"}
-    sessions = {name: decoder.session(RELEASE, words=[name], hotwords={name: 3.0}) for name in names}
+    names = {
+        "zanzibar": "went to zanzibar",
+        "timbuktu": "went to timbuktu",
+        "havana": "went to havana",
+    }
+    sessions = {
+        name: decoder.session(RELEASE, words=[name], hotwords={name: 3.0}) for name in names
+    }
     frames = {name: posteriors(text, 0.5) for name, text in names.items()}
     for chunk in range(3):
         for name, session in sessions.items():
@@ -212,7 +254,9 @@ def test_threads_may_each_have_words_of_their_own(decoder):
 
 def test_hotwords_and_added_words_go_together(toy):
     log_probs_PV = spoken("B AA B SIL AA")
-    session = toy.session(RELEASE, words={"zed": [("B", "AA", "B")]}, hotwords={"zed": 2.0, "a": 0.5})
+    session = toy.session(
+        RELEASE, words={"zed": [("B", "AA", "B")]}, hotwords={"zed": 2.0, "a": 0.5}
+    )
     session.step(log_probs_PV)
     found = {each.text: each for each in session.finish()}
     assert found["zed a"].hotword_score == 2.5
@@ -227,8 +271,14 @@ def test_hotwords_and_added_words_go_together(toy):
         (dict(hotwords={"zebra": 1.0}), "^the word 'zebra' is not in the lexicon; add it first$"),
         (dict(hotwords={"go": math.nan}), "^the bonus of 'go' is nan; a finite number is needed$"),
         (dict(hotwords={"go": math.inf}), "^the bonus of 'go' is inf; a finite number is needed$"),
-        (dict(hotwords={"go": 1e39}), r"^the bonus of 'go' is 1e\+39; at most 1e\+06 can be added or taken$"),
-        (dict(hotwords={"go": -1e300}), r"^the bonus of 'go' is -1e\+300; at most 1e\+06 can be added or taken$"),
+        (
+            dict(hotwords={"go": 1e39}),
+            r"^the bonus of 'go' is 1e\+39; at most 1e\+06 can be added or taken$",
+        ),
+        (
+            dict(hotwords={"go": -1e300}),
+            r"^the bonus of 'go' is -1e\+300; at most 1e\+06 can be added or taken$",
+        ),
         (dict(hotwords={"go": 10**400}), "^the bonus of 'go' is 10+; a finite number is needed$"),
         (dict(hotwords={3: 1.0}), "^3 is not a word"),
         (dict(hotwords={"go\ud800": 1.0}), "is not a word"),
@@ -250,7 +300,7 @@ def test_words_that_cannot_be_are_refused_in_one_line(decoder, arguments, messag
 
 def test_a_word_is_pronounced_as_it_is_spelt(decoder):
     """`blik` is in no dictionary."""
-    (phonemes, *_) = pronounce("blik")
+    phonemes, *_ = pronounce("blik")
     log_probs_PV = spoken(" ".join(f"{phoneme} BLANK" for phoneme in phonemes))
     session = decoder.session(RELEASE, words="blik")
     session.step(log_probs_PV)
@@ -258,7 +308,10 @@ def test_a_word_is_pronounced_as_it_is_spelt(decoder):
 
 
 def test_the_sentences_of_the_shared_model_hold_homophones():
-    """What several tests here rest on: `see` and `sea` sound alike, and the model prefers `to see`."""
+    """What several tests here rest on.
+
+    `see` and `sea` sound alike, and the model prefers `to see`.
+    """
     sounds = {}
     for word, phonemes, _ in sentence_entries():
         sounds.setdefault(phonemes, set()).add(word)

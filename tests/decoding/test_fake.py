@@ -30,7 +30,10 @@ def test_phonemes_last_two_to_four_frames_and_blanks_one_or_two():
 
 
 def test_noise_is_that_of_the_logits():
-    """A logit has 6 more where the frame says it. Differences within a frame are what the softmax leaves of logits."""
+    """A logit has 6 more where the frame says it.
+
+    Differences within a frame are what the softmax leaves of logits.
+    """
     log_probs = fake_log_probs("a long sentence about many different things", noise=0.5, seed=1)
     clear = fake_log_probs("a long sentence about many different things", noise=0.0, seed=1)
     differences = (log_probs - clear) - (log_probs - clear).mean(axis=1, keepdims=True)

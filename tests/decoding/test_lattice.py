@@ -1,4 +1,7 @@
-"""What is read off the lattice: complete lists, how probable each word is, and the sentences of a second n-gram."""
+"""What is read off the lattice.
+
+Complete lists, how probable each word is, and the sentences of a second n-gram.
+"""
 
 import itertools
 
@@ -27,7 +30,10 @@ from cortext.text.phonemes import RELEASE
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
 SMALL, LARGE = Grams.random(2, seed=1), Grams.random(4, seed=2)
-seldom = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+seldom = settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +47,12 @@ def test_short_lists_are_the_beginning_of_the_whole(toy, nbest, recombine):
     for seed in range(5):
         log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
         toy = toy.with_options(recombine=recombine)
-        scores = sorted(enumerated(ENTRIES, SMALL, log_probs_PV, toy.options).values(), reverse=True)
+        scores = sorted(
+            enumerated(ENTRIES, SMALL, log_probs_PV, toy.options).values(), reverse=True
+        )
         found = toy.with_options(nbest=nbest).decode(log_probs_PV, RELEASE)
-        # The lattice ranks by best paths; a few more than asked for are scored exactly, so the first ones are right.
+        # The lattice ranks by best paths; a few more than asked for are scored exactly, so the
+        # first ones are right.
         assert len(found) == min(nbest, len(scores))
         assert found[0].score == pytest.approx(scores[0], abs=1e-4)
         if recombine == "max":
@@ -97,7 +106,9 @@ def test_a_wider_lattice_beam_keeps_what_a_narrower_one_kept(sentence_lm):
 
 
 def probability(entries, grams, log_probs_PV, options, word, start, end):
-    """Of the paths on which the word is said at some time in the frames [start, end), by enumeration."""
+    """Of the paths on which the word is said at some time in the frames [start, end), by
+    enumeration.
+    """
     every, saying = [], []
     for words, paths in all_paths(entries, log_probs_PV, options).items():
         rest = language_scores(words, grams, options)
@@ -116,10 +127,21 @@ def probability(entries, grams, log_probs_PV, options, word, start, end):
     acoustic_scale=st.sampled_from([1.0, 0.4]),
     lm_weight=st.sampled_from([1.0, 0.3]),
 )
-def test_the_confidence_of_a_word_is_its_posterior_probability(lm_of, seed, n_frames, acoustic_scale, lm_weight):
-    """The frames are too few for a word to be said twice, so the time of the other one does not matter."""
-    entries = [("a", "AA B AA", 1.0), ("b", "B AA B", 0.3), ("c", "B AA B", 1.0), ("d", "AA B", 1.0)][: 3 + seed % 2]
-    options = DecoderOptions.of(WIDE | dict(blank_penalty=1.0, acoustic_scale=acoustic_scale, lm_weight=lm_weight))
+def test_the_confidence_of_a_word_is_its_posterior_probability(
+    lm_of, seed, n_frames, acoustic_scale, lm_weight
+):
+    """The frames are too few for a word to be said twice, so the time of the other one does not
+    matter.
+    """
+    entries = [
+        ("a", "AA B AA", 1.0),
+        ("b", "B AA B", 0.3),
+        ("c", "B AA B", 1.0),
+        ("d", "AA B", 1.0),
+    ][: 3 + seed % 2]
+    options = DecoderOptions.of(
+        WIDE | dict(blank_penalty=1.0, acoustic_scale=acoustic_scale, lm_weight=lm_weight)
+    )
     if len(entries) == 4 and n_frames > 3:
         entries = entries[:3]  # `d d` would fit
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.5)
@@ -128,7 +150,13 @@ def test_the_confidence_of_a_word_is_its_posterior_probability(lm_of, seed, n_fr
     for hypothesis in nbest:
         for word in hypothesis.words:
             expected = probability(
-                entries, LARGE, log_probs_PV, options, word.word, word.start_ms / 80, word.end_ms / 80
+                entries,
+                LARGE,
+                log_probs_PV,
+                options,
+                word.word,
+                word.start_ms / 80,
+                word.end_ms / 80,
             )
             assert word.confidence == pytest.approx(expected, abs=2e-3)
             confidences[word.word] = word.confidence
@@ -157,7 +185,10 @@ def normal(log_probs_PV):
 
 
 def test_the_frequencies_of_words_in_the_list_agree_with_their_confidence(sentence_lm):
-    """On realistic frames, against the posterior of a list of 600 sentences; most words, as times are not exact."""
+    """On realistic frames, against the posterior of a list of 600 sentences.
+
+    Most words, as times are not exact.
+    """
     options = dict(nbest=600, beam=25.0, max_active=2000, lattice_beam=25.0)
     decoder, errors, spread = Decoder.from_dir(sentence_lm, options), [], []
     for seed, text in enumerate(TEXTS):
@@ -167,7 +198,9 @@ def test_the_frequencies_of_words_in_the_list_agree_with_their_confidence(senten
         for word in nbest[0].words:
             saying = [
                 any(
-                    other.word == word.word and other.start_ms < word.end_ms and other.end_ms > word.start_ms
+                    other.word == word.word
+                    and other.start_ms < word.end_ms
+                    and other.end_ms > word.start_ms
                     for other in each.words
                 )
                 for each in nbest
@@ -182,10 +215,15 @@ def test_the_frequencies_of_words_in_the_list_agree_with_their_confidence(senten
 
 def test_sure_words_are_sure(sentence_lm):
     decoder = Decoder.from_dir(sentence_lm)
-    (*_, best) = decoder.with_options(nbest=1).decode(posteriors("are you there", 0.3, strength=12.0), RELEASE)
+    *_, best = decoder.with_options(nbest=1).decode(
+        posteriors("are you there", 0.3, strength=12.0), RELEASE
+    )
     assert best.text == "are you there"
     assert all(word.confidence > 0.95 for word in best.words[:2])
-    assert decoder.score(posteriors("are you there"), RELEASE, "are you there").words[0].confidence is None
+    assert (
+        decoder.score(posteriors("are you there"), RELEASE, "are you there").words[0].confidence
+        is None
+    )
 
 
 @seldom
@@ -196,10 +234,14 @@ def test_sure_words_are_sure(sentence_lm):
     lm_weight=st.sampled_from([1.0, 0.0, 1.7]),
     known=st.sampled_from(["abcd", "abc"]),
 )
-def test_a_second_ngram_gives_what_decoding_with_it_gives(lm_of, seed, n_frames, recombine, lm_weight, known):
+def test_a_second_ngram_gives_what_decoding_with_it_gives(
+    lm_of, seed, n_frames, recombine, lm_weight, known
+):
     second = Grams.random(4, seed=3, words=known)
     one, other = lm_of(ENTRIES, SMALL), lm_of(ENTRIES, second)
-    options = DecoderOptions.of(WIDE | dict(recombine=recombine, lm_weight=lm_weight, unk_score=-2.0))
+    options = DecoderOptions.of(
+        WIDE | dict(recombine=recombine, lm_weight=lm_weight, unk_score=-2.0)
+    )
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
     rescored = Decoder.from_dir(one, options, second_lm=other).decode(log_probs_PV, RELEASE)
     expected = enumerated(ENTRIES, second, log_probs_PV, options)
@@ -207,7 +249,9 @@ def test_a_second_ngram_gives_what_decoding_with_it_gives(lm_of, seed, n_frames,
     for each in rescored:
         assert each.lm_score == pytest.approx(second.sentence(each.text.split(), -2.0), abs=1e-4)
     alone = Decoder.from_dir(other, options).decode(log_probs_PV, RELEASE)
-    assert [each.score for each in rescored] == pytest.approx([each.score for each in alone], abs=1e-4)
+    assert [each.score for each in rescored] == pytest.approx(
+        [each.score for each in alone], abs=1e-4
+    )
 
 
 def test_a_second_ngram_brings_up_what_it_prefers(lm_of, sentence_lm):
@@ -225,7 +269,10 @@ def test_a_second_ngram_brings_up_what_it_prefers(lm_of, sentence_lm):
 
 
 def one_word_models():
-    """A word `a` and twenty homophones; of two models each knows what the other does not, and all else is equal."""
+    """A word `a` and twenty homophones.
+
+    Of two models each knows what the other does not, and all else is equal.
+    """
     words = ["a", *(f"x{number}" for number in range(20))]
     common = {("<unk>",): -1.0, ("<s>",): -99.0, ("</s>",): -1.0, ("<s>", "</s>"): -5.0}
     few = Grams(2, common | {("a",): -3.0}, {("<s>",): 0.0})
@@ -234,8 +281,13 @@ def one_word_models():
 
 
 @pytest.mark.parametrize("knows_a", ["the second", "the first"])
-def test_words_that_one_of_the_ngrams_does_not_know_are_weighed_before_the_list_is_cut(lm_of, knows_a):
-    """A list of one, chosen from few sentences of the lattice: the second n-gram knows only `a`, or all but `a`."""
+def test_words_that_one_of_the_ngrams_does_not_know_are_weighed_before_the_list_is_cut(
+    lm_of, knows_a
+):
+    """A list of one, chosen from few sentences of the lattice.
+
+    The second n-gram knows only `a`, or all but `a`.
+    """
     entries, few, many = one_word_models()
     one, other = (many, few) if knows_a == "the second" else (few, many)
     options = dict(nbest=1, unk_score=-6.0, beam=60.0, lattice_beam=60.0)
@@ -246,19 +298,31 @@ def test_words_that_one_of_the_ngrams_does_not_know_are_weighed_before_the_list_
 
 
 def test_words_after_one_that_is_in_doubt_are_not_stable(lm_of):
-    """`b` and `c` are homophones that the n-gram does not know: `a`, `a b a` and `a c a` meet before `d`.
+    """`b` and `c` are homophones that the n-gram does not know.
 
-    The paths to there share `a`, and `a` alone is one of them; so what follows must not be taken for the second word.
+    `a`, `a b a` and `a c a` meet before `d`.
+
+    The paths to there share `a`, and `a` alone is one of them; so what follows must not be taken
+    for the second word.
     """
     entries = [("a", "AA", 1.0), ("b", "B", 1.0), ("c", "B", 1.0), ("d", "CH", 1.0)]
-    log_probs = {("<unk>",): -1.0, ("<s>",): -99.0, ("</s>",): -1.0, ("a",): -1.0, ("d",): -1.0, ("a", "d"): -1.0}
+    log_probs = {
+        ("<unk>",): -1.0,
+        ("<s>",): -99.0,
+        ("</s>",): -1.0,
+        ("a",): -1.0,
+        ("d",): -1.0,
+        ("a", "d"): -1.0,
+    }
     grams = Grams(2, log_probs, {("a",): 0.0})
     options = dict(unk_score=0.0, blank_penalty=1.0, beam=8.0, lattice_beam=8.0, min_active=1)
     log_probs_PV = spoken("AA AA AA SIL CH", 12.0)
     log_probs_PV[1] = np.log(1e-6)
     log_probs_PV[1, RELEASE.ids(["AA", "B"])] = np.log(0.5)
     session = Decoder.from_dir(lm_of(entries, grams), options).session(RELEASE)
-    stable = [session.step(frame_PV).stable for frame_PV in np.split(log_probs_PV, len(log_probs_PV))]
+    stable = [
+        session.step(frame_PV).stable for frame_PV in np.split(log_probs_PV, len(log_probs_PV))
+    ]
     assert set(session.finish().texts) == {"a d", "a b a d", "a c a d"}
     assert stable == ["a"] * 5
 
@@ -273,9 +337,13 @@ def test_words_after_one_that_is_in_doubt_are_not_stable(lm_of):
 def test_stable_words_outlive_a_second_ngram(lm_of, sentence_lm, seed, kind, cuts, max_arcs):
     if "decoder" not in SECOND:
         second = Grams.counted(TEXTS[::-1], 4)
-        SECOND["decoder"] = Decoder.from_dir(sentence_lm, second_lm=lm_of(sentence_entries(), second))
+        SECOND["decoder"] = Decoder.from_dir(
+            sentence_lm, second_lm=lm_of(sentence_entries(), second)
+        )
     decoder = SECOND["decoder"].with_options(beam=8.0, max_arcs=max_arcs)
-    log_probs_PV = posteriors(TEXTS[seed % 7], 2.0, seed) if kind == "speech" else noise(40, 1.5, seed)
+    log_probs_PV = (
+        posteriors(TEXTS[seed % 7], 2.0, seed) if kind == "speech" else noise(40, 1.5, seed)
+    )
     session = decoder.session(RELEASE)
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
         stable = session.step(chunk_PV).stable
@@ -291,7 +359,9 @@ def test_a_second_model_that_is_not_there_is_named(sentence_lm, tmp_path):
     with pytest.raises(LanguageModelError, match="no-such") as caught:
         Decoder.from_dir(sentence_lm, second_lm=tmp_path / "no-such")
     assert "\n" not in str(caught.value)
-    with pytest.raises(DecodingError, match="the reference engine does not know a second language model"):
+    with pytest.raises(
+        DecodingError, match="the reference engine does not know a second language model"
+    ):
         Decoder.from_dir(sentence_lm, engine="reference", second_lm=sentence_lm)
 
 
@@ -302,14 +372,21 @@ def test_a_hook_and_a_second_ngram_go_together(toy, lm_of):
     second = second.with_options(history_words=8)
 
     def hook(batch):
-        return (np.array([-1.5 * len(words) for words in batch.words]) - batch.added).astype(np.float32)
+        return (np.array([-1.5 * len(words) for words in batch.words]) - batch.added).astype(
+            np.float32
+        )
 
     session = second.session(RELEASE, hook=hook)
     session.step(log_probs_PV)
     found = {each.text: each.score for each in session.finish()}
-    assert found == pytest.approx({text: score - 1.5 * len(text.split()) for text, score in expected.items()}, abs=1e-4)
+    assert found == pytest.approx(
+        {text: score - 1.5 * len(text.split()) for text, score in expected.items()}, abs=1e-4
+    )
 
 
 def test_the_shared_sentences_have_doubtful_words():
     assert SENTENCES.order == 3
-    assert len({phonemes for word, phonemes, _ in sentence_entries() if word in ("to", "too", "two")}) <= 3
+    assert (
+        len({phonemes for word, phonemes, _ in sentence_entries() if word in ("to", "too", "two")})
+        <= 3
+    )

@@ -52,11 +52,16 @@ def lexicon_of(entries):
 
 
 def readings(labels, lexicon):
-    """All ways to read labels as words: (words, boundaries without SIL, log weights of the pronunciations)."""
+    """All ways to read labels as words.
+
+    (words, boundaries without SIL, log weights of the pronunciations).
+    """
     entries = [
         (word, list(pronunciation), math.log(weight))
         for word in lexicon
-        for pronunciation, weight in zip(lexicon.pronunciations(word), lexicon.weights(word), strict=True)
+        for pronunciation, weight in zip(
+            lexicon.pronunciations(word), lexicon.weights(word), strict=True
+        )
     ]
 
     def read(rest, after_word):
@@ -80,27 +85,36 @@ def enumerated(lexicon, model, log_probs_PV, options, inventory=TOY):
     for path in itertools.product(range(len(inventory)), repeat=len(log_probs_PV)):
         frames = list(enumerate(path))
         if options.blank_skip < 1 and any(
-            token != inventory.blank and math.exp(log_probs_PV[frame, inventory.blank]) >= options.blank_skip
+            token != inventory.blank
+            and math.exp(log_probs_PV[frame, inventory.blank]) >= options.blank_skip
             for frame, token in frames
         ):
             continue
         acoustic = sum(log_probs_PV[frame, token] for frame, token in frames)
         acoustic -= path.count(inventory.blank) * math.log(options.blank_penalty)
-        labels = [inventory.symbols[token] for token, _ in itertools.groupby(path) if token != inventory.blank]
+        labels = [
+            inventory.symbols[token]
+            for token, _ in itertools.groupby(path)
+            if token != inventory.blank
+        ]
         for words, boundaries, log_weight in readings(labels, lexicon):
             score = options.acoustic_scale * (acoustic + log_weight) - options.sil_cost * boundaries
             scores.setdefault(words, []).append(score)
     join = np.logaddexp.reduce if options.recombine == "logadd" else max
     return {
-        " ".join(words): float(join(paths))
-        + options.lm_weight * lm_score(model, words, options)
-        + options.word_score * len(words)
+        " ".join(words): (
+            float(join(paths))
+            + options.lm_weight * lm_score(model, words, options)
+            + options.word_score * len(words)
+        )
         for words, paths in scores.items()
     }
 
 
 def lm_score(model, words, options):
-    return model.sentence(" ".join(words)) + sum(options.unk_score for word in words if word not in model)
+    return model.sentence(" ".join(words)) + sum(
+        options.unk_score for word in words if word not in model
+    )
 
 
 def random_log_probs(generator, n_frames, spread, n_tokens=len(TOY)):
@@ -110,7 +124,9 @@ def random_log_probs(generator, n_frames, spread, n_tokens=len(TOY)):
 
 pronunciations = st.lists(st.sampled_from(["AA", "B"]), min_size=1, max_size=3).map(" ".join)
 lexicons = st.lists(
-    st.tuples(st.sampled_from("abcde"), pronunciations, st.sampled_from([1.0, 0.3])), min_size=1, max_size=7
+    st.tuples(st.sampled_from("abcde"), pronunciations, st.sampled_from([1.0, 0.3])),
+    min_size=1,
+    max_size=7,
 ).map(lexicon_of)
 settings_of_the_search = st.builds(
     DecoderOptions,
@@ -151,7 +167,9 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
     assert found == pytest.approx(expected, abs=1e-9)
 
     nbest = utterance.finish()
-    assert {hypothesis.text: hypothesis.score for hypothesis in nbest} == pytest.approx(expected, abs=1e-9)
+    assert {hypothesis.text: hypothesis.score for hypothesis in nbest} == pytest.approx(
+        expected, abs=1e-9
+    )
     assert len({hypothesis.text for hypothesis in nbest}) == len(nbest)
     assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
     for hypothesis in nbest:
@@ -214,12 +232,15 @@ def test_the_ngram_chooses_among_homophones():
     both = decode(lexicon_of(lexicon), model, spoken("AA SIL B"), DecoderOptions.of(WIDE))
     scores = {each.text: each for each in both}
     assert scores["a b"].acoustic_score == pytest.approx(scores["a d"].acoustic_score)
-    assert scores["a b"].score - scores["a d"].score == pytest.approx(model.sentence("a b") - model.sentence("a d"))
+    assert scores["a b"].score - scores["a d"].score == pytest.approx(
+        model.sentence("a b") - model.sentence("a d")
+    )
 
 
 def test_the_weight_of_a_pronunciation_is_part_of_the_acoustic_score():
     weighted, plain = (
-        best("AA B", [("a", "AA B", weight)], recombine="max", acoustic_scale=0.5) for weight in (0.25, 1.0)
+        best("AA B", [("a", "AA B", weight)], recombine="max", acoustic_scale=0.5)
+        for weight in (0.25, 1.0)
     )
     assert plain.acoustic_score - weighted.acoustic_score == pytest.approx(math.log(4))
     assert plain.score - weighted.score == pytest.approx(0.5 * math.log(4))
@@ -227,7 +248,10 @@ def test_the_weight_of_a_pronunciation_is_part_of_the_acoustic_score():
 
 def test_words_are_timed_by_the_frames_of_their_phonemes():
     found = best("BLANK AA AA BLANK B BLANK SIL AA", [("a", "AA B", 1.0), ("b", "AA", 1.0)])
-    assert [(word.word, word.start_ms, word.end_ms) for word in found.words] == [("a", 80, 400), ("b", 560, 640)]
+    assert [(word.word, word.start_ms, word.end_ms) for word in found.words] == [
+        ("a", 80, 400),
+        ("b", 560, 640),
+    ]
 
 
 def test_only_boundaries_between_words_without_silence_cost():
@@ -236,11 +260,18 @@ def test_only_boundaries_between_words_without_silence_cost():
     assert with_cost.text == without.text == "a b"
     assert with_cost.sil_score == -2.0
     assert without.score - with_cost.score == pytest.approx(2.0)
-    assert best("AA SIL B", [("a", "AA", 1.0), ("b", "B", 1.0)], sil_cost=2.0, recombine="max").sil_score == 0.0
+    assert (
+        best(
+            "AA SIL B", [("a", "AA", 1.0), ("b", "B", 1.0)], sil_cost=2.0, recombine="max"
+        ).sil_score
+        == 0.0
+    )
 
 
 def test_the_blank_penalty_is_subtracted_as_a_logarithm_per_blank():
-    plain, penalised = (best("BLANK AA BLANK", A, recombine="max", blank_penalty=p) for p in (1.0, 9.0))
+    plain, penalised = (
+        best("BLANK AA BLANK", A, recombine="max", blank_penalty=p) for p in (1.0, 9.0)
+    )
     assert plain.acoustic_score - penalised.acoustic_score == pytest.approx(2 * math.log(9.0))
 
 
@@ -257,7 +288,12 @@ def test_a_word_that_the_ngram_does_not_know_scores_as_unknown():
 
 def test_an_unfinished_word_is_dropped():
     options = DecoderOptions.of(dict(beam=5.0, min_active=1))
-    nbest = decode(lexicon_of([("a", "AA", 1.0), ("b", "B AA B", 1.0)]), NGRAMS[0], spoken("AA SIL B AA"), options)
+    nbest = decode(
+        lexicon_of([("a", "AA", 1.0), ("b", "B AA B", 1.0)]),
+        NGRAMS[0],
+        spoken("AA SIL B AA"),
+        options,
+    )
     assert [each.text for each in nbest] == ["a"]
     assert nbest[0].score == pytest.approx(
         dict(enumerated(lexicon_of(A), NGRAMS[0], spoken("AA SIL B AA"), options))["a"]
@@ -279,7 +315,9 @@ def test_the_order_of_the_tokens_does_not_matter():
     reordered_PV = log_probs_PV[:, TOY_LM_ORDER.order_from(TOY)]
     one = decode(lexicon, NGRAMS[2], log_probs_PV, DecoderOptions.of(WIDE))
     other = decode(lexicon, NGRAMS[2], reordered_PV, DecoderOptions.of(WIDE), TOY_LM_ORDER)
-    assert {each.text: each.score for each in one} == pytest.approx({each.text: each.score for each in other})
+    assert {each.text: each.score for each in one} == pytest.approx(
+        {each.text: each.score for each in other}
+    )
 
 
 @settings(max_examples=40)
@@ -290,9 +328,13 @@ def test_the_order_of_the_tokens_does_not_matter():
     active=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     recombine=st.sampled_from(["logadd", "max"]),
 )
-def test_a_narrow_search_keeps_to_its_limits_and_scores_exactly(lexicon, seed, beam, active, recombine):
+def test_a_narrow_search_keeps_to_its_limits_and_scores_exactly(
+    lexicon, seed, beam, active, recombine
+):
     log_probs_PV = random_log_probs(np.random.default_rng(seed), 5, 1.0)
-    narrow = DecoderOptions(beam=beam, min_active=min(active), max_active=max(active), nbest=3, recombine=recombine)
+    narrow = DecoderOptions(
+        beam=beam, min_active=min(active), max_active=max(active), nbest=3, recombine=recombine
+    )
     expected = enumerated(lexicon, NGRAMS[1], log_probs_PV, narrow)
     utterance = engine(lexicon, NGRAMS[1]).start(narrow, TOY)
     for frame_V in log_probs_PV:
@@ -316,7 +358,12 @@ def test_alternatives_outside_the_lattice_beam_are_left_out():
     lexicon = lexicon_of([("a", "AA B", 1.0), ("b", "B", 1.0), ("c", "AA", 1.0)])
     log_probs_PV = random_log_probs(np.random.default_rng(0), 4, 1.0)
     every = decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE))
-    near = decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(lattice_beam=2.0)))
+    near = decode(
+        lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(lattice_beam=2.0))
+    )
     assert 1 < len(near) < len(every)
     assert list(near) == [each for each in every if each.score >= every[0].score - 2.0]
-    assert list(decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(max_arcs=3)))) == list(every)[:3]
+    assert (
+        list(decode(lexicon, NGRAMS[1], log_probs_PV, DecoderOptions.of(WIDE | dict(max_arcs=3))))
+        == list(every)[:3]
+    )

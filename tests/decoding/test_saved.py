@@ -14,7 +14,10 @@ from cortext.errors import CortextError, DecodingError
 from cortext.text.phonemes import LM, RELEASE
 
 GENERATOR = np.random.default_rng(0)
-TRIALS = {f"trial_{number}": GENERATOR.normal(size=(length, 41)) for number, length in ((2, 5), (10, 0), (1, 3))}
+TRIALS = {
+    f"trial_{number}": GENERATOR.normal(size=(length, 41))
+    for number, length in ((2, 5), (10, 0), (1, 3))
+}
 
 
 def batch():
@@ -60,7 +63,9 @@ def test_datasets_of_any_depth_come_in_the_order_of_their_numbers(tmp_path):
 
 def test_one_array_is_one_trial(tmp_path):
     np.save(tmp_path / "said.npy", TRIALS["trial_2"].astype(np.float16))
-    assert_same(read_saved(tmp_path / "said.npy", "lm"), {"said": TRIALS["trial_2"].astype(np.float16)})
+    assert_same(
+        read_saved(tmp_path / "said.npy", "lm"), {"said": TRIALS["trial_2"].astype(np.float16)}
+    )
 
 
 GOOD = np.zeros((4, 41), np.float32)
@@ -90,7 +95,10 @@ IMPOSSIBLE[1] = -np.inf
         ({"x": np.zeros((2, 4, 41))}, ("trial x", "batch", "'lengths'")),
         ({"x": np.zeros((2, 4, 41)), "lengths": np.array([4])}, ("'lengths'", "[1]", "2 integers")),
         ({"x": np.zeros((2, 4, 41)), "lengths": np.array([4.0, 4.0])}, ("'lengths'", "float64")),
-        ({"x": np.zeros((2, 4, 41)), "lengths": np.array([4, 5])}, ("trial 1", "length is 5", "4 frames")),
+        (
+            {"x": np.zeros((2, 4, 41)), "lengths": np.array([4, 5])},
+            ("trial 1", "length is 5", "4 frames"),
+        ),
         ({"x": np.zeros((2, 4, 41)), "lengths": np.array([-1, 4])}, ("trial 0", "length is -1")),
         ({"x": GOOD, "lengths": np.array([4])}, ("'lengths'", "[B, P, V]")),
         ({"lengths": np.array([4])}, ("'lengths'", "[B, P, V]")),
@@ -122,7 +130,10 @@ def test_other_files_are_refused_by_name(tmp_path):
     (tmp_path / "text.h5").write_text("no HDF5")
     (tmp_path / "empty.npz").write_bytes(b"")
     (tmp_path / "logits.csv").write_text("0,1\n")
-    bad = "cut.npz damaged.npz object.npy array.npz one.npz several.npy text.h5 empty.npz logits.csv none.npz none.h5"
+    bad = (
+        "cut.npz damaged.npz object.npy array.npz one.npz several.npy text.h5 empty.npz logits.csv"
+        " none.npz none.h5"
+    )
     for name in bad.split():
         with pytest.raises(DecodingError, match=name):
             read_saved(tmp_path / name, "release")
@@ -162,15 +173,22 @@ def test_log_softmax_leaves_log_probabilities_as_they_are():
 def test_rows_have_the_names_of_the_arrays_and_the_decoders_sentences(sentence_lm, tmp_path):
     decoder = Decoder.from_dir(sentence_lm)
     said = {"one": "we want to see you", "two, quoted": "they would like to see their sea"}
-    trials = {name: fake_log_probs(text, seed=seed) for seed, (name, text) in enumerate(said.items())}
+    trials = {
+        name: fake_log_probs(text, seed=seed) for seed, (name, text) in enumerate(said.items())
+    }
     path, out = tmp_path / "logits.npz", tmp_path / "new" / "out.csv"
     np.savez(path, **{name: 2.5 * log_probs + 3 for name, log_probs in trials.items()})
     for threads in (1, 2):
         found = decode_saved(path, "release", decoder, out, temperature=2.5, threads=threads)
         with out.open(newline="") as file:
             rows = list(csv.reader(file))
-        expected = {name: decoder.decode(log_probs, "release") for name, log_probs in trials.items()}
-        assert rows == [["id", "text"], *([name, nbest[0].text] for name, nbest in expected.items())]
+        expected = {
+            name: decoder.decode(log_probs, "release") for name, log_probs in trials.items()
+        }
+        assert rows == [
+            ["id", "text"],
+            *([name, nbest[0].text] for name, nbest in expected.items()),
+        ]
         for name, nbest in expected.items():
             assert found[name][0].score == pytest.approx(nbest[0].score, abs=1e-2)
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["logits.npz", "new", "out.csv"]
@@ -181,7 +199,9 @@ def test_the_order_of_the_tokens_is_the_declared_one(sentence_lm, tmp_path):
     log_probs = fake_log_probs("see you soon")
     np.savez(tmp_path / "a.npz", x=log_probs[:, LM.order_from(RELEASE)])
     found = decode_saved(tmp_path / "a.npz", "lm", decoder, tmp_path / "out.csv")
-    assert found["x"][0].score == pytest.approx(decoder.decode(log_probs, "release")[0].score, abs=1e-3)
+    assert found["x"][0].score == pytest.approx(
+        decoder.decode(log_probs, "release")[0].score, abs=1e-3
+    )
 
 
 def test_a_refused_file_leaves_an_earlier_result_alone(sentence_lm, tmp_path):

@@ -1,4 +1,6 @@
-"""Exact scores of given sentences, by hand. (The search's tests check them against the enumeration of all paths.)"""
+"""Exact scores of given sentences, by hand. (The search's tests check them against the
+enumeration of all paths.)
+"""
 
 import math
 
@@ -23,10 +25,12 @@ def uniform(n_frames):
 
 
 def test_required_silence_leaves_only_paths_with_silence_between_words():
-    """In three frames AA SIL B; in four one of these repeated, or a blank or SIL at an end, or a blank beside SIL.
+    """In three frames AA SIL B.
 
-    The paths of three frames without the obligation: AA SIL B; AA B with one of them repeated (2), a blank before,
-    between or after (3), SIL before or after (2).
+    In four one of these repeated, or a blank or SIL at an end, or a blank beside SIL.
+
+    The paths of three frames without the obligation: AA SIL B; AA B with one of them repeated (2),
+    a blank before, between or after (3), SIL before or after (2).
     """
     assert score([A, B], uniform(2), sil_required=True).score == -math.inf
     assert score([A, B], uniform(3), sil_required=True).score == pytest.approx(math.log(1 / 4**3))
@@ -36,12 +40,17 @@ def test_required_silence_leaves_only_paths_with_silence_between_words():
 
 def test_required_silence_is_not_required_at_the_start_and_the_end():
     assert score([A], uniform(1), sil_required=True).score == pytest.approx(math.log(0.25))
-    assert score([], uniform(1), sil_required=True).score == pytest.approx(math.log(0.5))  # blank or SIL
+    assert score([], uniform(1), sil_required=True).score == pytest.approx(
+        math.log(0.5)
+    )  # blank or SIL
 
 
 @pytest.mark.parametrize("recombine", ["logadd", "max"])
 def test_required_silence_makes_its_cost_meaningless(recombine):
-    paths = [score([A, B], uniform(5), sil_required=True, sil_cost=cost, recombine=recombine) for cost in (0.0, 3.0)]
+    paths = [
+        score([A, B], uniform(5), sil_required=True, sil_cost=cost, recombine=recombine)
+        for cost in (0.0, 3.0)
+    ]
     assert paths[0] == paths[1]
     assert paths[0].boundaries == 0
 
@@ -51,4 +60,6 @@ def test_required_silence_decides_the_times():
     scores_PV = np.log(np.array([[0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.5, 0.3], [0.1, 0.1, 0.7, 0.1]]))
     assert score([A, B], scores_PV).spans == ((0, 1), (1, 3))
     assert score([A, B], scores_PV, sil_required=True).spans == ((0, 1), (2, 3))
-    assert score([A, B], scores_PV, sil_required=True).score == pytest.approx(math.log(0.7 * 0.3 * 0.7))
+    assert score([A, B], scores_PV, sil_required=True).score == pytest.approx(
+        math.log(0.7 * 0.3 * 0.7)
+    )

@@ -11,7 +11,13 @@ from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.phonemes import LM, RELEASE
 from cortext.text.pronunciation import to_phonemes
 
-TEXTS = ["I want to go home.", "We went there two days ago.", "Are you there?", "I would like water too.", "Go there."]
+TEXTS = [
+    "I want to go home.",
+    "We went there two days ago.",
+    "Are you there?",
+    "I would like water too.",
+    "Go there.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,9 @@ def decoder(directory, request):
 
 
 def posteriors(sentence, noise=1.0, seed=0, inventory=RELEASE, dtype=np.float32):
-    """Log-probabilities [P, V] of a sentence with two to three frames a phoneme, blanks between them, and noise."""
+    """Log-probabilities [P, V] of a sentence with two to three frames a phoneme, blanks between
+    them, and noise.
+    """
     rng = np.random.default_rng(seed)
     tokens = []
     for token in inventory.ids(to_phonemes(sentence)):
@@ -53,7 +61,9 @@ def test_sentences_are_read_from_their_phonemes(decoder, sentence, inventory):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    cuts=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 5), recombine=st.sampled_from(["logadd", "max"])
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+    seed=st.integers(0, 5),
+    recombine=st.sampled_from(["logadd", "max"]),
 )
 def test_a_stream_in_any_chunking_equals_the_whole_bit_for_bit(decoder, cuts, seed, recombine):
     decoder = decoder.with_options(recombine=recombine)
@@ -72,7 +82,9 @@ def test_a_stream_in_any_chunking_equals_the_whole_bit_for_bit(decoder, cuts, se
 def test_words_become_stable_while_the_sentence_is_spoken(decoder):
     session = decoder.with_options(beam=5.0, min_active=1).session(RELEASE)
     log_probs_PV = posteriors("i would like water", noise=0.3)
-    stable = [session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))]
+    stable = [
+        session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
+    ]
     assert stable[-1].startswith("i would like")
     assert stable[0] == ""
 
@@ -109,7 +121,9 @@ def test_no_frames_give_the_empty_sentence(decoder):
 def test_a_given_sentence_scores_as_the_search_scores_it(decoder):
     log_probs_PV = posteriors("we want to go", noise=1.5)
     for hypothesis in decoder.decode(log_probs_PV, RELEASE):
-        assert decoder.score(log_probs_PV, RELEASE, hypothesis.text).score == pytest.approx(hypothesis.score)
+        assert decoder.score(log_probs_PV, RELEASE, hypothesis.text).score == pytest.approx(
+            hypothesis.score
+        )
     with pytest.raises(DecodingError, match="'zebra' is not in the lexicon"):
         decoder.score(log_probs_PV, RELEASE, "zebra")
     with pytest.raises(DecodingError, match="does not fit into 2 frames"):
@@ -133,7 +147,10 @@ def with_value(log_probs_PV, value):
         (lambda x: x.astype(np.float16), "has dtype float16; float32 is needed"),
         (lambda x: x.astype(np.float64), "has dtype float64; float32 is needed"),
         (lambda x: x[0], r"has shape \[41\]; \[frames, 41\] is needed"),
-        (lambda x: np.ascontiguousarray(x[:, :40]), r"\[frames, 41\] is needed for the tokens of inventory 'release'"),
+        (
+            lambda x: np.ascontiguousarray(x[:, :40]),
+            r"\[frames, 41\] is needed for the tokens of inventory 'release'",
+        ),
         (lambda x: np.asfortranarray(x), "is not C-contiguous; use numpy.ascontiguousarray"),
         (lambda x: with_value(x, np.nan), "has NaN, first in frame 2"),
         (lambda x: with_value(x, 0.5), "the probabilities of frame 2 sum to .*apply log-softmax"),
@@ -155,20 +172,30 @@ def test_what_is_not_log_probabilities_is_refused(decoder, change, message):
 
 
 def test_the_engines_agree(directory):
-    """On scores to 1e-4 for every sentence that both list; the native list is at least as good, place by place."""
+    """On scores to 1e-4 for every sentence that both list.
+
+    The native list is at least as good, place by place.
+    """
     native, reference = (
         Decoder.from_dir(directory, dict(beam=12, max_active=100, lattice_beam=20.0), engine=engine)
         for engine in ("native", "reference")
     )
     for seed, text in enumerate(TEXTS):
         log_probs_PV = posteriors(text, noise=2.0, seed=seed)
-        found, expected = native.decode(log_probs_PV, RELEASE), reference.decode(log_probs_PV, RELEASE)
+        found, expected = (
+            native.decode(log_probs_PV, RELEASE),
+            reference.decode(log_probs_PV, RELEASE),
+        )
         assert found[0].text == expected[0].text
         scores = {each.text: each.score for each in expected}
         both = [each for each in found if each.text in scores]
         assert len(both) > 1
-        assert [each.score for each in both] == pytest.approx([scores[each.text] for each in both], abs=1e-4)
-        assert all(one.score >= other.score - 1e-4 for one, other in zip(found, expected, strict=True))
+        assert [each.score for each in both] == pytest.approx(
+            [scores[each.text] for each in both], abs=1e-4
+        )
+        assert all(
+            one.score >= other.score - 1e-4 for one, other in zip(found, expected, strict=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +208,9 @@ def test_the_engines_agree(directory):
     ],
 )
 def test_what_the_reference_does_not_know_it_refuses(directory, call):
-    with pytest.raises(DecodingError, match=r"the reference engine does not know .*; use engine='native'"):
+    with pytest.raises(
+        DecodingError, match=r"the reference engine does not know .*; use engine='native'"
+    ):
         call(Decoder.from_dir(directory, engine="reference"))
 
 
@@ -223,11 +252,15 @@ def test_limits_of_memory_do_not_change_the_result(directory, monkeypatch):
     decoder = Decoder.from_dir(directory, dict(beam=12, max_active=60), engine="reference")
     log_probs_PV = posteriors("we went there two days ago", noise=2.0)
     expected = decoder.decode(log_probs_PV, RELEASE)
-    monkeypatch.setattr("cortext.decoding.sentences._MAX_CELLS", 1)  # every sentence is scored on its own
+    monkeypatch.setattr(
+        "cortext.decoding.sentences._MAX_CELLS", 1
+    )  # every sentence is scored on its own
     monkeypatch.setattr("cortext.decoding.reference.MAX_REMEMBERED", 5)
     found = decoder.with_options(nbest=9).decode(log_probs_PV, RELEASE)
     assert [each.text for each in found] == [each.text for each in expected][:9]
-    assert [each.score for each in found] == pytest.approx([each.score for each in expected][:9], abs=1e-9)
+    assert [each.score for each in found] == pytest.approx(
+        [each.score for each in expected][:9], abs=1e-9
+    )
 
 
 def test_the_best_sentence_does_not_hang_on_silence_noise_or_length(decoder):

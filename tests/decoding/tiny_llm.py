@@ -32,12 +32,16 @@ def bpe_tokenizer(bos: str | None = "<s>", eos: str | None = "</s>", vocab_size:
         show_progress=False,
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
-    named = {name: token for name, token in (("bos_token", bos), ("eos_token", eos)) if token is not None}
+    named = {
+        name: token for name, token in (("bos_token", bos), ("eos_token", eos)) if token is not None
+    }
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
 
 
 def save_tiny_lm(folder: Path) -> Path:
-    """A random two-layer Llama (hidden 32) with a byte-level BPE tokenizer that has BOS and EOS, saved in a folder."""
+    """A random two-layer Llama (hidden 32) with a byte-level BPE tokenizer that has BOS and EOS,
+    saved in a folder.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -38,7 +38,13 @@ def _write_days(root: Path, days: tuple[str, ...] = DAYS, n_bins: int = 150) -> 
     for day in days:
         for split, sentences in SENTENCES.items():
             trials = [
-                make_trial(generator.normal(size=(n_bins + 5 * n, N_FEATURES)), day, 1 + n // 2, n, sentence)
+                make_trial(
+                    generator.normal(size=(n_bins + 5 * n, N_FEATURES)),
+                    day,
+                    1 + n // 2,
+                    n,
+                    sentence,
+                )
                 for n, sentence in enumerate(sentences)
             ]
             write_session(root / day / f"data_{split}.hdf5", trials)
@@ -61,7 +67,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
     network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
     model = AcousticModel(
-        network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing(), feature_subset=None
+        network,
+        sessions=DAYS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(),
+        feature_subset=None,
     )
     save_model(model, root / "run")
     (root / "run" / "config.yaml").write_text("seed: 7\n")
@@ -72,11 +83,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 def result():
     """Makes a TrialResult from what a test cares about."""
 
-    def make(number=0, sentence=None, text=None, phonemes=None, greedy=(), session=DAYS[0], corpus=None, n_bins=100):
+    def make(
+        number=0,
+        sentence=None,
+        text=None,
+        phonemes=None,
+        greedy=(),
+        session=DAYS[0],
+        corpus=None,
+        n_bins=100,
+    ):
         nbest = None if text is None else NBest((Hypothesis(text, -3.0, -2.0, -1.0),))
         phonemes = None if phonemes is None else tuple(phonemes.split())
         greedy = tuple(greedy.split()) if isinstance(greedy, str) else greedy
         logits_PV = np.zeros((4, len(RELEASE)), dtype=np.float32)
-        return TrialResult(number, session, 1, number, n_bins, corpus, sentence, phonemes, greedy, logits_PV, nbest)
+        return TrialResult(
+            number, session, 1, number, n_bins, corpus, sentence, phonemes, greedy, logits_PV, nbest
+        )
 
     return make

@@ -24,11 +24,19 @@ from cortext.text.phonemes import RELEASE
 def test_predictions_and_lists_are_those_of_one_machine_byte_for_byte(tiny, tmp_path, two_workers):
     options = {"nbest": 20, "lattice_beam": 20.0}
     here = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "here", options=options)
-    there = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "there", options=options, ray="local")
+    there = evaluate(
+        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "there", options=options, ray="local"
+    )
     for name in ("predictions.csv", "nbest.jsonl"):
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert len((tmp_path / "there" / "nbest.jsonl").read_text().splitlines()) == 6
-    assert max(len(json.loads(line)["hypotheses"]) for line in (tmp_path / "here" / "nbest.jsonl").open()) > 1
+    assert (
+        max(
+            len(json.loads(line)["hypotheses"])
+            for line in (tmp_path / "here" / "nbest.jsonl").open()
+        )
+        > 1
+    )
     assert there.wer == here.wer
     assert two_workers.is_initialized()  # it was there before, and is not ours to end
 
@@ -38,13 +46,23 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
     pytest.importorskip("transformers")
     from tiny_llm import save_tiny_lm
 
-    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2)  # here; where a task has fewer, so it is
+    monkeypatch.setattr(
+        "cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2
+    )  # here; where a task has fewer, so it is
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path / "model")), device="cpu")
     options = {"nbest": 20, "lattice_beam": 20.0, "llm": {"weight": 0.3}}
     context = "what do you think of it today " * 60  # more than the model reads
     here, there = (
         evaluate(
-            tiny.run, tiny.data, "val", tiny.lm, tmp_path / name, options=options, llm=llm, context=context, ray=ray
+            tiny.run,
+            tiny.data,
+            "val",
+            tiny.lm,
+            tmp_path / name,
+            options=options,
+            llm=llm,
+            context=context,
+            ray=ray,
         )
         for name, ray in (("here", None), ("there", "local"))
     )
@@ -53,7 +71,9 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
     assert there.provenance["llm"] == here.provenance["llm"]
     for name in ("predictions.csv", "nbest.jsonl"):
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
-    lines = [json.loads(line) for line in (tmp_path / "there" / "nbest.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "there" / "nbest.jsonl").read_text().splitlines()
+    ]
     assert all(line["degraded"] is None for line in lines)
     assert all(found["llm"] < 0 for line in lines for found in line["hypotheses"] if found["text"])
 
@@ -62,22 +82,41 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
 def test_the_verbs_take_a_cluster(tiny, tmp_path, two_workers, capsys):
     base = [tiny.run, "--data", tiny.data, "--lm", tiny.lm]
     for name, more in (("here", []), ("there", ["--ray", "local"])):
-        assert cortext([str(part) for part in ("decode", *base, "--out", tmp_path / f"{name}.csv", *more)]) == 0
-        assert cortext([str(part) for part in ("evaluate", *base, "--out", tmp_path / name, *more, "--json")]) == 0
+        assert (
+            cortext(
+                [str(part) for part in ("decode", *base, "--out", tmp_path / f"{name}.csv", *more)]
+            )
+            == 0
+        )
+        assert (
+            cortext(
+                [
+                    str(part)
+                    for part in ("evaluate", *base, "--out", tmp_path / name, *more, "--json")
+                ]
+            )
+            == 0
+        )
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-    assert (tmp_path / "there/nbest.jsonl").read_bytes() == (tmp_path / "here/nbest.jsonl").read_bytes()
+    assert (tmp_path / "there/nbest.jsonl").read_bytes() == (
+        tmp_path / "here/nbest.jsonl"
+    ).read_bytes()
 
 
 @pytest.mark.slow
 def test_the_order_is_kept_whatever_the_number_of_tasks(tiny, two_workers, monkeypatch):
     sentences = ["i see you", "you see me", "we see you", "me and you", "you", "i see me", "we"]
-    log_probs = [fake_log_probs(sentence, 0.5, n, "release") for n, sentence in enumerate(sentences)]
+    log_probs = [
+        fake_log_probs(sentence, 0.5, n, "release") for n, sentence in enumerate(sentences)
+    ]
     expected = Decoder.from_dir(tiny.lm).decode_batch(log_probs, "release")
     told = []
     for per_cpu in (1, 2, 100):
         monkeypatch.setattr("cortext.evaluation.cluster.TASKS_PER_CPU", per_cpu)
         files = DecoderFiles(tiny.lm, DecoderOptions())
-        found = decode_on_cluster("local", files, log_probs, RELEASE, progress=lambda *done: told.append(done))
+        found = decode_on_cluster(
+            "local", files, log_probs, RELEASE, progress=lambda *done: told.append(done)
+        )
         assert found == expected
     assert told[-1] == (7, 7)
 
@@ -90,15 +129,22 @@ def test_what_the_user_did_wrong_comes_back_as_one_line(tiny, two_workers, tmp_p
         decode_on_cluster("local", files, log_probs, RELEASE)
     assert type(caught.value).__module__ == "cortext.errors"
     with pytest.raises(DecodingError, match="sum to"):
-        decode_on_cluster("local", DecoderFiles(tiny.lm, DecoderOptions()), [log_probs[0] + 1], RELEASE)
+        decode_on_cluster(
+            "local", DecoderFiles(tiny.lm, DecoderOptions()), [log_probs[0] + 1], RELEASE
+        )
 
 
 @pytest.mark.slow
 def test_gpus_that_are_not_there_are_not_waited_for(tiny, two_workers):
     if two_workers.cluster_resources().get("GPU"):
         pytest.skip("there is a GPU")
-    log_probs, files = [fake_log_probs("you", 0.5, 0, "release")], DecoderFiles(tiny.lm, DecoderOptions())
-    with pytest.raises(ConfigError, match=r"to be given 0.25 GPUs, and this machine has none to give"):
+    log_probs, files = (
+        [fake_log_probs("you", 0.5, 0, "release")],
+        DecoderFiles(tiny.lm, DecoderOptions()),
+    )
+    with pytest.raises(
+        ConfigError, match=r"to be given 0.25 GPUs, and this machine has none to give"
+    ):
         decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=0.25)
     with pytest.raises(ConfigError, match=r"given 1.5 GPUs; up to 1, or a whole number"):
         decode_on_cluster("local", files, log_probs, RELEASE, gpus_per_worker=1.5)
@@ -115,7 +161,13 @@ def test_a_task_is_given_its_share_of_a_gpu(tiny, monkeypatch):
     monkeypatch.setattr(ray, "remote", lambda **given: asked.append(given) or remote(**given))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            num_cpus=4,
+            num_gpus=1,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
         try:
             log_probs = [fake_log_probs("i see you", 0.5, n, "release") for n in range(8)]
             files = DecoderFiles(tiny.lm, DecoderOptions())
@@ -139,7 +191,9 @@ def test_a_decoder_travels_as_the_names_of_its_files_and_is_opened_once(tiny):
 
 def test_sentences_travel_as_plain_lists_that_are_equal(tiny):
     options = {"nbest": 20, "lattice_beam": 30.0}
-    nbest = Decoder.from_dir(tiny.lm, options).decode(fake_log_probs("i see you", 2.0, 1, "release"), "release")
+    nbest = Decoder.from_dir(tiny.lm, options).decode(
+        fake_log_probs("i see you", 2.0, 1, "release"), "release"
+    )
     there = pickle.loads(pickle.dumps(nbest))
     assert type(there) is NBest
     assert type(nbest) is not NBest
@@ -149,7 +203,10 @@ def test_sentences_travel_as_plain_lists_that_are_equal(tiny):
 
 
 class Inline:
-    """What `decode_on_cluster` asks of a cluster and of Ray; tasks are done at once, in this process."""
+    """What `decode_on_cluster` asks of a cluster and of Ray.
+
+    Tasks are done at once, in this process.
+    """
 
     cpus = 1
 
@@ -175,7 +232,9 @@ def test_what_the_model_of_the_tasks_says_of_itself_comes_back(tiny, tmp_path, m
     log_probs = [fake_log_probs("you", 0.5, n, "release") for n in range(3)]
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path)), device="cpu")
     files, said = DecoderFiles(tiny.lm, DecoderOptions(), llm=llm), ({}, {})
-    decode_on_cluster("local", files, log_probs, RELEASE, context="of it today " * 200, described=said[0])
+    decode_on_cluster(
+        "local", files, log_probs, RELEASE, context="of it today " * 200, described=said[0]
+    )
     assert [note.partition(" has ")[0] for note in said[0]["notes"]] == ["the context"]
     assert (said[0]["model"], said[0]["class"]) == (str(tmp_path), "LlamaForCausalLM")
     decode_on_cluster("local", files, log_probs, RELEASE, context="of it", described=said[1])
@@ -189,7 +248,9 @@ def test_tasks_of_a_large_model_have_lists_that_it_reads_together():
     assert [shared(n, jobs, None) for n, jobs in ((6, 8), (100, 8), (1000, 8))] == [1, 13, 125]
 
 
-def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(tiny, tmp_path, monkeypatch):
+def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(
+    tiny, tmp_path, monkeypatch
+):
     with pytest.raises(RunError, match=r"Ray at '127.0.0.1:1' cannot be reached"):
         evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out", ray="127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -211,7 +272,17 @@ def test_a_cluster_that_is_not_there_and_a_missing_library_are_one_line(tiny, tm
 )
 def test_what_would_be_passed_over_is_refused(tiny, tmp_path, capsys, more, what):
     for verb in ("evaluate", "decode"):
-        given = [verb, tiny.run, "--data", tiny.data, "--lm", tiny.lm, "--out", tmp_path / "out", *more]
+        given = [
+            verb,
+            tiny.run,
+            "--data",
+            tiny.data,
+            "--lm",
+            tiny.lm,
+            "--out",
+            tmp_path / "out",
+            *more,
+        ]
         assert cortext([str(part) for part in given]) == 2
         assert capsys.readouterr().err.startswith(f"cortext: {what}")
     assert not (tmp_path / "out").exists()

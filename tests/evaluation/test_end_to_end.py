@@ -14,12 +14,22 @@ def test_a_simulated_participant_is_trained_and_evaluated(tmp_path):
     LanguageModel.build([tmp_path / "data" / "text" / "lm.txt"], 3, tmp_path / "lm")
     overrides = ["num_training_batches=10", "batches_per_val_step=5", "batches_per_train_log=5"]
     summary = train(
-        "tiny", tmp_path / "data", tmp_path / "run", lm=tmp_path / "lm", overrides=overrides, progress=False
+        "tiny",
+        tmp_path / "data",
+        tmp_path / "run",
+        lm=tmp_path / "lm",
+        overrides=overrides,
+        progress=False,
     )
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "packed").iterdir()}
-    metrics = evaluate(tmp_path / "run", tmp_path / "data", "val", tmp_path / "lm", tmp_path / "eval", threads=2)
+    metrics = evaluate(
+        tmp_path / "run", tmp_path / "data", "val", tmp_path / "lm", tmp_path / "eval", threads=2
+    )
     assert metrics.n_trials == summary.n_val_trials
-    assert (metrics.seen.n_trials, metrics.unseen.n_trials) == (0, 12)  # no sentence of val occurs in train
+    assert (metrics.seen.n_trials, metrics.unseen.n_trials) == (
+        0,
+        12,
+    )  # no sentence of val occurs in train
     assert metrics.wer_seen is None
     assert 40 <= metrics.words_per_minute <= 80
     assert set(metrics.per_corpus) == {"grammar", "handwritten"}
@@ -27,4 +37,7 @@ def test_a_simulated_participant_is_trained_and_evaluated(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert not (tmp_path / "data" / ".packed").exists()
     assert '<section id="training">' in (tmp_path / "eval" / "report.html").read_text()
-    assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["provenance"]["config"]["seed"] == 10
+    assert (
+        json.loads((tmp_path / "eval" / "metrics.json").read_text())["provenance"]["config"]["seed"]
+        == 10
+    )

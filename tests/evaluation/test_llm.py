@@ -64,7 +64,9 @@ def test_the_lists_are_ranked_by_both_models(evaluated):
             llm = one["ngram"] if one["llm"] is None else one["llm"]
             both = lm_weight * ((1 - WEIGHT) * one["ngram"] + WEIGHT * llm)
             assert one["score"] == pytest.approx(scale * one["acoustic"] + both, abs=1e-4)
-        assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+        assert [one["score"] for one in found] == sorted(
+            (one["score"] for one in found), reverse=True
+        )
         total = sum(math.exp(one["score"] - found[0]["score"]) for one in found)
         assert found[0]["confidence"] == pytest.approx(1 / total)
 
@@ -73,8 +75,17 @@ def test_metrics_say_which_model_it_was(evaluated, llm):
     out, metrics, _ = evaluated
     said = json.loads((out / "metrics.json").read_text())
     named = said["provenance"]["llm"]
-    assert (named["model"], named["lora"], named["revision"], named["device"]) == (llm.model, None, None, "cpu")
-    assert (named["class"], named["n_parameters"], named["context"]) == ("LlamaForCausalLM", 39072, CONTEXT)
+    assert (named["model"], named["lora"], named["revision"], named["device"]) == (
+        llm.model,
+        None,
+        None,
+        "cpu",
+    )
+    assert (named["class"], named["n_parameters"], named["context"]) == (
+        "LlamaForCausalLM",
+        39072,
+        CONTEXT,
+    )
     assert said["provenance"]["options"]["llm"]["weight"] == WEIGHT
     assert (said["n_degraded"], said["notes"]) == (0, [])
     assert said["seconds"]["llm"] > 0
@@ -100,15 +111,21 @@ def test_a_weight_of_nothing_is_no_model(tiny, llm, tmp_path):
 
 def test_fusion_goes_through_the_same_door(tiny, llm, tmp_path):
     fused = {"nbest": 5, "llm": {"mode": "fusion", "every_frames": 2}}
-    metrics = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=fused, llm=llm)
+    metrics = evaluate(
+        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=fused, llm=llm
+    )
     assert metrics.n_degraded == 0
-    assert any(one["llm"] is not None for line in lines(tmp_path / "eval") for one in line["hypotheses"])
+    assert any(
+        one["llm"] is not None for line in lines(tmp_path / "eval") for one in line["hypotheses"]
+    )
 
 
 def test_where_the_model_fails_the_n_grams_sentences_are_kept_and_marked(tiny, llm, tmp_path):
     short = replace(llm, model=str(save_tiny_lm(tmp_path / "short")))
     config = json.loads((tmp_path / "short" / "config.json").read_text())
-    (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4}))
+    (tmp_path / "short" / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 4})
+    )
     notes: list[str] = []
     kept = decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "a.csv", options=OPTIONS)
     found = decode(
@@ -117,21 +134,37 @@ def test_where_the_model_fails_the_n_grams_sentences_are_kept_and_marked(tiny, l
     assert found == kept
     assert len(notes) == 1
     assert notes[0].startswith("6 of 6 sentences without the large model: ")
-    assert "a sentence has more tokens than the 3 that the model reads after the 1 before it" in notes[0]
+    assert (
+        "a sentence has more tokens than the 3 that the model reads after the 1 before it"
+        in notes[0]
+    )
     assert notes[0].endswith(" (trials 0, 1, 2, 3, 4, 5)")
-    metrics = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=OPTIONS, llm=short)
+    metrics = evaluate(
+        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=OPTIONS, llm=short
+    )
     assert (metrics.n_degraded, metrics.notes) == (6, notes)
     assert all(line["degraded"] in notes[0] for line in lines(tmp_path / "eval"))
 
 
 def test_a_large_model_needs_a_search(tiny, llm, tmp_path):
-    with pytest.raises(DecodingError, match="ranks what the word search finds; give an n-gram, too"):
+    with pytest.raises(
+        DecodingError, match="ranks what the word search finds; give an n-gram, too"
+    ):
         evaluate(tiny.run, tiny.data, "val", None, tmp_path / "eval", llm=llm)
 
 
 def test_the_verbs_take_a_large_model(tiny, llm, tmp_path):
     (tmp_path / "options.yaml").write_text(yaml.safe_dump(OPTIONS))
-    given = ["--lm", tiny.lm, "--options", tmp_path / "options.yaml", "--llm", llm.model, "--context", CONTEXT]
+    given = [
+        "--lm",
+        tiny.lm,
+        "--options",
+        tmp_path / "options.yaml",
+        "--llm",
+        llm.model,
+        "--context",
+        CONTEXT,
+    ]
     given += ["--llm-device", "cpu"]
     split = [tiny.run, "--data", tiny.data, "--split", "val"]
     shown = CliRunner().invoke(
@@ -139,13 +172,24 @@ def test_the_verbs_take_a_large_model(tiny, llm, tmp_path):
     )
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["provenance"]["llm"]["context"] == CONTEXT
-    shown = CliRunner().invoke(app, [str(word) for word in ["decode", *split, *given, "--out", tmp_path / "d.csv"]])
+    shown = CliRunner().invoke(
+        app, [str(word) for word in ["decode", *split, *given, "--out", tmp_path / "d.csv"]]
+    )
     assert shown.exit_code == 0, shown.output
     assert (tmp_path / "d.csv").read_text() == (tmp_path / "e" / "predictions.csv").read_text()
 
     logits = {path.stem: np.load(path) for path in (tmp_path / "e" / "logits").glob("*.npy")}
     np.savez(tmp_path / "logits.npz", **logits)
-    saved = ["decode", "--logits", tmp_path / "logits.npz", "--order", "release", *given, "--out", tmp_path / "s.csv"]
+    saved = [
+        "decode",
+        "--logits",
+        tmp_path / "logits.npz",
+        "--order",
+        "release",
+        *given,
+        "--out",
+        tmp_path / "s.csv",
+    ]
     shown = CliRunner().invoke(app, [str(word) for word in [*saved, "--json"]])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["n_trials"] == 6
@@ -159,7 +203,17 @@ def test_the_verbs_take_a_large_model(tiny, llm, tmp_path):
 def test_a_model_that_cannot_be_loaded_is_an_error_before_the_work(verb, tiny, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     out = tmp_path / "out"
-    split = [str(tiny.run), "--data", str(tiny.data), "--split", "val", "--lm", str(tiny.lm), "--out", str(out)]
+    split = [
+        str(tiny.run),
+        "--data",
+        str(tiny.data),
+        "--split",
+        "val",
+        "--lm",
+        str(tiny.lm),
+        "--out",
+        str(out),
+    ]
     assert run([verb, *split, "--llm", str(tmp_path / "empty")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"cortext: {tmp_path / 'empty'}: has no config.json")

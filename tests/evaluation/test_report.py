@@ -19,9 +19,14 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         for name, value in attributes:
-            if name in ("src", "href", "xlink:href", "srcset", "data", "action") and not value.startswith(
-                ("#", "data:")
-            ):
+            if name in (
+                "src",
+                "href",
+                "xlink:href",
+                "srcset",
+                "data",
+                "action",
+            ) and not value.startswith(("#", "data:")):
                 self.loads.append((tag, name, value))
         if tag not in self.VOID:
             self.open.append(tag)
@@ -65,7 +70,14 @@ def test_the_report_is_well_formed_and_small(page):
 
 def test_the_report_follows_the_readers_colour_scheme(page):
     assert "prefers-color-scheme: dark" in page
-    for placeholder in (figures.INK, figures.MUTED, figures.RULE, figures.BLUE, figures.ORANGE, figures.PAPER):
+    for placeholder in (
+        figures.INK,
+        figures.MUTED,
+        figures.RULE,
+        figures.BLUE,
+        figures.ORANGE,
+        figures.PAPER,
+    ):
         assert placeholder not in page
 
 
@@ -125,7 +137,8 @@ def test_trials_are_chosen_from_what_there_is(result):
 def test_frames_are_placed_where_their_patch_lies_in_the_recording(tiny):
     from cortext.models import load_model
 
-    # 9 smoothing taps cut 4 bins; a patch of 14 bins is centred 7 bins later: 11 bins of 20 ms; strides of 4 bins
+    # 9 smoothing taps cut 4 bins; a patch of 14 bins is centred 7 bins later: 11 bins of 20 ms;
+    # strides of 4 bins
     start_s, frame_s = pictures.frame_times(load_model(tiny.run))
     assert (start_s, frame_s) == (pytest.approx(0.22), pytest.approx(0.08))
 
@@ -142,7 +155,10 @@ def test_days_stand_at_their_distance_in_time():
 
 
 def test_fifty_words_are_apart_from_the_open_vocabulary():
-    kinds = [report.vocabulary(name) for name in ("50-Word", "50-word", "Switchboard", "handwritten", None)]
+    kinds = [
+        report.vocabulary(name)
+        for name in ("50-Word", "50-word", "Switchboard", "handwritten", None)
+    ]
     assert kinds == ["50-word", "50-word", "open vocabulary", "open vocabulary", "all sentences"]
 
 

@@ -32,7 +32,13 @@ def evaluated(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluated") / "eval"
     steps = []
     metrics = evaluate(
-        tiny.run, tiny.data, "val", tiny.lm, out, options={"nbest": 3}, progress=lambda *step: steps.append(step)
+        tiny.run,
+        tiny.data,
+        "val",
+        tiny.lm,
+        out,
+        options={"nbest": 3},
+        progress=lambda *step: steps.append(step),
     )
     return out, metrics, steps
 
@@ -49,7 +55,14 @@ def nbest(out):
 def test_an_evaluation_directory_holds_what_its_format_promises(evaluated):
     out, _, _ = evaluated
     names = {path.name for path in out.iterdir()}
-    assert names == {"metrics.json", "predictions.csv", "nbest.jsonl", "report.html", "confusion.csv", "logits"}
+    assert names == {
+        "metrics.json",
+        "predictions.csv",
+        "nbest.jsonl",
+        "report.html",
+        "confusion.csv",
+        "logits",
+    }
     assert [path.name for path in out.parent.iterdir()] == ["eval"]
 
 
@@ -90,9 +103,16 @@ def test_a_group_without_trials_has_null_rates(tiny, tmp_path):
 
 
 def test_without_a_training_split_seen_and_unseen_are_null(tiny, tmp_path):
-    data = shutil.copytree(tiny.data, tmp_path / "data", ignore=shutil.ignore_patterns("data_train*", ".packed"))
+    data = shutil.copytree(
+        tiny.data, tmp_path / "data", ignore=shutil.ignore_patterns("data_train*", ".packed")
+    )
     metrics = evaluate(tiny.run, data, "val", tiny.lm, tmp_path / "eval")
-    assert (metrics.wer_seen, metrics.wer_unseen, metrics.seen, metrics.unseen) == (None, None, None, None)
+    assert (metrics.wer_seen, metrics.wer_unseen, metrics.seen, metrics.unseen) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_words_outside_the_language_model_are_reported(evaluated):
@@ -112,7 +132,16 @@ def test_predictions_are_numbered_over_sessions_in_order_and_trials_in_file_orde
 def test_nbest_lines_follow_the_schema(evaluated):
     out, _, _ = evaluated
     for line in nbest(out):
-        assert list(line) == ["id", "session", "block", "trial", "reference", "hypotheses", "source", "degraded"]
+        assert list(line) == [
+            "id",
+            "session",
+            "block",
+            "trial",
+            "reference",
+            "hypotheses",
+            "source",
+            "degraded",
+        ]
         assert (line["source"], line["degraded"]) == ("native", None)
         assert 1 <= len(line["hypotheses"]) <= 3
         scores = [hypothesis["score"] for hypothesis in line["hypotheses"]]
@@ -168,7 +197,9 @@ def test_progress_counts_model_and_search_to_the_end(evaluated):
 
 def test_unlabelled_trials_are_predicted_and_not_measured(tiny, tmp_path):
     metrics = evaluate(tiny.run, tiny.data, "test", tiny.lm, tmp_path / "eval")
-    assert (metrics.per, metrics.wer, metrics.cer, metrics.wer_ci95, metrics.wer_seen) == (None,) * 5
+    assert (metrics.per, metrics.wer, metrics.cer, metrics.wer_ci95, metrics.wer_seen) == (
+        None,
+    ) * 5
     assert metrics.n_trials == 4
     assert len(rows(tmp_path / "eval" / "predictions.csv")) == 5
     assert not (tmp_path / "eval" / "confusion.csv").exists()
@@ -191,12 +222,17 @@ def test_the_description_table_gives_days_and_corpora(tiny, tmp_path):
     )
     metrics = evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", description=table)
     assert metrics.post_implant_day == {DAYS[0]: 25, DAYS[1]: 27}
-    assert {name: rates.n_trials for name, rates in metrics.per_corpus.items()} == {"50-Word": 4, "Switchboard": 1}
+    assert {name: rates.n_trials for name, rates in metrics.per_corpus.items()} == {
+        "50-Word": 4,
+        "Switchboard": 1,
+    }
     assert list(metrics.per_session_corpus[DAYS[0]]) == ["50-Word", "Switchboard"]
     assert "days after implantation" in (tmp_path / "eval" / "report.html").read_text()
 
 
-def test_an_unknown_session_is_named_with_the_trial_and_the_nearest_known_one(tiny, tmp_path, write_days):
+def test_an_unknown_session_is_named_with_the_trial_and_the_nearest_known_one(
+    tiny, tmp_path, write_days
+):
     data = write_days(tmp_path / "data", ("t15.2023.08.14",))
     with pytest.raises(
         DataError, match=r"t15\.2023\.08\.14/block 1/trial 0.*did you mean 't15\.2023\.08\.1[13]'"
@@ -216,7 +252,8 @@ def test_features_of_another_number_are_refused(tiny, tmp_path):
     from cortext.data import make_trial, write_session
 
     write_session(
-        tmp_path / "data" / DAYS[0] / "data_val.hdf5", [make_trial(trial["features"], DAYS[0], 1, 0, "I see")]
+        tmp_path / "data" / DAYS[0] / "data_val.hdf5",
+        [make_trial(trial["features"], DAYS[0], 1, 0, "I see")],
     )
     with pytest.raises(DataError, match="4 features found, the model needs 8"):
         evaluate(tiny.run, tmp_path / "data", "val", None, tmp_path / "eval")
@@ -224,7 +261,9 @@ def test_features_of_another_number_are_refused(tiny, tmp_path):
 
 @pytest.fixture
 def with_bad_trial(tiny, tmp_path):
-    """The data with NaN in the first test trial of the first day, and in the first of the validation trials."""
+    """The data with NaN in the first test trial of the first day, and in the first of the
+    validation trials.
+    """
     data = shutil.copytree(tiny.data, tmp_path / "data", ignore=shutil.ignore_patterns(".packed"))
     for split in ("val", "test"):
         with h5py.File(data / DAYS[0] / f"data_{split}.hdf5", "r+") as file:
@@ -249,7 +288,9 @@ def test_a_bad_trial_keeps_its_row_in_the_predictions(tiny, tmp_path, with_bad_t
     assert texts == ["", *whole[1:]]
     reasons = []
     decode(tiny.run, with_bad_trial, "test", tiny.lm, tmp_path / "out.csv", skip_bad=reasons)
-    assert [(problem.trial, problem.field) for problem in reasons] == [("trial_0000", "input_features")]
+    assert [(problem.trial, problem.field) for problem in reasons] == [
+        ("trial_0000", "input_features")
+    ]
 
 
 def test_a_trial_too_short_for_the_model_is_named(tiny, tmp_path):
@@ -261,7 +302,14 @@ def test_a_trial_too_short_for_the_model_is_named(tiny, tmp_path):
     with pytest.raises(DataError, match=r"t15\.2023\.08\.11/block 1/trial 1.*16 bins"):
         decode(tiny.run, tmp_path / "data", "test", tiny.lm, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
-    assert len(decode(tiny.run, tmp_path / "data", "test", tiny.lm, tmp_path / "out.csv", skip_bad=True)) == 2
+    assert (
+        len(
+            decode(
+                tiny.run, tmp_path / "data", "test", tiny.lm, tmp_path / "out.csv", skip_bad=True
+            )
+        )
+        == 2
+    )
 
 
 def test_an_earlier_evaluation_is_replaced_whole(tiny, tmp_path):
@@ -309,8 +357,17 @@ def test_an_output_that_cannot_be_written_fails_before_the_work(tiny, tmp_path):
 
 def test_decode_writes_the_sentences_that_evaluate_predicts(tiny, tmp_path, evaluated):
     out, _, _ = evaluated
-    decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "new" / "predictions.csv", options={"nbest": 3})
-    assert (tmp_path / "new" / "predictions.csv").read_bytes() == (out / "predictions.csv").read_bytes()
+    decode(
+        tiny.run,
+        tiny.data,
+        "val",
+        tiny.lm,
+        tmp_path / "new" / "predictions.csv",
+        options={"nbest": 3},
+    )
+    assert (tmp_path / "new" / "predictions.csv").read_bytes() == (
+        out / "predictions.csv"
+    ).read_bytes()
 
 
 def test_decoding_without_a_language_model_is_refused(tiny, tmp_path):
@@ -320,12 +377,21 @@ def test_decoding_without_a_language_model_is_refused(tiny, tmp_path):
 
 def test_options_may_be_a_yaml_file(tiny, tmp_path):
     (tmp_path / "options.yaml").write_text("nbest: 1\n")
-    evaluate(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=tmp_path / "options.yaml")
+    evaluate(
+        tiny.run, tiny.data, "val", tiny.lm, tmp_path / "eval", options=tmp_path / "options.yaml"
+    )
     assert {len(line["hypotheses"]) for line in nbest(tmp_path / "eval")} == {1}
     for text, complaint in (("nbset: 1\n", "did you mean 'nbest'"), ("nbest: 0\n", "nbest is 0")):
         (tmp_path / "options.yaml").write_text(text)
         with pytest.raises(CortextError, match=rf"options\.yaml: .*{complaint}"):
-            decode(tiny.run, tiny.data, "val", tiny.lm, tmp_path / "out.csv", options=tmp_path / "options.yaml")
+            decode(
+                tiny.run,
+                tiny.data,
+                "val",
+                tiny.lm,
+                tmp_path / "out.csv",
+                options=tmp_path / "options.yaml",
+            )
 
 
 def test_perfect_logits_give_no_errors(tiny, tmp_path, monkeypatch):
@@ -353,7 +419,9 @@ def test_trials_of_an_unknown_session_are_left_out_on_request(tiny, tmp_path, wr
     assert {trial["trial"].split("/")[0] for trial in metrics.skipped} == {"t15.2023.09.01"}
 
 
-def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsewhere(tiny, tmp_path, monkeypatch):
+def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsewhere(
+    tiny, tmp_path, monkeypatch
+):
     data = tmp_path / "data"
     shutil.copytree(tiny.data, data, ignore=shutil.ignore_patterns(".packed"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
@@ -364,7 +432,12 @@ def test_session_files_in_a_folder_that_cannot_be_written_are_to_be_packed_elsew
 def test_words_of_a_model_of_single_bins_lie_within_their_trial(tiny, tmp_path):
     config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1, "patch_size": 0})
     network = build_model(config, n_features=8, n_days=len(DAYS), n_classes=len(RELEASE))
-    reads = {"n_features": 8, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
+    reads = {
+        "n_features": 8,
+        "inventory": RELEASE,
+        "smoothing": Smoothing(),
+        "feature_subset": None,
+    }
     save_model(AcousticModel(network, sessions=DAYS, **reads), tmp_path / "run")
     trials = recognise(tmp_path / "run", tiny.data, "val", tiny.lm).trials
     words = [(word, trial.n_bins) for trial in trials for word in trial.nbest[0].words]

@@ -20,8 +20,24 @@ def trials(result):
         # words: "the" replaced, one inserted; phonemes: one replaced
         result(0, "The cat!", "a cat sat", "DH AH SIL", "D AH SIL", corpus="50-Word"),
         # words: "mat" deleted; phonemes: one deleted, one inserted
-        result(1, "on the mat", "on the", "AA N SIL", "N SIL T", session="t15.2023.08.13", corpus="Switchboard"),
-        result(2, "yes", "yes", "Y EH S SIL", "Y EH S SIL", session="t15.2023.08.13", corpus="Switchboard"),
+        result(
+            1,
+            "on the mat",
+            "on the",
+            "AA N SIL",
+            "N SIL T",
+            session="t15.2023.08.13",
+            corpus="Switchboard",
+        ),
+        result(
+            2,
+            "yes",
+            "yes",
+            "Y EH S SIL",
+            "Y EH S SIL",
+            session="t15.2023.08.13",
+            corpus="Switchboard",
+        ),
     ]
 
 
@@ -33,8 +49,18 @@ def test_rates_pool_edits_of_all_trials_over_all_references(trials):
     assert measured.cer == pytest.approx(
         error_rate(["the cat", "on the mat", "yes"], ["a cat sat", "on the", "yes"], "char").rate
     )
-    assert measured.edits["word"] == {"substitutions": 1, "insertions": 1, "deletions": 1, "reference_length": 6}
-    assert measured.edits["phoneme"] == {"substitutions": 1, "insertions": 1, "deletions": 1, "reference_length": 10}
+    assert measured.edits["word"] == {
+        "substitutions": 1,
+        "insertions": 1,
+        "deletions": 1,
+        "reference_length": 6,
+    }
+    assert measured.edits["phoneme"] == {
+        "substitutions": 1,
+        "insertions": 1,
+        "deletions": 1,
+        "reference_length": 10,
+    }
     assert (measured.n_trials, measured.n_words, measured.n_phonemes) == (3, 6, 10)
 
 
@@ -68,7 +94,9 @@ def test_seen_sentences_are_found_by_their_normalised_text(trials):
 
 def test_words_per_minute_count_prompted_words_over_recorded_time(result):
     # 4 words in 3,000 bins of 20 ms, which is a minute
-    assert words_per_minute([result(0, "a b", n_bins=1000), result(1, "c d", n_bins=2000)]) == pytest.approx(4)
+    assert words_per_minute(
+        [result(0, "a b", n_bins=1000), result(1, "c d", n_bins=2000)]
+    ) == pytest.approx(4)
     assert words_per_minute([result(0)]) is None
 
 

@@ -17,9 +17,13 @@ from cortext.models.stepping import TorchStepper
 
 def test_float32_makes_the_errors_that_evaluation_finds(tiny):
     model = load_model(tiny.run)
-    steppers = {precision: TorchStepper(model, precision=precision) for precision in ("fp32", "bf16")}
+    steppers = {
+        precision: TorchStepper(model, precision=precision) for precision in ("fp32", "bf16")
+    }
     seen = []
-    errors = stepped_errors(steppers, tiny.data, progress=lambda done, total: seen.append((done, total)))
+    errors = stepped_errors(
+        steppers, tiny.data, progress=lambda done, total: seen.append((done, total))
+    )
     evaluated = rates(recognise(tiny.run, tiny.data, "val", None).trials)
     assert errors["fp32"]["per"] == evaluated.per
     assert errors["fp32"]["other_frames"] == 0
@@ -38,7 +42,9 @@ def test_a_trial_is_smoothed_as_at_evaluation(tiny):
 @pytest.mark.parametrize("n_bins", [0, 8, 21])
 def test_a_trial_too_short_for_a_frame_is_refused(tiny, n_bins):
     stepper = TorchStepper(load_model(tiny.run))
-    with pytest.raises(DataError, match=f"a trial has {n_bins} bins; one frame of this model needs 22"):
+    with pytest.raises(
+        DataError, match=f"a trial has {n_bins} bins; one frame of this model needs 22"
+    ):
         step_through(stepper, np.zeros((n_bins, stepper.n_features), np.float32))
     assert len(step_through(stepper, np.zeros((22, stepper.n_features), np.float32))) == 1
 
@@ -54,7 +60,16 @@ def test_a_split_without_labels_is_refused(tiny, tmp_path):
 @pytest.mark.slow
 def test_an_export_with_data_tells_and_keeps_what_each_precision_costs(tiny, tmp_path, capsys):
     pytest.importorskip("onnxruntime")
-    arguments = [str(tiny.run), "--format", "onnx", "--out", str(tmp_path / "onnx"), "--int8", "--data", str(tiny.data)]
+    arguments = [
+        str(tiny.run),
+        "--format",
+        "onnx",
+        "--out",
+        str(tmp_path / "onnx"),
+        "--int8",
+        "--data",
+        str(tiny.data),
+    ]
     assert cortext(["export", *arguments, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     evaluated = rates(recognise(tiny.run, tiny.data, "val", None).trials)
@@ -66,5 +81,8 @@ def test_an_export_with_data_tells_and_keeps_what_each_precision_costs(tiny, tmp
 
 
 def test_options_of_onnx_are_refused_for_the_release(tiny, tmp_path, capsys):
-    assert cortext(["export", str(tiny.run), "--format", "release", "--out", str(tmp_path), "--int8"]) == 2
+    assert (
+        cortext(["export", str(tiny.run), "--format", "release", "--out", str(tmp_path), "--int8"])
+        == 2
+    )
     assert "go with --format onnx" in capsys.readouterr().err

@@ -24,7 +24,9 @@ def test_predictions_are_normalised_and_numbered(tmp_path, result):
 
 def test_nbest_lines_are_exactly_as_documented(tmp_path):
     words = (Word("yes", 160.0, 400.0, 0.9),)
-    nbest = NBest((Hypothesis("yes", -3.5, -3.0, -0.5, words), Hypothesis("", -math.inf, -9.0, 0.0)))
+    nbest = NBest(
+        (Hypothesis("yes", -3.5, -3.0, -0.5, words), Hypothesis("", -math.inf, -9.0, 0.0))
+    )
     trial = TrialResult(4, "day", 2, 7, 90, None, "Yes.", None, (), np.zeros((1, 41)), nbest)
     write_nbest(tmp_path / "n.jsonl", [trial], "reference")
     assert json.loads((tmp_path / "n.jsonl").read_text()) == {

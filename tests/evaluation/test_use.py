@@ -18,7 +18,14 @@ MORNING = "2026-11-20T10:{:02d}:{:02d}-08:00"
 
 
 def said(id_: str, when: str, text: str, duration_s: float = 6.0, **more) -> dict:
-    return {"id": id_, "when": when, "session": "s", "duration_s": duration_s, "text": text, "source": "feed"} | more
+    return {
+        "id": id_,
+        "when": when,
+        "session": "s",
+        "duration_s": duration_s,
+        "text": text,
+        "source": "feed",
+    } | more
 
 
 def about(id_: str, **what: str) -> dict:
@@ -43,7 +50,9 @@ def two_days(tmp_path):
         about("b", rating="wrong"),
         about("b", rating="mostly right"),  # she thought again
         about("b", correction="You see me!"),
-        said("c", MORNING.format(31, 0), "we see you two", 8.0),  # 60 - 8 s after a pause of more than five minutes
+        said(
+            "c", MORNING.format(31, 0), "we see you two", 8.0
+        ),  # 60 - 8 s after a pause of more than five minutes
         about("c", correction="We see ewe 2"),
         said("d", "2026-11-21T09:00:12-08:00", "me and you and me", 12.0),  # 25 words a minute
         about("d", rating="wrong"),
@@ -59,13 +68,21 @@ def test_numbers_of_two_days(two_days):
 
     assert (first.tally.utterances, first.tally.sentences, first.tally.words) == (3, 3, 9)
     assert first.tally.spoken_hours == pytest.approx((6 + 4 + 8) / 3600)
-    assert first.tally.use_hours == pytest.approx((6 + 50 + 4 + 8) / 3600)  # a, the pause to b, b, and c alone
+    assert first.tally.use_hours == pytest.approx(
+        (6 + 50 + 4 + 8) / 3600
+    )  # a, the pause to b, b, and c alone
     assert first.tally.ratings == {"right": 1, "mostly right": 1, "wrong": 0}
-    assert (first.tally.rated, first.tally.share("right"), first.tally.share("wrong")) == (2, 0.5, 0.0)
+    assert (first.tally.rated, first.tally.share("right"), first.tally.share("wrong")) == (
+        2,
+        0.5,
+        0.0,
+    )
     assert first.tally.words_per_minute == pytest.approx(9 / (18 / 60))
     assert first.tally.words_per_minute_quartiles == pytest.approx((30, 30, 30))
     assert first.tally.corrected == 2
-    assert first.tally.wer == pytest.approx((1 + 1) / (3 + 4))  # `me` is missing; `you` for `ewe`; 2 is `two`
+    assert first.tally.wer == pytest.approx(
+        (1 + 1) / (3 + 4)
+    )  # `me` is missing; `you` for `ewe`; 2 is `two`
     assert first.tally.confirmed == 1
     assert first.tally.wer_with_confirmed == pytest.approx(2 / (3 + 4 + 3))
 
@@ -73,14 +90,22 @@ def test_numbers_of_two_days(two_days):
     assert second.tally.use_hours == pytest.approx((12 + 6 + 2) / 3600)
     assert second.tally.words_per_minute == pytest.approx(25)
     assert second.tally.ratings == {"right": 1, "mostly right": 0, "wrong": 1}
-    assert (second.tally.wer, second.tally.wer_ci95, second.tally.wer_with_confirmed) == (None, None, None)
-    assert second.tally.confirmed == 0  # silence that was rated right has no words to be free of errors
+    assert (second.tally.wer, second.tally.wer_ci95, second.tally.wer_with_confirmed) == (
+        None,
+        None,
+        None,
+    )
+    assert (
+        second.tally.confirmed == 0
+    )  # silence that was rated right has no words to be free of errors
 
     assert second.use_hours_so_far == pytest.approx((68 + 20) / 3600)
     assert second.spoken_hours_so_far == pytest.approx((18 + 14) / 3600)
     assert (first.sentences_so_far, second.sentences_so_far) == (3, 4)
     assert use.overall.words_per_minute == pytest.approx(14 / (30 / 60))
-    assert use.overall.words_per_minute_quartiles == pytest.approx((28.75, 30, 30))  # of 25, 30, 30, 30
+    assert use.overall.words_per_minute_quartiles == pytest.approx(
+        (28.75, 30, 30)
+    )  # of 25, 30, 30, 30
     assert use.overall.share("right") == pytest.approx(2 / 4)
     low, high = use.overall.wer_ci95
     assert low == pytest.approx(1 / 4)  # whichever of the two utterances are drawn: 1/4, 2/7 or 1/3
@@ -89,7 +114,11 @@ def test_numbers_of_two_days(two_days):
 
 
 def test_one_correction_has_a_rate_and_no_interval(tmp_path):
-    log = write(tmp_path / "log", said("a", MORNING.format(0, 0), "i saw you"), about("a", correction="I see you"))
+    log = write(
+        tmp_path / "log",
+        said("a", MORNING.format(0, 0), "i saw you"),
+        about("a", correction="I see you"),
+    )
     overall = read_use([log]).overall
     assert overall.wer == pytest.approx(1 / 3)
     assert overall.wer_ci95 is None
@@ -109,8 +138,13 @@ def test_midnight_parts_the_days_of_the_place_wherever_the_report_is_made(tmp_pa
             time.tzset()
             days = read_use([log]).days
         time.tzset()
-        assert [(day.date, day.tally.sentences) for day in days] == [("2026-11-20", 1), ("2026-11-21", 2)]
-        assert days[1].tally.use_hours == pytest.approx((2 + 4 + 12 + 4) / 3600)  # pauses count for what they lead to
+        assert [(day.date, day.tally.sentences) for day in days] == [
+            ("2026-11-20", 1),
+            ("2026-11-21", 2),
+        ]
+        assert days[1].tally.use_hours == pytest.approx(
+            (2 + 4 + 12 + 4) / 3600
+        )  # pauses count for what they lead to
 
 
 def test_an_hour_that_comes_twice_in_autumn_is_not_negative_use(tmp_path):
@@ -125,7 +159,9 @@ def test_an_hour_that_comes_twice_in_autumn_is_not_negative_use(tmp_path):
 
 def test_utterances_that_overlap_count_for_what_they_last(tmp_path):
     """Recordings replayed faster than they were made: six seconds each, one second apart."""
-    log = write(tmp_path / "log", *(said(str(i), MORNING.format(0, i), "i see you") for i in range(3)))
+    log = write(
+        tmp_path / "log", *(said(str(i), MORNING.format(0, i), "i see you") for i in range(3))
+    )
     assert read_use([log]).overall.use_hours == pytest.approx(18 / 3600)
 
 
@@ -144,13 +180,22 @@ def test_an_empty_log_is_a_page_without_numbers(tmp_path, capsys):
     log = write(tmp_path / "log")
     assert cortext(["report", "use", str(log), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["days"], found["overall"]["words_per_minute"], found["overall"]["use_hours"]) == ([], None, 0)
+    assert (found["days"], found["overall"]["words_per_minute"], found["overall"]["use_hours"]) == (
+        [],
+        None,
+        0,
+    )
     assert "No utterance has been logged yet." in (log / "use.html").read_text()
 
 
 def test_utterances_in_which_the_large_model_failed_are_counted(tmp_path, capsys):
     lines = [said(str(n), MORNING.format(0, n), "i see you") for n in range(3)]
-    log = write(tmp_path / "log", lines[0] | {"degraded": "no memory"}, lines[1], lines[2] | {"degraded": None})
+    log = write(
+        tmp_path / "log",
+        lines[0] | {"degraded": "no memory"},
+        lines[1],
+        lines[2] | {"degraded": None},
+    )
     assert cortext(["report", "use", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["overall"]["degraded"] == 1
     page = " ".join((log / "use.html").read_text().split())
@@ -195,7 +240,12 @@ DAMAGED = [
 
 @pytest.mark.parametrize(("line", "why"), DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_line_is_passed_over_with_a_note(tmp_path, line, why):
-    log = write(tmp_path / "log", said("a", MORNING.format(0, 0), "i see you"), line, about("a", rating="right"))
+    log = write(
+        tmp_path / "log",
+        said("a", MORNING.format(0, 0), "i see you"),
+        line,
+        about("a", rating="right"),
+    )
     found = read_log(log)
     assert [(entry.id, entry.rating) for entry in found.entries] == [("a", "right")]
     (note,) = found.notes
@@ -222,7 +272,10 @@ def test_what_is_said_of_an_id_holds_for_the_last_utterance_above_that_has_it(tm
         said("1", MORNING.format(5, 0), "two"),
         about("1", rating="wrong"),
     )
-    assert [(entry.text, entry.rating) for entry in read_log(log).entries] == [("one", "right"), ("two", "wrong")]
+    assert [(entry.text, entry.rating) for entry in read_log(log).entries] == [
+        ("one", "right"),
+        ("two", "wrong"),
+    ]
 
 
 def test_typed_text_is_compared_as_it_is_spoken():
@@ -234,7 +287,10 @@ def test_typed_text_is_compared_as_it_is_spoken():
 def test_a_place_without_a_log_is_refused_in_a_line(tmp_path, capsys, where):
     assert cortext(["report", "use", str(tmp_path / where)]) == 2
     error = capsys.readouterr().err
-    assert "utterances.jsonl: no log of use: No such file or directory; give a directory that a decoder wrote" in error
+    assert (
+        "utterances.jsonl: no log of use: No such file or directory; give a directory that a"
+        " decoder wrote" in error
+    )
     assert error.count("\n") == 1
 
 
@@ -257,12 +313,19 @@ def test_the_page_says_what_is_simulated(two_days, tmp_path):
     made_up = write(tmp_path / "other", said("a", MORNING.format(0, 0), "a b", source="simulated"))
     assert cortext(["report", "use", str(made_up), "--out", str(tmp_path / "all.html")]) == 0
     assert "Nobody said any of this" in (tmp_path / "all.html").read_text()
-    assert cortext(["report", "use", str(made_up), str(two_days), "--out", str(tmp_path / "some.html")]) == 0
+    assert (
+        cortext(
+            ["report", "use", str(made_up), str(two_days), "--out", str(tmp_path / "some.html")]
+        )
+        == 0
+    )
     assert "1 of the 6 utterances come from a simulation" in (tmp_path / "some.html").read_text()
 
 
 def test_what_a_decoder_is_called_cannot_change_the_page(tmp_path):
-    log = write(tmp_path / "log", said("a", MORNING.format(0, 0), "a", source="<script>alert(1)</script>"))
+    log = write(
+        tmp_path / "log", said("a", MORNING.format(0, 0), "a", source="<script>alert(1)</script>")
+    )
     assert cortext(["report", "use", str(log)]) == 0
     assert "<script" not in (log / "use.html").read_text()
 
@@ -272,7 +335,9 @@ def test_the_picture_in_the_docs_comes_from_a_log_that_can_be_made_again(tmp_pat
     tool = Path(__file__).resolve().parents[2] / "tools" / "simulate_use.py"
     for name in ("a", "b"):
         subprocess.run([sys.executable, tool, tmp_path / name], check=True, capture_output=True)
-    assert (tmp_path / "a/utterances.jsonl").read_bytes() == (tmp_path / "b/utterances.jsonl").read_bytes()
+    assert (tmp_path / "a/utterances.jsonl").read_bytes() == (
+        tmp_path / "b/utterances.jsonl"
+    ).read_bytes()
     use = read_use([tmp_path / "a"])
     assert use.notes == ()
     assert use.sources == {"simulated": use.overall.utterances}
@@ -281,11 +346,21 @@ def test_the_picture_in_the_docs_comes_from_a_log_that_can_be_made_again(tmp_pat
 @pytest.mark.slow
 def test_the_guide_works_as_written(tmp_path):
     guide = (Path(__file__).resolve().parents[2] / "docs" / "use.md").read_text()
-    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    }
     ran = {}
-    for language, code in re.findall(r"^```(python|bash)\n(.*?)^```", guide, re.MULTILINE | re.DOTALL):
-        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    for language, code in re.findall(
+        r"^```(python|bash)\n(.*?)^```", guide, re.MULTILINE | re.DOTALL
+    ):
+        command = (
+            [sys.executable, "-c", code]
+            if language == "python"
+            else ["bash", "-euo", "pipefail", "-c", code]
+        )
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         ran[language] = done.stdout
     assert ran["python"] == "True 2 42.0 0.2\n"  # 7 words in 10 s; 1 of 5 words wrong

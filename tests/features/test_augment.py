@@ -31,7 +31,12 @@ def test_nothing_switched_on_changes_nothing_but_the_type():
 def test_the_same_generator_gives_the_same_batch_and_the_input_stays():
     x_BTC = torch.randn(2, 20, 3, generator=generator())
     before = x_BTC.clone()
-    settings = {"white_noise_std": 1.0, "constant_offset_std": 0.2, "random_walk_std": 0.1, "static_gain_std": 0.1}
+    settings = {
+        "white_noise_std": 1.0,
+        "constant_offset_std": 0.2,
+        "random_walk_std": 0.1,
+        "static_gain_std": 0.1,
+    }
     first, second = (augmented(x_BTC, 1, random_cut=3, **settings)[0] for _ in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(first, augmented(x_BTC, 2, random_cut=3, **settings)[0])

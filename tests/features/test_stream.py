@@ -30,8 +30,12 @@ def x_TC():
     return np.random.default_rng(0).normal(3, 2, size=(211, 5)).astype(np.float32)
 
 
-def test_published_smoothing_is_scipys_gaussian_filter_away_from_the_tails_that_the_release_cuts(x_TC):
-    """The taps above 0.01, which the release keeps, are those of scipy's filter that ends after two deviations."""
+def test_published_smoothing_is_scipys_gaussian_filter_away_from_the_tails_that_the_release_cuts(
+    x_TC,
+):
+    """The taps above 0.01, which the release keeps, are those of scipy's filter that ends after
+    two deviations.
+    """
     smoother = StreamSmoother(2, 100, "published")
     expected_TC = scipy.ndimage.gaussian_filter1d(x_TC.astype(np.float64), 2, axis=0, truncate=2.0)
     np.testing.assert_allclose(smoother.push(x_TC), expected_TC[4:-4], atol=2e-6)
@@ -70,7 +74,11 @@ def test_after_a_reset_nothing_of_what_came_before_is_left(x_TC):
 
 
 def test_what_is_given_is_not_changed_and_may_be_reused(x_TC):
-    smoother, normaliser, frame_TC = StreamSmoother(), RollingZScore(5), np.empty((1, 5), dtype=np.float32)
+    smoother, normaliser, frame_TC = (
+        StreamSmoother(),
+        RollingZScore(5),
+        np.empty((1, 5), dtype=np.float32),
+    )
     smoothed, scores = [], []
     for t in range(30):  # a rig that fills the same buffer again and again
         frame_TC[:] = x_TC[t]
@@ -82,7 +90,10 @@ def test_what_is_given_is_not_changed_and_may_be_reused(x_TC):
 
 
 def test_the_statistics_a_block_begins_with_count_as_so_many_bins(x_TC):
-    """250 bins of the given mean and deviation, then each utterance with its bins: NumPy on all of them together."""
+    """250 bins of the given mean and deviation, then each utterance with its bins.
+
+    NumPy on all of them together.
+    """
     mean_C, std_C = np.arange(5.0), np.arange(5.0) + 1
     warm_TC = np.concatenate([np.tile(mean_C - std_C, (125, 1)), np.tile(mean_C + std_C, (125, 1))])
     normaliser, utterances = RollingZScore(5), [x_TC[:60], x_TC[60:90], x_TC[90:150]]
@@ -127,14 +138,25 @@ def test_a_block_without_given_statistics_goes_on_with_those_of_the_block_before
     assert normaliser.statistics[1] ** 2 == pytest.approx(8 / 3)
 
 
-def test_from_a_cold_start_a_bin_is_scored_against_all_bins_up_to_itself_until_enough_are_known(x_TC):
+def test_from_a_cold_start_a_bin_is_scored_against_all_bins_up_to_itself_until_enough_are_known(
+    x_TC,
+):
     normaliser = RollingZScore(5, least_bins=100)
     scores_TC = np.empty_like(x_TC)
     scores_TC[:70] = normaliser.push(x_TC[:70])
     normaliser.end_utterance()
     assert normaliser.statistics is None
     scores_TC[70:] = normaliser.push(x_TC[70:])
-    for t, n_known in ((1, 2), (2, 3), (17, 18), (71, 72), (99, 100), (100, 100), (163, 100), (164, 164)):
+    for t, n_known in (
+        (1, 2),
+        (2, 3),
+        (17, 18),
+        (71, 72),
+        (99, 100),
+        (100, 100),
+        (163, 100),
+        (164, 164),
+    ):
         known_TC = x_TC[:n_known].astype(np.float64)
         expected_C = (x_TC[t] - known_TC.mean(axis=0)) / known_TC.std(axis=0)
         np.testing.assert_allclose(scores_TC[t], expected_C, rtol=1e-4, atol=1e-6)
@@ -176,7 +198,9 @@ def test_a_silent_channel_gives_zero_and_one_that_wakes_up_stays_in_bounds(value
 
 
 def test_hours_of_features_on_a_large_offset_cost_no_digits():
-    """3.3 hours: a sum of squares in float64 less the square of the mean would have lost all but three digits."""
+    """3.3 hours: a sum of squares in float64 less the square of the mean would have lost all but
+    three digits.
+    """
     generator, normaliser = np.random.default_rng(2), RollingZScore(3, window_utterances=20)
     recent = []
     for _ in range(2000):

@@ -1,6 +1,9 @@
-"""A rig for BRAND nodes: publishes graphs, writes bins and marks as a rig's nodes do, and reads what comes back.
+"""A rig for BRAND nodes.
 
-What is written is restated from BRAND's documents (doc/BRAND_spec.md, doc/DataSyncGuidelines.md) with NumPy alone.
+Publishes graphs, writes bins and marks as a rig's nodes do, and reads what comes back.
+
+What is written is restated from BRAND's documents (doc/BRAND_spec.md, doc/DataSyncGuidelines.md)
+with NumPy alone.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ N_BINS = (90, 117, 64, 203)
 
 @dataclass(frozen=True)
 class World:
-    """A run directory with a model that is sure of something, a language model, and session files (split val)."""
+    """A run directory with a model that is sure of something, a language model, and session
+    files (split val).
+    """
 
     run: Path
     lm: Path
@@ -43,7 +48,10 @@ class World:
     def trials(self):
         generator = np.random.default_rng(7)
         # as float16 keeps them, which is how recordings are packed
-        return [generator.normal(size=(n, N_FEATURES)).astype(np.float16).astype(np.float32) for n in N_BINS]
+        return [
+            generator.normal(size=(n, N_FEATURES)).astype(np.float16).astype(np.float32)
+            for n in N_BINS
+        ]
 
     def offline(self, features_TC, session=DAYS[1]):
         """The n-best list of a whole trial, as evaluation finds it."""
@@ -61,10 +69,15 @@ def make_world(root: Path) -> World:
         network.out.weight *= 20
         network.gru.weight_ih_l0 *= 10  # it listens to its input more than to itself
     save_model(
-        AcousticModel(network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing()),
+        AcousticModel(
+            network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing()
+        ),
         root / "run",
     )
-    short = "a i oh you we he she see me may day so no go to us an in at up are or our all owe way they the".split()
+    short = (
+        "a i oh you we he she see me may day so no go to us an in at up are or our all owe way"
+        " they the".split()
+    )
     # a model that has learnt nothing says short words best, and any of them after any other
     sentences = [f"{first} {second}" for first in short for second in short]
     (root / "lm.txt").write_text("\n".join(sentences) + "\n")
@@ -81,12 +94,18 @@ class Rig:
     def __init__(self, server, world, **parameters):
         self.server, self.world, self.redis = server, world, server.client()
         self.i = 0
-        self.parameters = {"run": str(world.run), "lm": str(world.lm), "control_stream": "marks"} | parameters
+        self.parameters = {
+            "run": str(world.run),
+            "lm": str(world.lm),
+            "control_stream": "marks",
+        } | parameters
         self.nodes: list[Node] = []
 
     def publish(self):
         nodes = {"speech": {"name": "cortext", "nickname": "speech", "parameters": self.parameters}}
-        self.redis.xadd("supergraph_stream", {"data": json.dumps({"graph_name": "test", "nodes": nodes})})
+        self.redis.xadd(
+            "supergraph_stream", {"data": json.dumps({"graph_name": "test", "nodes": nodes})}
+        )
 
     def start(self, process=False):
         """A node, in a thread or in a process of its own, that is ready."""
@@ -97,7 +116,9 @@ class Rig:
         before = self.states().count("NODE_READY")
         node = (Process if process else Thread)(self.server.port)
         self.nodes.append(node)
-        wait_for(lambda: self.states().count("NODE_READY") > before or node.ended(), "NODE_READY", 60)
+        wait_for(
+            lambda: self.states().count("NODE_READY") > before or node.ended(), "NODE_READY", 60
+        )
         return node
 
     def say(self, features_TC, trial=0, marks=True, every=1):
@@ -120,14 +141,23 @@ class Rig:
             "ts": np.uint64(time.monotonic_ns()).tobytes(),
             "sync": json.dumps({"nsp1_clock": 600 * self.i}),
         } | changes
-        self.redis.xadd("binned_spikes", {name: value for name, value in fields.items() if value is not None})
+        self.redis.xadd(
+            "binned_spikes", {name: value for name, value in fields.items() if value is not None}
+        )
         self.i += 1
 
     def final(self, number):
         """The entry of utterance `number`, counted from 1."""
 
         def look():
-            return next((e for e in self.entries("speech_final") if e[b"utterance"] == str(number).encode()), None)
+            return next(
+                (
+                    e
+                    for e in self.entries("speech_final")
+                    if e[b"utterance"] == str(number).encode()
+                ),
+                None,
+            )
 
         return wait_for(look, f"result of utterance {number}", 30)
 
@@ -138,7 +168,9 @@ class Rig:
         return [fields[b"status"].decode() for fields in self.entries("speech_state")]
 
     def messages(self, status=b"NODE_WARNING"):
-        return [e[b"message"].decode() for e in self.entries("speech_state") if e[b"status"] == status]
+        return [
+            e[b"message"].decode() for e in self.entries("speech_state") if e[b"status"] == status
+        ]
 
     def close(self):
         for node in self.nodes:
@@ -173,7 +205,19 @@ class Thread(Node):
 class Process(Node):
     def __init__(self, port, *flags):
         code = "from cortext.cli import main; main()"
-        command = [sys.executable, "-c", code, "brand-node", "-n", "speech", "-i", "127.0.0.1", "-p", str(port), *flags]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "brand-node",
+            "-n",
+            "speech",
+            "-i",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            *flags,
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 

@@ -1,4 +1,7 @@
-"""A Redis server of the tests' own: Debian's redis-server on a free loopback port, in a temporary directory."""
+"""A Redis server of the tests' own.
+
+Debian's redis-server on a free loopback port, in a temporary directory.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def tiny_lm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RedisServer]]:
     """Makes redis-servers with settings; `.start()` them."""
     if not Path(BINARY).is_file():
-        pytest.skip("NO redis-server: THE LIVE PROTOCOLS ARE NOT TESTED; install it (apt install redis-server)")
+        pytest.skip(
+            "NO redis-server: THE LIVE PROTOCOLS ARE NOT TESTED; install it (apt install"
+            " redis-server)"
+        )
     made: list[RedisServer] = []
 
     def make(**config: str) -> RedisServer:

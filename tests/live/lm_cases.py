@@ -1,4 +1,7 @@
-"""What the tests of the language-model server share: a decoder, logits that say something, and a log to read."""
+"""What the tests of the language-model server share.
+
+A decoder, logits that say something, and a log to read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ SAID = ("we want to see you", "are you there", "i would like water too")
 
 
 def spoken_logits(sentence: str, seed: int = 0) -> np.ndarray:
-    """Logits float32 [P, 41] in the language model's order: no probabilities, each frame is off by another amount."""
+    """Logits float32 [P, 41] in the language model's order.
+
+    No probabilities, each frame is off by another amount.
+    """
     log_probs_PV = in_lm_order(posteriors(sentence, noise=1.5, seed=seed))
     return (log_probs_PV + np.linspace(-3, 9, len(log_probs_PV))[:, None]).astype(np.float32)
 
@@ -45,7 +51,10 @@ class Log:
 
     def wait(self, name: str, number: int = 1) -> dict[str, Any]:
         """The line of that name, when it has come so many times."""
-        return wait_for(lambda: len(self.lines(name)) >= number and self.lines(name)[-1], f"line {name!r} in the log")
+        return wait_for(
+            lambda: len(self.lines(name)) >= number and self.lines(name)[-1],
+            f"line {name!r} in the log",
+        )
 
 
 @contextmanager
@@ -69,7 +78,12 @@ def served(
     def run() -> None:
         try:
             LMServer(
-                make_protocol(decoder, stop=stop, **protocol), url or redis.url, stop, keep, timeout_s, take_over
+                make_protocol(decoder, stop=stop, **protocol),
+                url or redis.url,
+                stop,
+                keep,
+                timeout_s,
+                take_over,
             ).run()
         except Exception as error:
             failed.append(error)

@@ -8,7 +8,9 @@ from cortext.decoding import NBest
 
 
 class Opinion:
-    """A large model that says what it is told to; it obeys the protocol, and nothing of it is random.
+    """A large model that says what it is told to.
+
+    It obeys the protocol, and nothing of it is random.
 
     said:  log-probability by sentence; the others have -50
     fails: whether it fails; it does, too, after the context "fail"
@@ -27,7 +29,10 @@ class Opinion:
         self.contexts.append(context)
         fails = self.fails or context == "fail"
         if fails or not options.llm.weight:
-            return [NBest(nbest, "without the large model: no memory" if fails else None) for nbest in lists]
+            return [
+                NBest(nbest, "without the large model: no memory" if fails else None)
+                for nbest in lists
+            ]
         return [self._ranked(nbest, options) for nbest in lists]
 
     def _ranked(self, nbest, options):

@@ -14,7 +14,9 @@ TOKEN = "secret"
 
 
 class PageServer:
-    """`page_process.py` in a process of its own, on a free port that it keeps when it is started again."""
+    """`page_process.py` in a process of its own, on a free port that it keeps when it is started
+    again.
+    """
 
     def __init__(self, root: Path, *options: str) -> None:
         self.root, self.options, self.port = root, options, 0
@@ -22,7 +24,9 @@ class PageServer:
     def start(self) -> PageServer:
         command = program(self.root, "--port", str(self.port), *self.options)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=environment, text=True
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -49,12 +53,16 @@ class PageServer:
         self._process.stdout.close()
 
 
-# Contrast as the Web Content Accessibility Guidelines 2.2 define it (relative luminance, section "Definitions").
+# Contrast as the Web Content Accessibility Guidelines 2.2 define it (relative luminance, section
+# "Definitions").
 
 
 def luminance(rgb: tuple[float, ...]) -> float:
     """Of red, green and blue from 0 to 255."""
-    red, green, blue = ((c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (v / 255 for v in rgb))
+    red, green, blue = (
+        (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+        for c in (v / 255 for v in rgb)
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

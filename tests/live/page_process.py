@@ -1,7 +1,10 @@
-"""The real server with a model that hears perfectly, for tests of the page: `python page_process.py DIR [options]`.
+"""The real server with a model that hears perfectly, for tests of the page.
 
-Its recordings spell phonemes: feature v is high while token v is said. So what is decoded is known by hand: trial 0
-reads "I see you" and says it, trial 1 reads "I see you" but says "I see me". "see" and "sea" sound alike.
+`python page_process.py DIR [options]`.
+
+Its recordings spell phonemes: feature v is high while token v is said. So what is decoded is known
+by hand: trial 0 reads "I see you" and says it, trial 1 reads "I see you" but says "I see me". "see"
+and "sea" sound alike.
 """
 
 from __future__ import annotations
@@ -56,9 +59,14 @@ class Hearing:
 
 
 def spoken(sentence: str, rng: np.random.Generator) -> np.ndarray:
-    """Features [T, C]: each phoneme for two frames, then a blank one; silence after words; 14 bins for the last."""
+    """Features [T, C]: each phoneme for two frames, then a blank one.
+
+    Silence after words; 14 bins for the last.
+    """
     tokens = [token for word in sentence.split() for token in (*SAID[word].split(), "SIL")]
-    ids = np.repeat([row for token in tokens for row in (RELEASE.index[token],) * 2 + (RELEASE.blank,)], 4)
+    ids = np.repeat(
+        [row for token in tokens for row in (RELEASE.index[token],) * 2 + (RELEASE.blank,)], 4
+    )
     x_TC = 0.3 * rng.normal(size=(len(ids) + 14, N_FEATURES))
     x_TC[np.arange(len(ids)), ids] += 3
     x_TC[len(ids) :, RELEASE.blank] += 3
@@ -70,10 +78,15 @@ def prepare(root: Path) -> None:
     rng = np.random.default_rng(0)
     for day in DAYS:
         for split in ("train", "val"):
-            trials = [make_trial(spoken(said, rng), day, 1, n, read) for n, (read, said) in enumerate(TRIALS)]
+            trials = [
+                make_trial(spoken(said, rng), day, 1, n, read)
+                for n, (read, said) in enumerate(TRIALS)
+            ]
             write_session(root / "data" / day / f"data_{split}.hdf5", trials)
     open_data(root / "data")
-    (root / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES * 3) + "the sea\n")
+    (root / "lm.txt").write_text(
+        "".join(f"{sentence}\n" for sentence in SENTENCES * 3) + "the sea\n"
+    )
     LanguageModel.build([root / "lm.txt"], 2, root / "lm")
 
 
@@ -91,15 +104,24 @@ def main() -> None:
     parser.add_argument("--open-view", action="store_true")
     parser.add_argument("--feed", action="store_true")
     parser.add_argument("--no-log", action="store_true")
-    parser.add_argument("--opinion", action="store_true", help="a large model that fails where the context says so")
+    parser.add_argument(
+        "--opinion", action="store_true", help="a large model that fails where the context says so"
+    )
     asked = parser.parse_args()
     if not (asked.root / "lm").exists():
         prepare(asked.root)
     scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
     decoder = Decoder.from_dir(asked.root / "lm")
-    days = Days(Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder)
+    days = Days(
+        Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder
+    )
     source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
-    about = {"version": "0", "run": "a run", "lm": "a language model", "llm": "an opinion" if asked.opinion else None}
+    about = {
+        "version": "0",
+        "run": "a run",
+        "lm": "a language model",
+        "llm": "an opinion" if asked.opinion else None,
+    }
     with listen("127.0.0.1", asked.port) as listener:
         session = LiveSession(days, source, speed=asked.speed, scribe=scribe, about=about)
         print(listener.getsockname()[1], flush=True)

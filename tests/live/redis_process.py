@@ -17,7 +17,10 @@ DEADLINE_S = 20.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value; fails, saying what did not happen, when the deadline passes."""
+    """The condition's first true value.
+
+    Fails, saying what did not happen, when the deadline passes.
+    """
     end = time.monotonic() + deadline_s
     while True:
         if value := condition():
@@ -58,7 +61,10 @@ class RedisServer:
     def start(self) -> RedisServer:
         settings = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, "save": ""}
         settings |= {"appendonly": "yes" if self.persist else "no", "appendfsync": "always"}
-        settings |= {"maxmemory-policy": "noeviction", "enable-debug-command": "local"} | self.config
+        settings |= {
+            "maxmemory-policy": "noeviction",
+            "enable-debug-command": "local",
+        } | self.config
         arguments = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
         log = (self.directory / "redis.log").open("ab")
         self._process = subprocess.Popen([BINARY, *arguments], stdout=log, stderr=log)
@@ -103,7 +109,9 @@ class RedisServer:
 
         assert self._process is not None
         assert self._process.poll() is None, (self.directory / "redis.log").read_text()
-        client = redis.Redis(host="127.0.0.1", port=self.port, password=self.config.get("requirepass"))
+        client = redis.Redis(
+            host="127.0.0.1", port=self.port, password=self.config.get("requirepass")
+        )
         try:
             return bool(client.ping())
         except redis.exceptions.ConnectionError:

@@ -1,9 +1,11 @@
-"""A client with the habits of the public release's evaluation script, restated from its description.
+"""A client with the habits of the public release's evaluation script, restated from its
+description.
 
-It reads Redis's clock as milliseconds and takes them for the id after which an answer comes; writes one request, then
-reads the answer's stream with XREAD, one entry at a time, from where it last stopped. Logits go as float32 bytes in
-the language model's order. The final `scoring` is split at every `;`: of each five fields the first is a sentence and
-the others are floats; candidates are ordered by the last.
+It reads Redis's clock as milliseconds and takes them for the id after which an answer comes; writes
+one request, then reads the answer's stream with XREAD, one entry at a time, from where it last
+stopped. Logits go as float32 bytes in the language model's order. The final `scoring` is split at
+every `;`: of each five fields the first is a sentence and the others are floats; candidates are
+ordered by the last.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ def in_lm_order(logits_PV: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Final:
-    """What came for an utterance: candidates best first, the five lists of their fields, the entry as it was."""
+    """What came for an utterance.
+
+    Candidates best first, the five lists of their fields, the entry as it was.
+    """
 
     sentences: list[str]
     acoustic: list[float]
@@ -45,9 +50,17 @@ class Final:
 class ReleaseClient:
     """patience_s: how long it waits for an answer (the script waits for ever)."""
 
-    def __init__(self, redis: Any, flush: bool = True, patience_s: float = 20.0, names: dict[str, str] | None = None):
+    def __init__(
+        self,
+        redis: Any,
+        flush: bool = True,
+        patience_s: float = 20.0,
+        names: dict[str, str] | None = None,
+    ):
         self.redis, self.patience_s = redis, patience_s
-        self.names = {"input": "remote_lm_input", "partial": "remote_lm_output_partial"} | (names or {})
+        self.names = {"input": "remote_lm_input", "partial": "remote_lm_output_partial"} | (
+            names or {}
+        )
         self.names.setdefault("final", "remote_lm_output_final")
         if flush:
             redis.flushall()
@@ -86,10 +99,16 @@ class ReleaseClient:
         sentences = parts[0::5]
         columns = [[float(part) for part in parts[first::5]] for first in (1, 2, 3, 4)]
         order = np.argsort(columns[3])[::-1]
-        return Final([sentences[i] for i in order], *([column[i] for i in order] for column in columns), fields)
+        return Final(
+            [sentences[i] for i in order],
+            *([column[i] for i in order] for column in columns),
+            fields,
+        )
 
     def decode(self, logits_PV: np.ndarray, frames: int | None = None) -> Final:
-        """An utterance, in chunks of so many frames (at once by default), as the script decodes a trial."""
+        """An utterance, in chunks of so many frames (at once by default), as the script decodes
+        a trial.
+        """
         self.reset()
         for first in range(0, len(logits_PV), frames or max(len(logits_PV), 1)):
             self.send(logits_PV[first : first + (frames or len(logits_PV))])

@@ -43,7 +43,9 @@ class Page:
         read, deadline_s = [], time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline_s:
             read.append(self.read())
-            if read[-1]["type"] == kind and all(read[-1][name] == value for name, value in facts.items()):
+            if read[-1]["type"] == kind and all(
+                read[-1][name] == value for name, value in facts.items()
+            ):
                 return read
         raise AssertionError(f"no {kind} with {facts} within {DEADLINE_S} s; the last: {read[-1]}")
 
@@ -72,9 +74,13 @@ class Served:
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    def post(self, verb: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+    def post(
+        self, verb: str, body: Any = None, headers: dict[str, str] | None = None, **more: Any
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {TOKEN}"} if headers is None else headers
-        return HTTP.post(self.url(f"/api/{verb}"), json={} if body is None else body, headers=headers, **more)
+        return HTTP.post(
+            self.url(f"/api/{verb}"), json={} if body is None else body, headers=headers, **more
+        )
 
     def state(self) -> dict[str, Any]:
         return HTTP.get(self.url("/api/state"), headers={"Authorization": f"Bearer {TOKEN}"}).json()
@@ -94,10 +100,14 @@ def serving(session: LiveSession, **access: Any) -> Iterator[Served]:
         assert not thread.is_alive()
 
 
-def make_session(root: Path, feed: bool = False, silence_ms: float | None = None, **options: Any) -> LiveSession:
+def make_session(
+    root: Path, feed: bool = False, silence_ms: float | None = None, **options: Any
+) -> LiveSession:
     """A session with the model that hears what the recordings spell, as fast as can be."""
     endpoint = None if silence_ms is None else EndpointOptions(silence_ms)
-    days = Days(Hearing("latest"), Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint))
+    days = Days(
+        Hearing("latest"), Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint)
+    )
     source = None if feed else Replay(root / "data", loop=options.pop("loop", False))
     return LiveSession(days, source, **{"speed": float("inf")} | options)
 

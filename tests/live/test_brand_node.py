@@ -53,13 +53,23 @@ def test_a_trial_between_its_marks_gives_the_offline_text_logits_and_candidates(
     for number, features_TC in enumerate(world.trials()):
         logits_PV, nbest = world.offline(features_TC)
         final = rig.final(number + 1)
-        assert (final[b"text"].decode(), final[b"error"], final[b"ended"]) == (nbest[0].text, b"", b"stop")
+        assert (final[b"text"].decode(), final[b"error"], final[b"ended"]) == (
+            nbest[0].text,
+            b"",
+            b"stop",
+        )
         assert final[b"trial"] == str(number).encode()
         candidates = json.loads(final[b"nbest"])
         assert [candidate["text"] for candidate in candidates] == nbest.texts
-        np.testing.assert_allclose([c["score"] for c in candidates], [h.score for h in nbest], rtol=1e-4)
-        steps = [e for e in rig.entries("speech_output") if e[b"utterance"] == str(number + 1).encode()]
-        found_PV = np.concatenate([np.frombuffer(e[b"logits"], dtype=np.float32) for e in steps]).reshape(-1, 41)
+        np.testing.assert_allclose(
+            [c["score"] for c in candidates], [h.score for h in nbest], rtol=1e-4
+        )
+        steps = [
+            e for e in rig.entries("speech_output") if e[b"utterance"] == str(number + 1).encode()
+        ]
+        found_PV = np.concatenate(
+            [np.frombuffer(e[b"logits"], dtype=np.float32) for e in steps]
+        ).reshape(-1, 41)
         np.testing.assert_allclose(found_PV, logits_PV, atol=1e-4)
         texts.append(nbest[0].text)
     assert any(texts)  # the comparison compares something
@@ -71,10 +81,13 @@ def test_outputs_carry_the_clock_their_numbers_and_the_labels_of_the_data(rig, w
     final = rig.final(1)
     steps = rig.entries("speech_output")
     assert [uint64(e[b"i"]) for e in steps] == list(range(len(steps)))
-    # smoothing takes 9 taps, the patch 14 bins: the first frame comes with bin 21 and then one every 4 bins
+    # smoothing takes 9 taps, the patch 14 bins: the first frame comes with bin 21 and then one
+    # every 4 bins
     first = uint64(steps[0][b"i_in"])
     assert [uint64(e[b"i_in"]) for e in steps] == [first + 4 * k for k in range(len(steps))]
-    assert [json.loads(e[b"sync"]) for e in steps] == [{"nsp1_clock": 600 * (first + 4 * k)} for k in range(len(steps))]
+    assert [json.loads(e[b"sync"]) for e in steps] == [
+        {"nsp1_clock": 600 * (first + 4 * k)} for k in range(len(steps))
+    ]
     times = [uint64(e[b"ts"]) for e in [*steps, final]]
     assert before < times[0]
     assert times == sorted(times)
@@ -89,14 +102,34 @@ def test_states_are_told_in_their_order_and_sigint_ends_the_utterance_by_name(ri
     rig.nodes[0].end()
     assert rig.nodes[0].error is None
     final = rig.final(1)
-    assert (final[b"ended"], final[b"error"]) == (b"shutdown", b"the node was shut down in mid-utterance")
-    assert [s for s in rig.states() if s != "NODE_WARNING"] == ["NODE_STARTED", "NODE_READY", "NODE_SHUTDOWN"]
+    assert (final[b"ended"], final[b"error"]) == (
+        b"shutdown",
+        b"the node was shut down in mid-utterance",
+    )
+    assert [s for s in rig.states() if s != "NODE_WARNING"] == [
+        "NODE_STARTED",
+        "NODE_READY",
+        "NODE_SHUTDOWN",
+    ]
 
 
 def test_several_bins_in_an_entry_and_other_names_and_dtypes_decode_the_same(make_rig, world):
-    names = {"input_stream": "features", "input_field": "x", "input_dtype": ">f8", "sync_key": "labels"}
-    names |= {"time_key": "when", "output_stream": "o", "final_stream": "f", "final_field": "said", "index_field": "n"}
-    rig = make_rig(bins_per_entry=3, **names, control_field="what", start_value="go", stop_value="done")
+    names = {
+        "input_stream": "features",
+        "input_field": "x",
+        "input_dtype": ">f8",
+        "sync_key": "labels",
+    }
+    names |= {
+        "time_key": "when",
+        "output_stream": "o",
+        "final_stream": "f",
+        "final_field": "said",
+        "index_field": "n",
+    }
+    rig = make_rig(
+        bins_per_entry=3, **names, control_field="what", start_value="go", stop_value="done"
+    )
     rig.start()
     x_TC = world.trials()[1]  # 117 bins, 39 entries
     rig.redis.xadd("marks", {"what": "go", "n": 0, "trial": "a"})
@@ -137,10 +170,14 @@ def test_the_day_can_be_chosen(make_rig, world):
     rig.start()
     rig.say(world.trials()[0])
     rig.final(1)
-    found = np.concatenate([np.frombuffer(e[b"logits"], dtype=np.float32) for e in rig.entries("speech_output")])
+    found = np.concatenate(
+        [np.frombuffer(e[b"logits"], dtype=np.float32) for e in rig.entries("speech_output")]
+    )
     logits_PV = world.offline(world.trials()[0], DAYS[0])[0]
     np.testing.assert_allclose(found.reshape(-1, 41), logits_PV, atol=1e-4)
-    assert not np.allclose(logits_PV, world.offline(world.trials()[0])[0], atol=0.1)  # the days differ
+    assert not np.allclose(
+        logits_PV, world.offline(world.trials()[0])[0], atol=0.1
+    )  # the days differ
     assert f"day {DAYS[0]}" in rig.messages(b"NODE_READY")[0]
 
 
@@ -199,7 +236,9 @@ def test_marks_that_wait_for_numbers_that_began_anew_are_carried_out(rig, world)
 
 def test_a_second_node_of_the_same_name_is_mentioned(rig):
     rig.start_again()
-    assert any("another node speech is connected from 127.0.0.1" in message for message in rig.messages())
+    assert any(
+        "another node speech is connected from 127.0.0.1" in message for message in rig.messages()
+    )
 
 
 def test_bins_outside_of_trials_are_left_alone(rig, world):
@@ -259,11 +298,20 @@ def test_a_trial_without_bins_ends_in_a_named_error(rig, impatient):
 
 
 FLAWS = {
-    "NaN": (lambda x_C: np.where(np.arange(N_FEATURES) == 3, np.nan, x_C).astype("f4").tobytes(), "NaN or infinity"),
-    "few bytes": (lambda x_C: x_C.tobytes()[:-4], "samples has 28 bytes; 32 are needed for 8 float32"),
+    "NaN": (
+        lambda x_C: np.where(np.arange(N_FEATURES) == 3, np.nan, x_C).astype("f4").tobytes(),
+        "NaN or infinity",
+    ),
+    "few bytes": (
+        lambda x_C: x_C.tobytes()[:-4],
+        "samples has 28 bytes; 32 are needed for 8 float32",
+    ),
     "many bytes": (lambda x_C: 1000 * x_C.tobytes(), "samples has 32000 bytes; 32 are needed"),
     "no field": (lambda x_C: None, "no field 'samples'"),
-    "doubles": (lambda x_C: x_C.astype("f8").tobytes(), "samples has 64 bytes; 32 are needed for 8 float32 (float64"),
+    "doubles": (
+        lambda x_C: x_C.astype("f8").tobytes(),
+        "samples has 64 bytes; 32 are needed for 8 float32 (float64",
+    ),
     "integers": (lambda x_C: np.arange(8, dtype="i4").tobytes(), "input_dtype is not float32"),
     "other byte order": (lambda x_C: x_C.astype(">f4").tobytes(), "input_dtype is not float32"),
     "text": (lambda x_C: "0.1, 0.2", "samples has 8 bytes"),
@@ -292,7 +340,9 @@ def test_an_utterance_of_nothing_but_foreign_bytes_names_a_few_and_counts_the_ot
     rig.say(np.zeros((100, N_FEATURES // 2)))
     final = rig.final(1)
     assert (final[b"text"], final[b"n_unusable"]) == (b"", b"100")
-    assert final[b"error"].decode().endswith("; and 96 more")  # 100 entries and "no usable bins came", less 5 named
+    assert (
+        final[b"error"].decode().endswith("; and 96 more")
+    )  # 100 entries and "no usable bins came", less 5 named
     assert len(rig.messages()) == 5
 
 
@@ -335,7 +385,9 @@ def test_a_slow_node_gives_what_a_fast_one_gives_and_names_what_was_trimmed_away
     pipe = rig.redis.pipeline()
     pipe.xadd("marks", {"command": "start", "i": 0, "trial": 0})
     for n, bin_C in enumerate(x_TC):
-        pipe.xadd("binned_spikes", {"samples": bin_C.tobytes(), "i": n}, maxlen=500, approximate=False)
+        pipe.xadd(
+            "binned_spikes", {"samples": bin_C.tobytes(), "i": n}, maxlen=500, approximate=False
+        )
     pipe.xadd("marks", {"command": "stop", "i": len(x_TC) - 1})
     pipe.execute()  # all at once, and only the newest 500 are kept
     final = rig.final(1)
@@ -349,7 +401,9 @@ def test_redis_restarted_in_mid_utterance_loses_no_utterance_silently(rig, world
     rig.mark("start", 5, 0)
     for bin_C in x_TC[:100]:
         rig.send(bin_C.tobytes())
-    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"99", "its position")  # it has read all of them
+    wait_for(
+        lambda: rig.redis.hget("speech_position", "i_in") == b"99", "its position"
+    )  # it has read all of them
     rig.server.restart()  # nothing is kept
     for bin_C in x_TC[100:]:
         rig.send(bin_C.tobytes())
@@ -357,7 +411,9 @@ def test_redis_restarted_in_mid_utterance_loses_no_utterance_silently(rig, world
     final = rig.final(1)
     assert "Redis was emptied in mid-utterance" in final[b"error"].decode()
     assert (final[b"n_bins"], final[b"n_lost"]) == (b"203", b"0")
-    assert final[b"text"].decode() == world.offline(x_TC)[1][0].text  # no bin was lost, so neither is the text
+    assert (
+        final[b"text"].decode() == world.offline(x_TC)[1][0].text
+    )  # no bin was lost, so neither is the text
     assert "NODE_READY" in rig.states()  # whoever supervises learns of it in the new streams
     rig.say(x_TC, 6)
     assert rig.final(2)[b"error"] == b""
@@ -497,7 +553,10 @@ def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
     rig.send(x_TC[11].tobytes())
     time.sleep(0.3)
     taken = rig.redis.xrange("binned_spikes")[9][0]
-    assert rig.redis.hmget("speech_position", "id_in", "i_in") == [taken, b"9"]  # a node after it counts it as missed
+    assert rig.redis.hmget("speech_position", "id_in", "i_in") == [
+        taken,
+        b"9",
+    ]  # a node after it counts it as missed
     rig.i = 10
     rig.send(x_TC[10].tobytes())
     wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"11", "both of them")
@@ -542,7 +601,9 @@ def test_what_others_write_among_the_marks_holds_nothing_up(rig, world, impatien
     rig.mark("start", 2)
     rig.send(x_TC[62].tobytes())
     rig.mark("stop", 2)
-    others_write("the result of a stop without a number", lambda: rig.redis.xlen("speech_final") == 2)
+    others_write(
+        "the result of a stop without a number", lambda: rig.redis.xlen("speech_final") == 2
+    )
 
 
 def test_what_waits_when_the_node_is_shut_down_is_decoded(rig, world, monkeypatch):
@@ -609,14 +670,19 @@ def test_stops_of_numbers_that_never_come_keep_no_trial_waiting(rig, world):
     rig.say(x_TC, 2)
     final = rig.final(1)
     assert (final[b"trial"], final[b"n_bins"], final[b"error"]) == (b"2", b"90", b"")
-    assert sum("i 100000 is beyond 0 of the start after it" in message for message in rig.messages()) == 3
+    assert (
+        sum("i 100000 is beyond 0 of the start after it" in message for message in rig.messages())
+        == 3
+    )
 
 
 def test_a_mark_with_two_problems_names_both(rig, world):
     rig.mark("stop", "x" * 70_000, 100_000)
     rig.say(world.trials()[0], 2)
     rig.final(1)
-    [message] = [m for m in rig.messages() if "trial has 70000 bytes; at most 65536 are copied" in m]
+    [message] = [
+        m for m in rig.messages() if "trial has 70000 bytes; at most 65536 are copied" in m
+    ]
     assert "i 100000 is beyond 0 of the start after it" in message
 
 
@@ -626,7 +692,9 @@ def test_a_start_that_comes_after_its_first_entries_loses_none_of_them(rig, worl
     first = rig.i
     for bin_C in x_TC[:10]:
         rig.send(bin_C.tobytes())
-    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == b"%d" % (first + 9), "its position")
+    wait_for(
+        lambda: rig.redis.hget("speech_position", "i_in") == b"%d" % (first + 9), "its position"
+    )
     rig.mark("start", 1, first)
     for bin_C in x_TC[10:]:
         rig.send(bin_C.tobytes())
@@ -690,7 +758,9 @@ def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(mak
     for bin_C in x_TC[:100]:
         rig.send(bin_C.tobytes())
     # it has decoded these 100 bins when its position says so
-    wait_for(lambda: rig.redis.hget("speech_position", "i_in") == str(rig.i - 1).encode(), "its position")
+    wait_for(
+        lambda: rig.redis.hget("speech_position", "i_in") == str(rig.i - 1).encode(), "its position"
+    )
     steps = [e for e in rig.entries("speech_output") if e[b"trial"] == b"2"]
     node.kill()
     for bin_C in x_TC[100:]:
@@ -702,7 +772,11 @@ def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(mak
     interrupted, missed, heard = rig.final(2), rig.final(3), rig.final(4)
     assert (interrupted[b"trial"], interrupted[b"ended"]) == (b"2", b"missed")
     n_missed = 103 + 203
-    assert interrupted[b"error"].decode().startswith("interrupted: the node was killed in mid-utterance;")
+    assert (
+        interrupted[b"error"]
+        .decode()
+        .startswith("interrupted: the node was killed in mid-utterance;")
+    )
     assert f"{n_missed} entries (" in interrupted[b"error"].decode()
     assert interrupted[b"text"] == steps[-1][b"text"]  # what was known of it
     assert (missed[b"trial"], missed[b"text"]) == (b"3", b"")
@@ -717,11 +791,15 @@ def test_a_killed_node_resumes_at_the_next_utterance_and_says_what_it_missed(mak
     assert "Traceback" not in stderr
     events = [json.loads(line) for line in stderr.splitlines()]
     texts = {h["text"] for h in json.loads(heard[b"nbest"])} - {""}
-    assert all("text" not in e and not any(t in json.dumps(e) for t in texts) for e in events)  # nobody's speech
+    assert all(
+        "text" not in e and not any(t in json.dumps(e) for t in texts) for e in events
+    )  # nobody's speech
 
 
 @pytest.mark.slow
-def test_a_killed_node_without_marks_says_that_the_next_utterance_may_lack_its_beginning(make_rig, world):
+def test_a_killed_node_without_marks_says_that_the_next_utterance_may_lack_its_beginning(
+    make_rig, world
+):
     rig = make_rig(control_stream=None, max_ms=1600)
     node = rig.start(process=True)
     rig.say(world.trials()[0][:50], marks=False)
@@ -730,13 +808,19 @@ def test_a_killed_node_without_marks_says_that_the_next_utterance_may_lack_its_b
     rig.say(world.trials()[0][:30], marks=False)
     rig.start_again()
     rig.say(world.trials()[3], marks=False)
-    assert rig.final(1)[b"error"].decode().startswith("interrupted: the node was killed in mid-utterance; 30 entries")
+    assert (
+        rig.final(1)[b"error"]
+        .decode()
+        .startswith("interrupted: the node was killed in mid-utterance; 30 entries")
+    )
     assert "its beginning may be missing: 30 entries" in rig.final(2)[b"error"].decode()
     assert rig.final(3)[b"error"] == b""
 
 
 @pytest.mark.slow
-def test_flags_that_no_node_knows_are_ignored_and_bad_parameters_end_it_with_one_line(make_rig, world):
+def test_flags_that_no_node_knows_are_ignored_and_bad_parameters_end_it_with_one_line(
+    make_rig, world
+):
     rig = make_rig(inpt_stream="x")
     rig.publish()
     node = Process(rig.server.port, "--frobnicate", "7", "-q")
@@ -746,6 +830,8 @@ def test_flags_that_no_node_knows_are_ignored_and_bad_parameters_end_it_with_one
     assert rig.states() == ["NODE_STARTED", "NODE_FATAL_ERROR"]
     [message] = rig.messages(b"NODE_FATAL_ERROR")
     assert message.startswith("supergraph_stream ")
-    assert "node speech: unknown key parameters.inpt_stream; did you mean 'input_stream'?" in message
+    assert (
+        "node speech: unknown key parameters.inpt_stream; did you mean 'input_stream'?" in message
+    )
     assert stderr.splitlines()[-1] == f"cortext: {message}"
     assert "Traceback" not in stderr

@@ -23,7 +23,11 @@ def read(parameters):
 
 def test_defaults_are_those_of_a_rig_with_published_features():
     found = read({})
-    assert (found.input_stream, found.input_field, found.input_dtype) == ("binned_spikes", "samples", "float32")
+    assert (found.input_stream, found.input_field, found.input_dtype) == (
+        "binned_spikes",
+        "samples",
+        "float32",
+    )
     assert (found.output_stream, found.final_stream) == ("speech_output", "speech_final")
     assert found.pipeline.endpoint.silence_ms == 1500
 
@@ -41,11 +45,23 @@ def test_with_a_control_stream_silence_ends_nothing_unless_it_is_asked_to():
         ({"n_features": 0}, "parameters.n_features is 0; at least 1 is needed"),
         ({"input_dtype": "float33"}, "parameters.input_dtype is 'float33'; a dtype of numbers"),
         ({"input_dtype": "str"}, "parameters.input_dtype is 'str'; a dtype of numbers"),
-        ({"smoothing": "some"}, "parameters.smoothing is 'some'; one of 'published', 'causal' is needed"),
-        ({"silence_ms": -1}, "parameters.silence_ms is -1.0; a number of milliseconds above 0 is needed"),
-        ({"options": {"beem": 3}}, "parameters.options: unknown decoder option 'beem'; did you mean 'beam'?"),
+        (
+            {"smoothing": "some"},
+            "parameters.smoothing is 'some'; one of 'published', 'causal' is needed",
+        ),
+        (
+            {"silence_ms": -1},
+            "parameters.silence_ms is -1.0; a number of milliseconds above 0 is needed",
+        ),
+        (
+            {"options": {"beem": 3}},
+            "parameters.options: unknown decoder option 'beem'; did you mean 'beam'?",
+        ),
         ({"options": {"beam": -1}}, "parameters.options: beam is -1; it must be at least 0"),
-        ({"stop_value": "start"}, "parameters.start_value, stop_value and block_value are 'start', 'start', 'block'"),
+        (
+            {"stop_value": "start"},
+            "parameters.start_value, stop_value and block_value are 'start', 'start', 'block'",
+        ),
         ({"sync_key": ""}, "parameters.sync_key is empty; a name is needed"),
         ({"log": "loud"}, "parameters.log is 'loud'; one of DEBUG"),
         ({"run": None}, "parameters.run is None"),
@@ -76,7 +92,13 @@ def test_a_graph_that_is_none_or_lacks_the_node_is_refused(entry, words):
 
 
 def test_a_node_is_found_by_its_nickname_whatever_its_key():
-    entry = {b"data": json.dumps({"nodes": {"7": {"nickname": "speech", "parameters": {"run": "r"}}}}).encode()}
+    entry = {
+        b"data": (
+            json.dumps(
+                {"nodes": {"7": {"nickname": "speech", "parameters": {"run": "r"}}}}
+            ).encode()
+        )
+    }
     assert str(node_parameters("1-0", entry, "speech").run) == "r"
 
 
@@ -100,7 +122,9 @@ def test_any_number_of_bins_can_be_let_in_and_integers_are_read_as_such():
     reader = EntryReader(read({"bins_per_entry": None, "input_dtype": "int16"}), 2)
     bins_TC = reader.bins({b"samples": np.array([1, -2, 3, 4], dtype=np.int16).tobytes()})
     assert (bins_TC.tolist(), bins_TC.dtype) == ([[1, -2], [3, 4]], np.float32)
-    with pytest.raises(DataError, match=r"samples has 6 bytes; 4 are needed for whole bins of 2 int16"):
+    with pytest.raises(
+        DataError, match=r"samples has 6 bytes; 4 are needed for whole bins of 2 int16"
+    ):
         reader.bins({b"samples": bytes(6)})
     with pytest.raises(DataError, match="samples has 0 bytes"):
         reader.bins({b"samples": b""})
@@ -115,8 +139,12 @@ def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
     expected = {"run": "required", "output_stream": "NICK_output", "final_stream": "NICK_final"}
     for field in dataclasses.fields(NodeParameters):
         if field.name not in expected:
-            made = field.default_factory() if field.default is dataclasses.MISSING else field.default
-            expected[field.name] = "null" if made is None else "60000" if made == 60_000.0 else str(made)
+            made = (
+                field.default_factory() if field.default is dataclasses.MISSING else field.default
+            )
+            expected[field.name] = (
+                "null" if made is None else "60000" if made == 60_000.0 else str(made)
+            )
     assert {name: table.get(name) for name in expected} == expected
 
 
@@ -125,4 +153,8 @@ def test_the_graph_of_the_guide_is_one():
     [node] = yaml.safe_load(text)["nodes"]
     entry = {b"data": json.dumps({"nodes": {node["nickname"]: node}}).encode()}
     found = node_parameters("1-0", entry, node["nickname"])
-    assert (str(found.run), found.control_stream, found.options["nbest"]) == ("/data/runs/t15", "trial_control", 20)
+    assert (str(found.run), found.control_stream, found.options["nbest"]) == (
+        "/data/runs/t15",
+        "trial_control",
+        20,
+    )

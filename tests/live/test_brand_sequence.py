@@ -82,7 +82,9 @@ def test_each_entry_is_given_back_in_its_place_or_named(stream, given):
         assert sequence(stream) == given.split(", ")
 
 
-@pytest.mark.parametrize(("stream", "held"), [("4 5 6", 0), ("4 6", 1), ("4 6 7", 2), ("4 6 7 8", 0), ("400 7", 1)])
+@pytest.mark.parametrize(
+    ("stream", "held"), [("4 5 6", 0), ("4 6", 1), ("4 6 7", 2), ("4 6 7 8", 0), ("400 7", 1)]
+)
 def test_only_what_is_early_or_doubtful_waits_and_for_two_bins_at_most(stream, held):
     assert len(sequence(stream, release=False)) == len(stream.split()) - held
 

@@ -1,4 +1,6 @@
-"""The page in a real browser, against the real server with a model whose sentences are known (page_process.py)."""
+"""The page in a real browser, against the real server with a model whose sentences are known
+(page_process.py).
+"""
 
 import json
 from itertools import pairwise
@@ -58,7 +60,10 @@ class Watched:
         self.context.route("**/*", self._route)
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE_MS)
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None,
+        )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def _route(self, route):
@@ -80,7 +85,9 @@ class Watched:
         return " ".join(self.page.locator(selector).inner_text().split())
 
     def wait_for_text(self, selector, text):
-        script = "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
+        script = (
+            "([s, t]) => document.querySelector(s)?.innerText.replace(/\\s+/g, ' ').trim() === t"
+        )
         self.page.wait_for_function(script, arg=[selector, text])
 
     def decode(self, trial):
@@ -92,8 +99,8 @@ class Watched:
     def decoded_by(self, start):
         """Start a trial, and wait for its end.
 
-        A page that has just connected is still to get the last sentence of those before it: what it announces counts
-        from the start of this one.
+        A page that has just connected is still to get the last sentence of those before it: what it
+        announces counts from the start of this one.
         """
         self.page.evaluate(FORGET_AT_START)
         start()
@@ -112,14 +119,18 @@ def watched(browser, server):
     assert watched.complaints == []
 
 
-def test_a_trial_is_decoded_to_the_end_with_its_reference_candidates_latency_and_statistics(watched):
+def test_a_trial_is_decoded_to_the_end_with_its_reference_candidates_latency_and_statistics(
+    watched,
+):
     watched.decode(0)
     assert watched.text("#sentence") == "i see you"
     assert watched.text("#reference") == "I see you!"
     assert watched.text("#verdict") == "every word right"
     assert watched.text("#nbest li:first-child button") == "i see you"
     assert watched.text("#run-text") == "Start"
-    watched.page.wait_for_function("() => document.querySelector('#stat-count').textContent !== '0'")
+    watched.page.wait_for_function(
+        "() => document.querySelector('#stat-count').textContent !== '0'"
+    )
     stages = watched.page.locator("#latency tbody th").all_inner_texts()
     assert stages == ["Normalise", "Smooth", "Model", "Search", "Whole step", "End to text"]
     # 9 phonemes and word ends of 3 frames of 80 ms, and 14 bins: 3 words in 2.2 s
@@ -189,13 +200,19 @@ def test_what_a_large_model_did_to_a_sentence_is_told_and_can_be_changed(browser
         assert "an opinion" in watched.text("#about")
         watched.decode(0)
         assert watched.text("#sentence") == "i sea you"
-        assert "re-ranked by the large model, before: \u201ci see you\u201d" in watched.text("#judged")
+        assert "re-ranked by the large model, before: \u201ci see you\u201d" in watched.text(
+            "#judged"
+        )
         assert "large model 0.0" in watched.page.locator("#nbest li").first.get_attribute("title")
         change("#context", "fail")
         watched.decode(0)
         assert watched.text("#sentence") == "i see you"
         assert watched.text("#judged .degraded") == "without the large model: no memory"
-        assert watched.page.locator("#judged").inner_text().endswith(" \u00b7 without the large model: no memory")
+        assert (
+            watched.page.locator("#judged")
+            .inner_text()
+            .endswith(" \u00b7 without the large model: no memory")
+        )
         assert watched.page.locator("#alert").is_hidden()
         change("#context", "")
         change("input[name='llm.weight']", "0")
@@ -222,7 +239,9 @@ def test_a_sentence_is_corrected_and_rated_and_both_are_in_the_log(watched, root
     watched.wait_for_text("#corrected", "I see <b>you</b>")
     watched.page.click("[data-rating='mostly right']")
     watched.page.wait_for_selector("[data-rating='mostly right'][aria-pressed=true]")
-    kept = [json.loads(line) for line in (root / "log" / "utterances.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line) for line in (root / "log" / "utterances.jsonl").read_text().splitlines()
+    ]
     assert [line["correction"] for line in kept if "correction" in line][-1] == "I see <b>you</b>"
     assert [line["rating"] for line in kept if "rating" in line][-1] == "mostly right"
     assert watched.page.locator("#corrected b").count() == 0
@@ -242,7 +261,9 @@ def test_everything_can_be_done_with_the_keyboard_alone(watched):
     page, press = watched.page, watched.page.keyboard.press
 
     def focused():
-        return page.evaluate("document.activeElement.id || document.activeElement.dataset.rating || ''")
+        return page.evaluate(
+            "document.activeElement.id || document.activeElement.dataset.rating || ''"
+        )
 
     press("d")
     assert focused() == "session"
@@ -288,16 +309,30 @@ def test_tab_reaches_every_control_and_focus_is_seen(watched):
     for _ in range(40):
         watched.page.keyboard.press("Tab")
         name, outline = watched.page.evaluate(
-            "(e => [e.id || e.dataset.rating || e.closest('ol')?.id || e.tagName, getComputedStyle(e).outline])"
-            "(document.activeElement)"
+            "(e => [e.id || e.dataset.rating || e.closest('ol')?.id || e.tagName,"
+            " getComputedStyle(e).outline])(document.activeElement)"
         )
         found[name] = outline
-    controls = {"theme", "help", "right", "mostly right", "wrong", "correct", "nbest", "run", "session", "trial"}
+    controls = {
+        "theme",
+        "help",
+        "right",
+        "mostly right",
+        "wrong",
+        "correct",
+        "nbest",
+        "run",
+        "session",
+        "trial",
+    }
     assert controls | {"previous", "next", "hotwords", "options"} <= set(found)
     assert all("solid" in found[name] and "3px" in found[name] for name in controls)
 
 
-LIVE = "output, [role=status], [role=alert], [role=log], [role=timer], [role=marquee], [aria-live]:not([aria-live=off])"
+LIVE = (
+    "output, [role=status], [role=alert], [role=log], [role=timer], [role=marquee],"
+    " [aria-live]:not([aria-live=off])"
+)
 LISTEN = """live => { window.heard = [];
   new MutationObserver((changes) => { for (const { target } of changes) {
       const element = target.nodeType === Node.TEXT_NODE ? target.parentElement : target;
@@ -310,9 +345,17 @@ def live_regions(watched):
     """Names of what the browser itself takes for live, whatever makes it so."""
     session = watched.context.new_cdp_session(watched.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    live = [node for node in nodes if any(item["name"] == "live" for item in node.get("properties", []))]
-    found = [session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"] for node in live]
-    return [dict(zip(*[iter(node["attributes"])] * 2, strict=True)).get("id", node["nodeName"]) for node in found]
+    live = [
+        node for node in nodes if any(item["name"] == "live" for item in node.get("properties", []))
+    ]
+    found = [
+        session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
+        for node in live
+    ]
+    return [
+        dict(zip(*[iter(node["attributes"])] * 2, strict=True)).get("id", node["nodeName"])
+        for node in found
+    ]
 
 
 def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(watched):
@@ -321,13 +364,21 @@ def test_a_screen_reader_hears_each_sentence_once_and_every_control_has_a_name(w
     watched.decode(1)
     heard = ["Decoded: i see you", "Decoded: i see me"]
     assert [text for text in watched.page.evaluate("heard") if text] == heard
-    watched.page.evaluate("location.hash += '&again'")  # it connects again, and is sent the last sentence again
+    watched.page.evaluate(
+        "location.hash += '&again'"
+    )  # it connects again, and is sent the last sentence again
     watched.page.wait_for_function("() => document.querySelector('#nbest').childElementCount > 0")
     watched.connected()
     watched.decode(2)
-    assert [text for text in watched.page.evaluate("heard") if text] == [*heard, "Decoded: you and me"]
+    assert [text for text in watched.page.evaluate("heard") if text] == [
+        *heard,
+        "Decoded: you and me",
+    ]
     assert live_regions(watched) == ["announce"]  # the alert is hidden until there is one
-    assert sorted(watched.page.locator(LIVE).evaluate_all("all => all.map(e => e.id)")) == ["alert", "announce"]
+    assert sorted(watched.page.locator(LIVE).evaluate_all("all => all.map(e => e.id)")) == [
+        "alert",
+        "announce",
+    ]
     nameless = watched.page.evaluate(
         """() => [...document.querySelectorAll('button, input, select, textarea, canvas')]
         .filter(e => !e.textContent.trim() && !e.ariaLabel && !e.labels?.length).map(e => e.outerHTML)"""
@@ -397,7 +448,10 @@ def test_the_theme_is_switched_and_remembered(watched):
 def test_who_wants_less_motion_sees_a_picture_that_stands_still(browser, server):
     watched = Watched(browser, server.url, reduced_motion="reduce").open().connected()
     # the first pixels, as soon as there are any, and at the end of the trial
-    column = "document.querySelector('#features').getContext('2d').getImageData({}, 0, 2, 100).data.join()"
+    column = (
+        "document.querySelector('#features').getContext('2d').getImageData({}, 0, 2,"
+        " 100).data.join()"
+    )
     empty = watched.page.evaluate(column.format(4))
     watched.page.select_option("#session", FIRST_DAY)
     watched.page.select_option("#trial", label="block 1, trial 0")
@@ -416,9 +470,11 @@ def test_it_fits_a_laptop_and_a_large_screen_without_scrolling(watched):
         watched.page.set_viewport_size({"width": width, "height": height})
         extent = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
         assert watched.page.evaluate(extent) == [width, height]
-        size = watched.page.evaluate("parseFloat(getComputedStyle(document.querySelector('#sentence')).fontSize)")
-        # the x-height, about half of the type size, in mm on screens 29 cm and 53 cm wide: at 3 m 8.7 mm are 10 minutes
-        # of arc, twice what normal vision needs
+        size = watched.page.evaluate(
+            "parseFloat(getComputedStyle(document.querySelector('#sentence')).fontSize)"
+        )
+        # the x-height, about half of the type size, in mm on screens 29 cm and 53 cm wide: at 3 m
+        # 8.7 mm are 10 minutes of arc, twice what normal vision needs
         x_height_mm = size / 2 * {1280: 290, 1920: 530}[width] / width
         assert x_height_mm > (8.7 if height >= 800 else 6.5)
     watched.page.set_viewport_size({"width": 400, "height": 800})
@@ -426,16 +482,14 @@ def test_it_fits_a_laptop_and_a_large_screen_without_scrolling(watched):
 
 
 def test_words_and_sentences_of_any_length_stay_in_their_places(watched):
-    watched.page.evaluate(
-        """() => {
+    watched.page.evaluate("""() => {
             const [long, many] = ["x".repeat(300), "wondering ".repeat(60)];
             document.querySelector("#alert").hidden = false;
             document.querySelector("#alert-text").textContent = `/${long}: no such file`;
             document.querySelector("#lines").innerHTML = `<div><dt>Reference</dt><dd>${many} ${long}</dd></div>`;
             document.querySelector("#sentence").textContent = `${many} ${long}`;
             document.querySelector("#sentence-box").dataset.size = 6;  // the smallest
-        }"""
-    )
+        }""")
     spills = """name => {
         const box = document.querySelector(name);
         return getComputedStyle(box).overflowY === "visible" && box.scrollHeight > box.clientHeight;
@@ -443,7 +497,9 @@ def test_words_and_sentences_of_any_length_stay_in_their_places(watched):
     for width, height in ((1280, 800), (390, 844)):
         watched.page.set_viewport_size({"width": width, "height": height})
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert not [name for name in ("#lines", "#sentence-box") if watched.page.evaluate(spills, name)]
+        assert not [
+            name for name in ("#lines", "#sentence-box") if watched.page.evaluate(spills, name)
+        ]
 
 
 def test_a_wrong_token_and_a_missing_one_are_told_clearly(browser, server):
@@ -494,7 +550,10 @@ def test_it_comes_back_after_a_crash_of_the_server(browser, root):
         watched.connected()
         watched.decode(0)
         assert watched.text("#sentence") == "i see you"
-        assert watched.page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
+        assert (
+            watched.page.evaluate("performance.getEntriesByType('navigation')[0].type")
+            == "navigate"
+        )
         assert not [text for text in watched.complaints if "ERR_CONNECTION_REFUSED" not in text]
         watched.context.close()
     finally:
@@ -519,7 +578,9 @@ def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
         def collected():
             watched.page.wait_for_timeout(100)
             tools.send("HeapProfiler.collectGarbage")
-            metrics = {m["name"]: m["value"] for m in tools.send("Performance.getMetrics")["metrics"]}
+            metrics = {
+                m["name"]: m["value"] for m in tools.send("Performance.getMetrics")["metrics"]
+            }
             return {name: metrics[name] for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners")}
 
         def measure_after(n_frames):
@@ -528,7 +589,9 @@ def test_memory_is_flat_over_thirty_thousand_frames(browser, root):
                 watched.page.wait_for_timeout(50)
             watched.page.click("#run")
             watched.wait_for_text("#run-text", "Start")
-            found = [collected() for _ in range(5)]  # what the last frames left is not always found at once
+            found = [
+                collected() for _ in range(5)
+            ]  # what the last frames left is not always found at once
             return {name: min(each[name] for each in found) for name in found[0]}
 
         early, late = measure_after(4_000), measure_after(34_000)
@@ -566,10 +629,8 @@ def test_frames_of_a_feed_are_decoded_and_the_page_says_where_they_come_from(bro
 
 
 def test_a_stage_over_the_budget_is_marked_in_words(watched):
-    watched.page.evaluate(
-        """async () => (await import('./panels.js')).showLatency(
-        {model: {p50: 30, p99: 90}, total: {p50: 40, p99: 79.9}}, {p50: null, p99: null}, 80)"""
-    )
+    watched.page.evaluate("""async () => (await import('./panels.js')).showLatency(
+        {model: {p50: 30, p99: 90}, total: {p50: 40, p99: 79.9}}, {p50: null, p99: null}, 80)""")
     over = watched.page.locator("#latency .over")
     assert [text.split() for text in over.all_inner_texts()] == [["Model", "30", "90", "ms"]]
     after = "e => getComputedStyle(e.lastElementChild, '::after').content"
@@ -625,7 +686,8 @@ def test_phonemes_are_drawn_under_the_bins_that_they_tell_of_also_after_a_gap(wa
     )
     # 6 frames of 4 bins from the utterance's first bin on, which is 40 bins from the edge
     assert found[0] == list(range(420, 444))
-    # after 600 bins the newest frame ends as long before the edge as before: 40 - 24 bins, the oldest have left
+    # after 600 bins the newest frame ends as long before the edge as before: 40 - 24 bins, the
+    # oldest have left
     assert found[1] == list(range(460 - 16 - 4, 460 - 16))
     assert found[2] == [[2, "AA"]]
 
@@ -638,4 +700,9 @@ def test_words_become_solid_as_they_settle(watched):
             return ['stable', 'settled', 'tail'].map((id) => document.getElementById(id).textContent); }); }"""
     )
     # a second after they were last another word; what the search calls stable is so at once
-    assert shown == [["", "", "i see"], ["", "", "i sea you"], ["", "i ", "sea you"], ["i ", "sea you", ""]]
+    assert shown == [
+        ["", "", "i see"],
+        ["", "", "i sea you"],
+        ["", "i ", "sea you"],
+        ["i ", "sea you", ""],
+    ]

@@ -61,7 +61,12 @@ def test_options_of_the_model_change_one_by_one_and_keep_the_bound(plain):
     live.push(SEE)
     live.set_options(llm={"weight": 0.0, "budget_ms": 0})
     options = live.decoder.options.llm
-    assert (options.augment, options.mode, options.weight, options.budget_ms) == (3, "fusion", 0.0, LIVE_BUDGET_MS)
+    assert (options.augment, options.mode, options.weight, options.budget_ms) == (
+        3,
+        "fusion",
+        0.0,
+        LIVE_BUDGET_MS,
+    )
     assert live.finish()[0].text == "i see you"
     live.set_options(llm={"budget_ms": 7.5})
     assert live.decoder.options.llm.budget_ms == 7.5
@@ -70,8 +75,12 @@ def test_options_of_the_model_change_one_by_one_and_keep_the_bound(plain):
 def test_which_sentence_would_have_been_the_best_is_found_from_the_scores():
     options = DecoderOptions(lm_weight=2.0, llm={"weight": 0.25})
     # acoustic + 2 (0.75 ngram + 0.25 llm); without the model acoustic + 2 ngram
-    see = Hypothesis("i see you", -20 + 2 * (0.75 * -4 + 0.25 * -9), -20.0, -4.0, llm_score=-9.0, confidence=0.4)
-    sea = Hypothesis("i sea you", -20 + 2 * (0.75 * -5 + 0.25 * -2), -20.0, -5.0, llm_score=-2.0, confidence=0.6)
+    see = Hypothesis(
+        "i see you", -20 + 2 * (0.75 * -4 + 0.25 * -9), -20.0, -4.0, llm_score=-9.0, confidence=0.4
+    )
+    sea = Hypothesis(
+        "i sea you", -20 + 2 * (0.75 * -5 + 0.25 * -2), -20.0, -5.0, llm_score=-2.0, confidence=0.6
+    )
     assert sea.score > see.score
     assert ngram_text(NBest((sea, see)), options) == "i see you"
     assert ngram_text(NBest((replace(see, confidence=None),)), options) is None
@@ -86,7 +95,11 @@ def model():
 def served(page_root, plain, model, tmp_path):
     days = Days(Hearing("latest"), plain.with_llm(model), context="how are you")
     session = LiveSession(
-        days, Replay(page_root / "data"), speed=float("inf"), scribe=Scribe(SessionLog(tmp_path)), about={"llm": "tiny"}
+        days,
+        Replay(page_root / "data"),
+        speed=float("inf"),
+        scribe=Scribe(SessionLog(tmp_path)),
+        about={"llm": "tiny"},
     )
     with serving(session) as served:
         yield served
@@ -95,10 +108,18 @@ def served(page_root, plain, model, tmp_path):
 def test_the_page_is_told_that_a_sentence_was_ranked_anew(served, model, tmp_path):
     with served.page() as page:
         hello = page.next("hello")
-        assert (hello["llm"], hello["context"], hello["options"]["llm"]["weight"]) == ("tiny", "how are you", 0.5)
+        assert (hello["llm"], hello["context"], hello["options"]["llm"]["weight"]) == (
+            "tiny",
+            "how are you",
+            0.5,
+        )
         served.post("start", {"trial": 0})
         told = page.next("utterance")
-        assert (told["text"], told["ngram_text"], told["degraded"]) == ("i sea you", "i see you", None)
+        assert (told["text"], told["ngram_text"], told["degraded"]) == (
+            "i sea you",
+            "i see you",
+            None,
+        )
         assert told["nbest"][0]["llm"] == 0.0
         model.fails = True
         served.post("start", {"trial": 0})
@@ -112,7 +133,11 @@ def test_the_page_is_told_that_a_sentence_was_ranked_anew(served, model, tmp_pat
         served.post("start", {"trial": 0})
         assert page.next("utterance")["text"] == "i see you"
     lines = [json.loads(line) for line in (tmp_path / "utterances.jsonl").read_text().splitlines()]
-    assert [line.get("degraded") for line in lines] == [None, "without the large model: no memory", None]
+    assert [line.get("degraded") for line in lines] == [
+        None,
+        "without the large model: no memory",
+        None,
+    ]
     assert "degraded" not in lines[0]
     assert lines[0]["nbest"][0]["llm"] == 0.0
     use = read_use([tmp_path])
@@ -132,7 +157,10 @@ def test_the_page_can_say_what_was_said_before(served, model):
     assert model.contexts == ["are you there", ""]
     assert served.post("context", {"text": 3}).status_code == 400
     wrong = served.post("options", {"llm": {"weigth": 1}})
-    assert (wrong.status_code, wrong.json()) == (400, {"error": "unknown option llm.weigth; did you mean 'weight'?"})
+    assert (wrong.status_code, wrong.json()) == (
+        400,
+        {"error": "unknown option llm.weigth; did you mean 'weight'?"},
+    )
     long = served.post("options", {"llm": {"budget_ms": 60_000}})
     assert (long.status_code, "live it must be at most 1000" in long.json()["error"]) == (400, True)
 
@@ -150,7 +178,9 @@ def world(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("brand"))
 
 
-def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(redis_server, world, tiny_lm_dir, monkeypatch):
+def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(
+    redis_server, world, tiny_lm_dir, monkeypatch
+):
     contexts = []
     rank = LanguageReader.rank
 
@@ -200,5 +230,12 @@ def test_a_flag_of_the_node_goes_before_the_graph(redis_server, world, tmp_path)
     rig = Rig(redis_server, world, llm=str(tmp_path / "graphs"))
     rig.publish()
     with pytest.raises(LanguageModelError, match="flags"):
-        run_node("speech", "127.0.0.1", redis_server.port, None, Event(), {"llm": str(tmp_path / "flags")})
+        run_node(
+            "speech",
+            "127.0.0.1",
+            redis_server.port,
+            None,
+            Event(),
+            {"llm": str(tmp_path / "flags")},
+        )
     assert any("flags" in message for message in rig.messages(b"NODE_FATAL_ERROR"))

@@ -1,5 +1,8 @@
-"""A large model behind the language-model server: a real one, over a real Redis, against a client with the release's
-habits; what the model says of a sentence is computed apart, by transformers, sentence by sentence."""
+"""A large model behind the language-model server.
+
+A real one, over a real Redis, against a client with the release's habits; what the model says of a
+sentence is computed apart, by transformers, sentence by sentence.
+"""
 
 import dataclasses
 import functools
@@ -31,7 +34,9 @@ SCALE = 0.325
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+    return Decoder.from_dir(
+        write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +50,19 @@ def log_prob(tiny_lm_dir):
 
 
 def plain_pass(folder, ends=False):
-    """The log-probability of a sentence after a context, alone in a plain pass; with that of its end, if any.
+    """The log-probability of a sentence after a context, alone in a plain pass.
+
+    With that of its end, if any.
 
     None of a sentence without tokens, of which the n-gram's counts.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    network, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
 
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False)
@@ -66,7 +76,9 @@ def plain_pass(folder, ends=False):
         with torch.no_grad():
             log_probs_TV = network(torch.tensor([before + said])).logits[0].double().log_softmax(-1)
         places = range(len(before) - 1, len(before) + len(said) - 1)
-        return sum(float(log_probs_TV[place, token]) for place, token in zip(places, said, strict=True))
+        return sum(
+            float(log_probs_TV[place, token]) for place, token in zip(places, said, strict=True)
+        )
 
     return log_prob
 
@@ -85,14 +97,24 @@ def broken(decoder):
 def check(final, log_prob, alpha, context=""):
     """The published sum for every candidate, and the best of them as the answer."""
     said = [log_prob(sentence, context) for sentence in final.sentences]
-    expected = np.array([ngram if own is None else own for own, ngram in zip(said, final.ngram, strict=True)])
+    expected = np.array(
+        [ngram if own is None else own for own, ngram in zip(said, final.ngram, strict=True)]
+    )
     assert np.allclose(final.llm, expected, atol=2e-3)
-    totals = SCALE * np.array(final.acoustic) + (1 - alpha) * np.array(final.ngram) + alpha * expected
+    totals = (
+        SCALE * np.array(final.acoustic) + (1 - alpha) * np.array(final.ngram) + alpha * expected
+    )
     assert np.allclose(final.total, totals, atol=2e-3)
-    assert final.fields[b"lm_response_final"].decode() == final.sentences[0] == final.sentences[np.argmax(totals)]
+    assert (
+        final.fields[b"lm_response_final"].decode()
+        == final.sentences[0]
+        == final.sentences[np.argmax(totals)]
+    )
 
 
-def test_candidates_have_the_models_scores_and_the_published_sum(redis_server, decoder, plain, log_prob, tmp_path):
+def test_candidates_have_the_models_scores_and_the_published_sum(
+    redis_server, decoder, plain, log_prob, tmp_path
+):
     changed = 0
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())
@@ -162,7 +184,10 @@ def test_whatever_the_context_holds_is_read_as_text(redis_server, decoder, log_p
         for said, read in (
             (" \n\t ", ""),
             ("how are you?\r\nI'm fine;\tthanks", "how are you?\r\nI'm fine;\tthanks"),
-            ("\u043a\u0430\u043a \u4e16\u754c \U0001f642", "\u043a\u0430\u043a \u4e16\u754c \U0001f642"),
+            (
+                "\u043a\u0430\u043a \u4e16\u754c \U0001f642",
+                "\u043a\u0430\u043a \u4e16\u754c \U0001f642",
+            ),
             (b"how \xff are you", "how \ufffd are you"),
         ):
             client.redis.set(CONTEXT_KEY, said)
@@ -187,7 +212,9 @@ def test_a_context_that_is_too_long_is_cut_and_said(redis_server, decoder, tmp_p
         assert "water" not in log.path.read_text()
 
 
-def test_candidates_made_of_others_have_scores_of_their_own(redis_server, decoder, log_prob, tmp_path):
+def test_candidates_made_of_others_have_scores_of_their_own(
+    redis_server, decoder, log_prob, tmp_path
+):
     logits_PV = spoken_logits("we want to see you", seed=3)
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())
@@ -238,7 +265,9 @@ def test_whatever_a_library_raises_costs_no_sentence(redis_server, decoder, monk
         assert final.fields[b"degraded"] == b"without the large model: that is no text"
 
 
-def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(redis_server, decoder, log_prob, tmp_path):
+def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(
+    redis_server, decoder, log_prob, tmp_path
+):
     logits_PV = spoken_logits("are you there")
     for mode in ("rescore", "fusion"):
         changed = decoder.with_options(llm={"mode": mode})
@@ -254,10 +283,14 @@ def test_parameters_that_come_in_mid_utterance_decide_how_it_is_ranked(redis_ser
             client.send(logits_PV[10:])
             final = client.finalize()
             assert set(final.llm) == {0.0}
-            assert np.allclose(SCALE * np.array(final.acoustic) + np.array(final.ngram), final.total)
+            assert np.allclose(
+                SCALE * np.array(final.acoustic) + np.array(final.ngram), final.total
+            )
 
 
-def test_the_first_words_are_there_in_time_however_slow_the_model_is(redis_server, decoder, broken, tmp_path):
+def test_the_first_words_are_there_in_time_however_slow_the_model_is(
+    redis_server, decoder, broken, tmp_path
+):
     fused = decoder.with_options(llm={"mode": "fusion", "every_frames": 1})
     logits_PV = spoken_logits("we want to see you")
     broken["does"] = lambda: time.sleep(2)
@@ -304,9 +337,13 @@ def test_the_search_waits_for_nothing_without_a_bound(plain):
     assert in_time(own) == own
 
 
-def test_in_json_each_utterance_has_its_context_and_weight(redis_server, decoder, log_prob, broken, tmp_path):
+def test_in_json_each_utterance_has_its_context_and_weight(
+    redis_server, decoder, log_prob, broken, tmp_path
+):
     logits_PV = spoken_logits("are you there")
-    with served(redis_server, decoder, tmp_path, profile="json", preset=None, context="how are you"):
+    with served(
+        redis_server, decoder, tmp_path, profile="json", preset=None, context="how are you"
+    ):
         redis = redis_server.client()
 
         def decode(**begin):
@@ -344,13 +381,21 @@ def test_in_json_each_utterance_has_its_context_and_weight(redis_server, decoder
         assert "context is no text" in decode(context=3)["error"]
 
 
-def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(plain, tmp_path, tiny_lm_dir, capfd):
+def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(
+    plain, tmp_path, tiny_lm_dir, capfd
+):
     (tmp_path / "empty").mkdir()
-    lm_server, serve = ["lm-server", "--lm", plain.lm_dir], ["serve", tmp_path, "--lm", plain.lm_dir, "--feed"]
+    lm_server, serve = (
+        ["lm-server", "--lm", plain.lm_dir],
+        ["serve", tmp_path, "--lm", plain.lm_dir, "--feed"],
+    )
     node = ["brand-node", "-n", "speech"]
     for arguments, expected in (
         ([*lm_server, "--llm", tmp_path / "empty"], "empty"),
-        ([*lm_server, "--llm", tiny_lm_dir, "--llm-lora", tmp_path / "empty"], "it is no LoRA adapter"),
+        (
+            [*lm_server, "--llm", tiny_lm_dir, "--llm-lora", tmp_path / "empty"],
+            "it is no LoRA adapter",
+        ),
         ([*lm_server, "--llm", tiny_lm_dir, "--llm-device", "gpu9"], "unknown device 'gpu9'"),
         ([*lm_server, "--llm-lora", tmp_path], "--llm-lora is given without --llm"),
         ([*serve, "--context", "how are you"], "--context is given without --llm"),
@@ -363,12 +408,32 @@ def test_what_verbs_are_told_of_a_model_that_cannot_be_is_one_line(plain, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_verb_serves_with_a_model_and_a_context(redis_server, plain, tiny_lm_dir, log_prob, tmp_path):
+def test_the_verb_serves_with_a_model_and_a_context(
+    redis_server, plain, tiny_lm_dir, log_prob, tmp_path
+):
     log = Log(tmp_path / "log")
-    command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", plain.lm_dir, "--preset", "published"]
-    command += ["--llm", tiny_lm_dir, "--llm-device", "cpu", "--context", "how are you", "--log", log.path]
+    command = [
+        Path(sys.executable).parent / "cortext",
+        "lm-server",
+        "--lm",
+        plain.lm_dir,
+        "--preset",
+        "published",
+    ]
+    command += [
+        "--llm",
+        tiny_lm_dir,
+        "--llm-device",
+        "cpu",
+        "--context",
+        "how are you",
+        "--log",
+        log.path,
+    ]
     command += ["--redis-port", str(redis_server.port), "--set", "alpha=0.3"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     try:
         wait_for(lambda: log.path.exists() and log.lines("serving"), "server", 60)
         assert log.lines("llm_loaded")[0]["model"] == str(tiny_lm_dir)

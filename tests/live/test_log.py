@@ -1,4 +1,7 @@
-"""The log of live decoding: a JSON object a line, nobody's words, and no trouble from a full disk."""
+"""The log of live decoding.
+
+A JSON object a line, nobody's words, and no trouble from a full disk.
+"""
 
 import json
 import os
@@ -23,7 +26,10 @@ def test_each_event_is_one_line(tmp_path):
             event("two", "error", names=["a\nb"])
             event("hidden", "debug")
     found = lines(path)
-    assert [(line["event"], line["level"]) for line in found] == [("one", "info"), ("two", "error")] * 2
+    assert [(line["event"], line["level"]) for line in found] == [
+        ("one", "info"),
+        ("two", "error"),
+    ] * 2
     assert (found[0]["number"], found[0]["path"], found[1]["names"]) == (1, str(tmp_path), ["a\nb"])
     assert found[0]["time"].endswith("+00:00")
 
@@ -45,7 +51,10 @@ def test_a_repeated_event_is_one_line_a_second_that_counts_the_others(tmp_path, 
         repeated_event("another")
         now_s[0] += 1.05
         repeated_event("refused", number=500)
-    found = [(line["event"], line.get("number"), line.get("left_out")) for line in lines(tmp_path / "log")]
+    found = [
+        (line["event"], line.get("number"), line.get("left_out"))
+        for line in lines(tmp_path / "log")
+    ]
     assert found == [("refused", 0, None), ("another", None, None), ("refused", 500, 499)]
 
 
@@ -89,13 +98,18 @@ def test_a_device_that_is_full_ends_nothing():
 
 
 def test_a_log_that_cannot_be_opened_is_an_error(tmp_path):
-    with pytest.raises(LiveError, match="the log cannot be written"), open_log(tmp_path / "no" / "log"):
+    with (
+        pytest.raises(LiveError, match="the log cannot be written"),
+        open_log(tmp_path / "no" / "log"),
+    ):
         pass
 
 
 def test_what_others_say_is_cut_and_escaped_and_nothing_ends_the_log(tmp_path):
     with open_log(tmp_path / "log"):
-        event("refused", who="\x1b[2J\u202e" + "a" * 1_000_000, kind=Path("b\x9b"), level_of="größer")
+        event(
+            "refused", who="\x1b[2J\u202e" + "a" * 1_000_000, kind=Path("b\x9b"), level_of="größer"
+        )
         event("refused", number=10**5000)
         event("refused", of={(1, 2): 3})
         event("after")
@@ -105,4 +119,8 @@ def test_what_others_say_is_cut_and_escaped_and_nothing_ends_the_log(tmp_path):
     assert first["who"].startswith("\\x1b[2J\\u202eaaa")
     assert len(first["who"]) == 1000
     assert (first["kind"], first["level_of"]) == ("b\\x9b", "größer")
-    assert (digits["not_written"], keys["not_written"], after["event"]) == ("ValueError", "TypeError", "after")
+    assert (digits["not_written"], keys["not_written"], after["event"]) == (
+        "ValueError",
+        "TypeError",
+        "after",
+    )

@@ -14,7 +14,9 @@ SEEN_COLOURS = ("edge", "accent", "wrong")
 
 def colours(theme):
     """The style sheet's named colours as red, green and blue."""
-    named = re.findall(r"--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\)", (WEB / "style.css").read_text())
+    named = re.findall(
+        r"--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\)", (WEB / "style.css").read_text()
+    )
     assert len(named) >= 10
     return {name: tuple(bytes.fromhex(pair[theme == "dark"])) for name, *pair in named}
 
@@ -30,7 +32,9 @@ def test_contrast_is_that_of_the_guidelines():
 def test_text_and_what_must_be_seen_pass_aa_on_both_grounds(theme):
     named = colours(theme)
     for ground in ("ground", "raised"):
-        found = {name: contrast(named[name], named[ground]) for name in {*TEXT_COLOURS, *SEEN_COLOURS}}
+        found = {
+            name: contrast(named[name], named[ground]) for name in {*TEXT_COLOURS, *SEEN_COLOURS}
+        }
         assert min(found[name] for name in TEXT_COLOURS) >= 4.5, found
         assert min(found[name] for name in SEEN_COLOURS) >= 3, found
     assert contrast(named["on-accent"], named["accent"]) >= 4.5
@@ -38,7 +42,9 @@ def test_text_and_what_must_be_seen_pass_aa_on_both_grounds(theme):
 
 
 def test_every_colour_is_named_once_and_for_both_themes():
-    rules = re.sub(r"/\*.*?\*/", "", (WEB / "style.css").read_text(), flags=re.S).split("font:", 1)[1]
+    rules = re.sub(r"/\*.*?\*/", "", (WEB / "style.css").read_text(), flags=re.S).split("font:", 1)[
+        1
+    ]
     assert not re.search(r"#[0-9a-fA-F]{3,8}\b(?![^{]*\{)", rules)
     assert not re.search(r"\brgba?\(|\bhsla?\(", rules)
 
@@ -46,7 +52,9 @@ def test_every_colour_is_named_once_and_for_both_themes():
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.name)
 def test_scripts_make_no_markup_and_no_code_of_text(script):
     text = script.read_text()
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|srcdoc", text)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|srcdoc", text
+    )
     assert not re.search(r"https?://", text)
     assert len(text.splitlines()) <= 400
 
@@ -60,7 +68,9 @@ def test_the_page_holds_nothing_that_a_strict_policy_refuses():
 def test_every_file_that_the_page_asks_for_is_in_the_package():
     html = (WEB / "index.html").read_text()
     asked = set(re.findall(r'(?:href|src)="([^"#]+)"', html))
-    asked |= {name for script in SCRIPTS for name in re.findall(r'from "\./([^"]+)"', script.read_text())}
+    asked |= {
+        name for script in SCRIPTS for name in re.findall(r'from "\./([^"]+)"', script.read_text())
+    }
     asked |= set(re.findall(r'url\("([^"]+)"\)', (WEB / "style.css").read_text()))
     assert {"app.js", "timeline.js", "style.css", "atkinson-next.woff2"} <= asked
     assert all((WEB / name).is_file() for name in asked), asked

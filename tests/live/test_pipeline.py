@@ -20,11 +20,20 @@ from cortext.text.phonemes import BLANK, RELEASE, SIL
 
 N_FEATURES = 8
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
-CHUNKINGS = {"one by one": [1], "frames": [4], "odd": [3, 0, 11, 1], "seconds": [50], "whole": [10**6]}
+CHUNKINGS = {
+    "one by one": [1],
+    "frames": [4],
+    "odd": [3, 0, 11, 1],
+    "seconds": [50],
+    "whole": [10**6],
+}
 
 
 class ScriptedStepper:
-    """A model that says what the newest bin tells it: feature 0 is the number of a token, which it is sure of."""
+    """A model that says what the newest bin tells it.
+
+    Feature 0 is the number of a token, which it is sure of.
+    """
 
     session, sessions, n_features, patch_size, patch_stride = DAYS[1], DAYS, N_FEATURES, 14, 4
     smoothing, inventory = Smoothing(smooth_data=False), RELEASE
@@ -62,7 +71,9 @@ def random_model(kind="gru", patch_size=14, patch_stride=4, subset=None, smooth=
     torch.manual_seed(3)
     units = ["n_units"] if kind == "gru" else ["noise_units", "clean_units", "noisy_units"]
     sizes = dict.fromkeys(units, 8)
-    config = model_config({"kind": kind, "patch_size": patch_size, "patch_stride": patch_stride} | sizes)
+    config = model_config(
+        {"kind": kind, "patch_size": patch_size, "patch_stride": patch_stride} | sizes
+    )
     n_used = N_FEATURES if subset is None else len(subset)
     network = build_model(config, n_features=n_used, n_days=len(DAYS), n_classes=len(RELEASE))
     with torch.no_grad():
@@ -139,7 +150,9 @@ def test_logits_are_those_of_the_whole_trial_to_1e_5_and_the_text_is_the_same(ma
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize(
-    "model_of", [{}, {"kind": "triple_gru"}, {"patch_size": 3, "patch_stride": 5}, {"subset": [0, 2, 5]}], ids=str
+    "model_of",
+    [{}, {"kind": "triple_gru"}, {"patch_size": 3, "patch_stride": 5}, {"subset": [0, 2, 5]}],
+    ids=str,
 )
 def test_chunks_of_any_size_give_the_same_bits(model_of, precision, x_TC):
     stepper = TorchStepper(random_model(**model_of), precision=precision)
@@ -172,7 +185,9 @@ def test_a_step_is_prepared_with_the_first_bins_of_its_patch(x_TC):
     stepper.smoothing = Smoothing()
     feed(Pipeline(None, None, stepper=stepper), np.abs(x_TC[:60]) % 1, [1])
     steps = [number for number, (what, _) in enumerate(stepper.told) if what == "step"]
-    assert np.diff(steps).tolist() == [4] * (len(steps) - 1)  # each after three bins that were used ahead
+    assert np.diff(steps).tolist() == [4] * (
+        len(steps) - 1
+    )  # each after three bins that were used ahead
     for number in steps:
         bins_SC = stepper.told[number][1]
         for before in (1, 2, 3):
@@ -226,15 +241,23 @@ BAD_FRAMES = {
     "one axis": (np.zeros(8, dtype=np.float32), r"shape \[8\]"),
     "float64": (np.zeros((2, 8)), "dtype float64; float32 is needed"),
     "bytes": (b"\0" * 64, "frames are a bytes"),
-    "NaN": (np.full((3, 8), np.nan, dtype=np.float32), "NaN, infinity or values beyond 1e[+]09, first in bin 0 of 3"),
-    "infinity": (np.array([[0.0] * 8, [0.0] * 8, [np.inf] * 8], dtype=np.float32), "first in bin 2 of 3"),
+    "NaN": (
+        np.full((3, 8), np.nan, dtype=np.float32),
+        "NaN, infinity or values beyond 1e[+]09, first in bin 0 of 3",
+    ),
+    "infinity": (
+        np.array([[0.0] * 8, [0.0] * 8, [np.inf] * 8], dtype=np.float32),
+        "first in bin 2 of 3",
+    ),
     "overflow": (np.full((1, 8), 1e30, dtype=np.float32), "beyond"),
 }
 
 
 @pytest.mark.parametrize(("frames", "message"), BAD_FRAMES.values(), ids=BAD_FRAMES)
 @pytest.mark.parametrize("normalise", ["none", "rolling"])
-def test_bad_frames_are_refused_change_nothing_and_lose_nothing(normalise, frames, message, model, decoder, x_TC):
+def test_bad_frames_are_refused_change_nothing_and_lose_nothing(
+    normalise, frames, message, model, decoder, x_TC
+):
     options = PipelineOptions(normalise=normalise)
     pipeline, undisturbed = (Pipeline(model, decoder, options=options) for _ in range(2))
     updates = feed(pipeline, x_TC[:101])
@@ -257,7 +280,9 @@ def test_words_have_times_and_a_confidence(decoder):
 
 
 @pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
-def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its_frame(sizes, decoder):
+def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its_frame(
+    sizes, decoder
+):
     class Failing(ScriptedStepper):
         def step(self, bins_SC):
             if self.n_steps == 3:
@@ -280,14 +305,20 @@ def test_after_a_step_of_the_model_that_failed_the_utterance_goes_on_without_its
 
 
 def test_times_of_words_are_those_of_the_bins_whatever_a_frame_of_the_model_is(decoder):
-    """A model of single bins gives a frame each 20 ms: the words of the script above come four times as early."""
+    """A model of single bins gives a frame each 20 ms.
+
+    The words of the script above come four times as early.
+    """
     said = [BLANK, "AY", SIL, BLANK, "S", "IY", SIL, "Y", "UW", SIL, BLANK]
     pipeline = Pipeline(None, decoder, stepper=ScriptedStepper())
     pipeline.push(script(said))
     published = pipeline.finish()
     stepper = ScriptedStepper()
     stepper.patch_size = stepper.patch_stride = 1
-    pipeline, bins_TC = Pipeline(None, decoder, stepper=stepper), np.zeros((len(said), N_FEATURES), dtype=np.float32)
+    pipeline, bins_TC = (
+        Pipeline(None, decoder, stepper=stepper),
+        np.zeros((len(said), N_FEATURES), dtype=np.float32),
+    )
     bins_TC[:, 0] = RELEASE.ids(said)
     pipeline.push(bins_TC)
     of_bins = pipeline.finish()
@@ -321,7 +352,10 @@ def endpoint_after(tokens, options=ENDPOINT):
     [
         ([*SPEECH, *[BLANK] * 4], (12, "silence")),  # SIL and four blanks are 400 ms
         ([*SPEECH, *[BLANK] * 3, "S", *[SIL] * 5], (17, "silence")),  # speech begins the count anew
-        ([*[BLANK] * 20, *SPEECH, *[BLANK, SIL] * 2], (32, "silence")),  # a trial that begins with silence
+        (
+            [*[BLANK] * 20, *SPEECH, *[BLANK, SIL] * 2],
+            (32, "silence"),
+        ),  # a trial that begins with silence
         ([*[BLANK] * 10, "S", *[BLANK] * 20], None),  # one frame is no speech
         ([BLANK] * 60, (50, "length")),
         (["S", "IY"] * 30, (50, "length")),
@@ -334,9 +368,16 @@ def test_an_utterance_ends_with_silence_after_speech_or_at_the_greatest_length(t
 
 @pytest.mark.parametrize("sizes", CHUNKINGS.values(), ids=CHUNKINGS)
 def test_bins_after_the_end_of_an_utterance_are_held_for_the_next(sizes, decoder):
-    """Two sentences in one stream are told apart, and come out the same, however the stream is cut into chunks."""
-    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT))
-    first, second = (["AY", SIL, "S", "IY", SIL, "Y", "UW"], ["W", "IY", SIL, "S", "IY", SIL, "Y", "UW"])
+    """Two sentences in one stream are told apart, and come out the same, however the stream is
+    cut into chunks.
+    """
+    pipeline = Pipeline(
+        None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT)
+    )
+    first, second = (
+        ["AY", SIL, "S", "IY", SIL, "Y", "UW"],
+        ["W", "IY", SIL, "S", "IY", SIL, "Y", "UW"],
+    )
     one_TC, other_TC = (script([*words, *[SIL] * 5]) for words in (first, second))
     stream_TC, texts, lengths = np.concatenate((one_TC, other_TC)), [], []
     for start in range(0, len(stream_TC), sizes[0]):
@@ -367,7 +408,9 @@ def test_silence_is_measured_in_milliseconds_whatever_a_frame_of_the_model_is(st
 
 
 def test_pushing_on_after_the_end_goes_on_with_the_utterance(decoder):
-    pipeline = Pipeline(None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT))
+    pipeline = Pipeline(
+        None, decoder, stepper=ScriptedStepper(), options=PipelineOptions(endpoint=ENDPOINT)
+    )
     stream_TC = script([*SPEECH, *[BLANK] * 20])
     update = pipeline.push(stream_TC)
     assert update.ended
@@ -408,13 +451,17 @@ def test_decoder_options_change_from_the_next_frame_on_or_not_at_all(decoder):
 
 
 def test_rolling_z_scores_undo_gains_and_offsets(model, x_TC):
-    """Bins that were scaled and shifted, with a warm start from their true statistics, give the logits of the bins."""
+    """Bins that were scaled and shifted, with a warm start from their true statistics, give the
+    logits of the bins.
+    """
     gain_C, offset_C = np.linspace(0.5, 40, N_FEATURES), np.linspace(-300, 300, N_FEATURES)
     raw_TC = (x_TC * gain_C + offset_C).astype(np.float32)
     pipeline = Pipeline(model, None, options=PipelineOptions(normalise="rolling"))
     pipeline.start_block(offset_C, gain_C)
     logits_PV = logits_of(feed(pipeline, raw_TC))
-    np.testing.assert_allclose(logits_PV[:11], model.logits(x_TC[:64], DAYS[1]), atol=5e-3)  # before they change
+    np.testing.assert_allclose(
+        logits_PV[:11], model.logits(x_TC[:64], DAYS[1]), atol=5e-3
+    )  # before they change
     assert not (pipeline.statistics[0] == offset_C).any()
     pipeline.start_block(offset_C, gain_C)
     assert (pipeline.statistics[0] == offset_C).all()
@@ -432,7 +479,9 @@ def test_with_the_same_statistics_logits_are_those_of_the_whole_trial_to_1e_5(si
 
 
 def test_a_dropped_utterance_leaves_no_trace_in_the_statistics(model, x_TC):
-    pipelines = [Pipeline(model, None, options=PipelineOptions(normalise="rolling")) for _ in range(2)]
+    pipelines = [
+        Pipeline(model, None, options=PipelineOptions(normalise="rolling")) for _ in range(2)
+    ]
     pipelines[0].push(x_TC * 9)
     pipelines[0].reset()
     logits = []
@@ -447,7 +496,9 @@ def test_a_dropped_utterance_leaves_no_trace_in_the_statistics(model, x_TC):
 def test_the_acoustic_stream_alone_gives_logits(model, x_TC):
     stream = AcousticStream(model, DAYS[0])
     first_PV, rest_PV = stream.push(x_TC[:100]), stream.push(x_TC[100:])
-    np.testing.assert_allclose(np.concatenate((first_PV, rest_PV)), model.logits(x_TC, DAYS[0]), atol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate((first_PV, rest_PV)), model.logits(x_TC, DAYS[0]), atol=1e-5
+    )
     stream.end_utterance()
     np.testing.assert_array_equal(stream.push(x_TC[:100]), first_PV)
     stream.reset()
@@ -489,7 +540,11 @@ def test_a_step_takes_from_the_bin_that_completes_its_frame_and_the_rest_is_ahea
     ]  # fmt: skip
     pipeline.reset()
     at_once = pipeline.push(script(["AY", "S", "IY"])).stage_ms
-    assert (at_once["model"], at_once["total"], at_once["ahead"]) == ([2.0] * 3, [2.0] * 3, [0.0] * 3)
+    assert (at_once["model"], at_once["total"], at_once["ahead"]) == (
+        [2.0] * 3,
+        [2.0] * 3,
+        [0.0] * 3,
+    )
 
 
 def test_percentiles_are_of_the_latest_times_and_the_largest_is_of_all():
@@ -505,11 +560,19 @@ def test_percentiles_are_of_the_latest_times_and_the_largest_is_of_all():
     ("make", "error", "message"),
     [
         (lambda model: Pipeline(None, None), ConfigError, "needs a model or a stepper"),
-        (lambda model: Pipeline(model, None, "t15.2023.08.12"), RunError, "the model knows no session"),
+        (
+            lambda model: Pipeline(model, None, "t15.2023.08.12"),
+            RunError,
+            "the model knows no session",
+        ),
         (lambda model: PipelineOptions(smoothing="gauss"), ConfigError, "smoothing is 'gauss'"),
         (lambda model: PipelineOptions(normalise="block"), ConfigError, "normalise is 'block'"),
         (lambda model: EndpointOptions(silence_ms=0), ConfigError, "endpoint.silence_ms is 0"),
-        (lambda model: Pipeline(model, None).set_options(nbest=1), ConfigError, "without a decoder"),
+        (
+            lambda model: Pipeline(model, None).set_options(nbest=1),
+            ConfigError,
+            "without a decoder",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(make, error, message, model):
@@ -519,9 +582,17 @@ def test_wrong_settings_are_refused(make, error, message, model):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_bins_in_one_utterance_stay_bounded(decoder):
-    """33 minutes without an end: no step takes longer than the first ones, and what is kept is words, not bins."""
-    pipeline, times = Pipeline(None, decoder, stepper=ScriptedStepper()), (StageTimes(), StageTimes())
-    again_TC = script([*SPEECH, *[BLANK] * 5])[12:]  # 13 frames, whose patches are those of the endless recording
+    """33 minutes without an end.
+
+    No step takes longer than the first ones, and what is kept is words, not bins.
+    """
+    pipeline, times = (
+        Pipeline(None, decoder, stepper=ScriptedStepper()),
+        (StageTimes(), StageTimes()),
+    )
+    again_TC = script([*SPEECH, *[BLANK] * 5])[
+        12:
+    ]  # 13 frames, whose patches are those of the endless recording
     again_TC = np.concatenate([again_TC, np.zeros((2, N_FEATURES), dtype=np.float32)])
     memory_mb = []
     for half in times:

@@ -99,7 +99,10 @@ def test_waiting_ends_when_asked_to(redis_server):
 
 def test_those_who_do_the_same_work_are_found(redis_server):
     first, second = RedisLink(redis_server.url, "work"), RedisLink(redis_server.url, "work")
-    other, elsewhere = RedisLink(redis_server.url, "other"), RedisLink(redis_server.url.replace("/0", "/1"), "work")
+    other, elsewhere = (
+        RedisLink(redis_server.url, "other"),
+        RedisLink(redis_server.url.replace("/0", "/1"), "work"),
+    )
     assert [len(link.rivals()) for link in (first, second, other, elsewhere)] == [0, 1, 0, 0]
     second.end_connection(second.rivals()[0])
     assert second.rivals() == []
@@ -113,7 +116,13 @@ def test_a_key_of_another_kind_and_a_missing_permission_are_errors(link, redis_s
     redis.set("s", "text")
     with pytest.raises(LiveError, match="Redis refuses: WRONGTYPE"):
         link.add("s", {"x": 1})
-    redis.acl_setuser("reader", enabled=True, passwords=["+pass"], keys=["*"], commands=["+xread", "+client|setname"])
+    redis.acl_setuser(
+        "reader",
+        enabled=True,
+        passwords=["+pass"],
+        keys=["*"],
+        commands=["+xread", "+client|setname"],
+    )
     limited = RedisLink(f"redis://reader:pass@127.0.0.1:{redis_server.port}/0", "test")
     assert limited.read({"nothing": (0, 0)}, 1) == []
     with pytest.raises(LiveError, match=r"Redis refuses: .*no permissions"):

@@ -1,4 +1,7 @@
-"""What a rig does to the language-model server: each fault is done to a real Redis; nothing is lost silently."""
+"""What a rig does to the language-model server: each fault is done to a real Redis.
+
+Nothing is lost silently.
+"""
 
 import json
 
@@ -20,7 +23,9 @@ TEXT = "i would like water too"
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+    return Decoder.from_dir(
+        write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES)
+    )
 
 
 def offline(decoder, logits_PV):
@@ -47,9 +52,15 @@ def test_redis_restarted_in_mid_utterance(redis_server, decoder, tmp_path):
         final = in_two_halves(client, redis_server.restart)
         assert final.text == TEXT  # what came before the restart is in the server's memory
         assert "frames may be missing" in error_of(final)
-        assert client.redis.xrange("remote_lm_errors")[-1][1][b"error"].startswith(b"Redis lost its streams")
+        assert client.redis.xrange("remote_lm_errors")[-1][1][b"error"].startswith(
+            b"Redis lost its streams"
+        )
         assert error_of(client.decode(LOGITS)) == ""
-        assert {line["event"] for line in log.lines()} >= {"redis_unreachable", "redis_answers_again", "streams_lost"}
+        assert {line["event"] for line in log.lines()} >= {
+            "redis_unreachable",
+            "redis_answers_again",
+            "streams_lost",
+        }
 
 
 def test_redis_restarted_with_its_streams_loses_nothing(make_redis, decoder, tmp_path):
@@ -89,7 +100,9 @@ def test_redis_flushed_between_utterances(redis_server, decoder, tmp_path):
             assert (final.text, error_of(final)) == (TEXT, "")
 
 
-def test_a_clock_set_back_with_a_flush_does_not_make_the_server_deaf(redis_server, decoder, tmp_path):
+def test_a_clock_set_back_with_a_flush_does_not_make_the_server_deaf(
+    redis_server, decoder, tmp_path
+):
     with served(redis_server, decoder, tmp_path) as log:
         client = ReleaseClient(redis_server.client())
         client.reset()
@@ -109,14 +122,17 @@ def test_answers_come_once_however_slow_redis_is(redis_server, decoder, tmp_path
         pause = redis_server.client()
         together = client.redis.pipeline(transaction=True)
         together.xadd("remote_lm_finalize", {"done": 0})
-        together.execute_command("CLIENT", "PAUSE", 700, "WRITE")  # writing stalls, its connection is given up
+        together.execute_command(
+            "CLIENT", "PAUSE", 700, "WRITE"
+        )  # writing stalls, its connection is given up
         together.execute()
         log.wait("redis_answers_again")
         assert client.wait("remote_lm_output_final")[b"lm_response_final"].decode() == TEXT
         assert client.wait("remote_lm_done_finalizing")
-        assert [pause.xlen(f"remote_lm_{name}") for name in ("output_partial", "output_final", "done_finalizing")] == (
-            [1, 1, 1]
-        )
+        assert [
+            pause.xlen(f"remote_lm_{name}")
+            for name in ("output_partial", "output_final", "done_finalizing")
+        ] == ([1, 1, 1])
         final = client.decode(LOGITS)
         assert (final.text, error_of(final)) == (TEXT, "")
 
@@ -145,7 +161,9 @@ def test_redis_out_of_memory(redis_server, decoder, tmp_path):
         together.execute()
         refused = log.wait("redis_refuses_to_write")
         assert "maxmemory" in refused["reason"]
-        wait_for(lambda: client.redis.xlen("remote_lm_input") == 0, "room, made with what has been read")
+        wait_for(
+            lambda: client.redis.xlen("remote_lm_input") == 0, "room, made with what has been read"
+        )
         assert client.redis.xlen("remote_lm_output_final") == 1
         redis_server.set_maxmemory("0")
         assert client.wait("remote_lm_output_final")[b"lm_response_final"].decode() == TEXT
@@ -169,11 +187,19 @@ IMPOSSIBLE = np.full((2, 41), -np.inf, dtype=np.float32)
         (INFINITE.tobytes(), "frame 3 of 4 has no logits (infinite or huge numbers)"),
         (IMPOSSIBLE.tobytes(), "frame 0 of 2 leaves no token possible"),
         (LOGITS.astype(np.float64).tobytes(), "the bytes look like float64; send float32"),
-        ((LOGITS + np.pi).astype(np.float64).tobytes(), "the bytes look like float64; send float32"),
-        (LOGITS.astype(np.float16).astype(np.float64).tobytes(), "the bytes look like float64; send float32"),
+        (
+            (LOGITS + np.pi).astype(np.float64).tobytes(),
+            "the bytes look like float64; send float32",
+        ),
+        (
+            LOGITS.astype(np.float16).astype(np.float64).tobytes(),
+            "the bytes look like float64; send float32",
+        ),
     ],
 )
-def test_logits_that_cannot_be_are_named_and_the_others_are_searched(redis_server, decoder, tmp_path, raw, what):
+def test_logits_that_cannot_be_are_named_and_the_others_are_searched(
+    redis_server, decoder, tmp_path, raw, what
+):
     with served(redis_server, decoder, tmp_path) as log:
         client = ReleaseClient(redis_server.client())
         client.reset()
@@ -197,7 +223,11 @@ def test_ordinary_logits_are_not_taken_for_another_type():
     from cortext.text.phonemes import LM
 
     generator = np.random.default_rng(0)
-    arrays = [generator.normal(size=(n, 41)) * spread for n in (1, 2, 8, 50) for spread in (0.0, 1e-3, 1, 10, 1000)]
+    arrays = [
+        generator.normal(size=(n, 41)) * spread
+        for n in (1, 2, 8, 50)
+        for spread in (0.0, 1e-3, 1, 10, 1000)
+    ]
     one_hot_PV = np.zeros((6, 41))
     one_hot_PV[:, 3] = 8.0
     masked_PV = np.where(generator.random((20, 41)) < 0.5, -np.inf, generator.normal(size=(20, 41)))
@@ -236,7 +266,9 @@ def test_two_resets_and_half_an_utterance(redis_server, decoder, tmp_path):
         client.reset()
         client.reset()
         dropped = log.lines("utterance_dropped")
-        assert [(line["why"], line["n_frames"]) for line in dropped] == [("reset by the client", HALF)]
+        assert [(line["why"], line["n_frames"]) for line in dropped] == [
+            ("reset by the client", HALF)
+        ]
         client.send(LOGITS)
         final = client.finalize()
         assert final.total[0] == offline(decoder, LOGITS)[0].score
@@ -262,7 +294,9 @@ def test_a_hundred_thousand_frames(redis_server, decoder, tmp_path):
         assert client.decode(LOGITS).text == TEXT
 
 
-def test_an_error_that_nobody_thought_of_does_not_end_the_server(redis_server, decoder, tmp_path, monkeypatch):
+def test_an_error_that_nobody_thought_of_does_not_end_the_server(
+    redis_server, decoder, tmp_path, monkeypatch
+):
     from cortext.decoding.session import Session
 
     with served(redis_server, decoder, tmp_path) as log:
@@ -280,12 +314,17 @@ def test_a_second_server_on_the_same_streams_is_refused(redis_server, decoder, t
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())
         with (
-            pytest.raises(LiveError, match=r"another language-model server .* serves these streams; .*--take-over"),
+            pytest.raises(
+                LiveError,
+                match=r"another language-model server .* serves these streams; .*--take-over",
+            ),
             served(redis_server, decoder, tmp_path),
         ):
             pass
         assert client.decode(LOGITS).text == TEXT
-        with served(redis_server, decoder, tmp_path, url=redis_server.url.replace("/0", "/1")):  # another database
+        with served(
+            redis_server, decoder, tmp_path, url=redis_server.url.replace("/0", "/1")
+        ):  # another database
             other = ReleaseClient(redis_server.client(db=1), flush=False)
             client.reset()
             client.send(LOGITS[:HALF])

@@ -1,4 +1,7 @@
-"""The JSON profile: one stream in, one out, utterances with names that do not disturb each other."""
+"""The JSON profile.
+
+One stream in, one out, utterances with names that do not disturb each other.
+"""
 
 import json
 
@@ -19,7 +22,9 @@ SEE, THERE = spoken_logits("we want to see you"), spoken_logits("are you there")
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+    return Decoder.from_dir(
+        write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES)
+    )
 
 
 @pytest.fixture
@@ -29,7 +34,9 @@ def ask(decoder):
 
     def ask(kind, utterance="one", logits=None, **facts):
         message = json.dumps({"type": kind, "utterance": utterance} | facts)
-        fields = {b"message": message.encode()} | ({} if logits is None else {b"logits": logits.tobytes()})
+        fields = {b"message": message.encode()} | (
+            {} if logits is None else {b"logits": logits.tobytes()}
+        )
         answers = protocol.handle(Entry("cortext_lm_input", (1, 0), fields), lambda key: "")
         assert {answer.stream for answer in answers} <= {"cortext_lm_output"}
         return [json.loads(answer.fields["message"]) for answer in answers]
@@ -45,7 +52,9 @@ class Client:
 
     def say(self, kind, utterance, logits=None, **facts):
         fields = {"message": json.dumps({"type": kind, "utterance": utterance} | facts)}
-        self.redis.xadd("cortext_lm_input", fields | ({} if logits is None else {"logits": logits.tobytes()}))
+        self.redis.xadd(
+            "cortext_lm_input", fields | ({} if logits is None else {"logits": logits.tobytes()})
+        )
 
     def hear(self, kind, utterance):
         """The next message of that kind about that utterance."""
@@ -82,7 +91,11 @@ def test_the_server_says_that_it_is_there_and_says_so_again(redis_server, decode
             redis = redis_server.client()
             wait_for(lambda redis=redis: redis.xlen("cortext_lm_output"), "ready")
             ready = json.loads(redis.xrange("cortext_lm_output")[0][1][b"message"])
-            assert (ready["type"], ready["options"]["nbest"], ready["utterance"]) == ("ready", 100, None)
+            assert (ready["type"], ready["options"]["nbest"], ready["utterance"]) == (
+                "ready",
+                100,
+                None,
+            )
             redis.flushall()
 
 
@@ -98,18 +111,26 @@ def test_redis_restarted_in_mid_utterance_is_named(redis_server, decoder, tmp_pa
         client.say("frames", "one", SEE[20:])
         client.say("end", "one")
         final = client.hear("final", "one")
-        assert (final["text"], "frames may be missing" in final["error"]) == ("we want to see you", True)
+        assert (final["text"], "frames may be missing" in final["error"]) == (
+            "we want to see you",
+            True,
+        )
 
 
 def test_hotwords_options_and_order_belong_to_one_utterance(ask, decoder):
     release_PV = np.ascontiguousarray(SEE[:, LM_TO_RELEASE])
     assert np.array_equal(release_PV[:, RELEASE.index["AA"]], SEE[:, LM.index["AA"]])
-    for options, hotwords in (({}, {}), ({"nbest": 1, "lm_weight": 0.5}, {"see": 3.0, "sea": -3.0})):
+    for options, hotwords in (
+        ({}, {}),
+        ({"nbest": 1, "lm_weight": 0.5}, {"see": 3.0, "sea": -3.0}),
+    ):
         [begun] = ask("begin", order="release", options=options, hotwords=hotwords)
         assert (begun["type"], begun["order"]) == ("begun", "release")
         ask("frames", logits=release_PV)
         [final] = ask("end")
-        expected = decoder.with_options(**options).decode(normalised(release_PV), "release", hotwords)
+        expected = decoder.with_options(**options).decode(
+            normalised(release_PV), "release", hotwords
+        )
         assert [h["text"] for h in final["hypotheses"]] == expected.texts
         assert [h["score"] for h in final["hypotheses"]] == [h.score for h in expected]
 

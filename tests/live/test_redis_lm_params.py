@@ -1,4 +1,6 @@
-"""The published parameters, the candidates that they make, and the text in which candidates are sent."""
+"""The published parameters, the candidates that they make, and the text in which candidates are
+sent.
+"""
 
 import dataclasses
 import re
@@ -59,7 +61,9 @@ def test_without_a_preset_the_searchs_own_options_hold():
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_name_and_the_others_hold(name, text):
-    params, refused = PublishedParams().updated({"lattice_beam": "5", name: text, "rescore": "True"})
+    params, refused = PublishedParams().updated(
+        {"lattice_beam": "5", name: text, "rescore": "True"}
+    )
     assert list(refused) == [name]
     assert params == dataclasses.replace(PublishedParams(), lattice_beam=5.0, rescore=True)
 
@@ -76,20 +80,40 @@ OPTIONS = DecoderOptions(acoustic_scale=0.5, lm_weight=1.0)
 
 
 def test_two_candidates_exchange_the_words_in_which_they_differ():
-    found = [Hypothesis("i see you", -9.0, -10.0, -4.0), Hypothesis("a sea you", -14.0, -12.0, -8.0)]
+    found = [
+        Hypothesis("i see you", -9.0, -10.0, -4.0),
+        Hypothesis("a sea you", -14.0, -12.0, -8.0),
+    ]
     candidates = augmented(found, OPTIONS, top=20, penalty_fraction=0.01)
     # each new one: acoustic -11 less 1 %, n-gram -6 less 1 %; total = 0.5 acoustic + ngram
-    made = {(round(c.acoustic_score, 9), round(c.lm_score, 9), round(c.score, 9)) for c in candidates[1:3]}
-    assert [candidate.text for candidate in candidates] == ["i see you", "a see you", "i sea you", "a sea you"]
+    made = {
+        (round(c.acoustic_score, 9), round(c.lm_score, 9), round(c.score, 9))
+        for c in candidates[1:3]
+    }
+    assert [candidate.text for candidate in candidates] == [
+        "i see you",
+        "a see you",
+        "i sea you",
+        "a sea you",
+    ]
     assert made == {(-11.11, -6.06, -11.615)}
     assert (candidates[0], candidates[3]) == tuple(found)
 
 
 def test_candidates_of_other_lengths_and_beyond_the_top_are_left_alone():
-    found = [Hypothesis(text, -float(n), -1.0, -1.0) for n, text in enumerate(("a b", "a b c", "a d", "e b"))]
+    found = [
+        Hypothesis(text, -float(n), -1.0, -1.0)
+        for n, text in enumerate(("a b", "a b c", "a d", "e b"))
+    ]
     assert augmented(found, OPTIONS, top=2, penalty_fraction=0.0) == found
     assert augmented(found, OPTIONS, top=0, penalty_fraction=0.0) == found
-    assert {c.text for c in augmented(found, OPTIONS, 20, 0.0)} == {"a b", "a b c", "a d", "e b", "e d"}
+    assert {c.text for c in augmented(found, OPTIONS, 20, 0.0)} == {
+        "a b",
+        "a b c",
+        "a d",
+        "e b",
+        "e d",
+    }
 
 
 LARGE = LLMOptions(mode="fusion", weight=0.3, token_penalty=0.7, augment=4, augment_penalty=0.2)

@@ -1,4 +1,6 @@
-"""Which entries of a stream were deleted before they were read, by what XINFO STREAM says in each version of Redis."""
+"""Which entries of a stream were deleted before they were read, by what XINFO STREAM says in
+each version of Redis.
+"""
 
 from collections import deque
 
@@ -9,7 +11,10 @@ from cortext.live.redis_ids import read_info
 
 
 def reply(first, last, **newer):
-    """A reply of XINFO STREAM: Redis 5 and 6 have neither `entries-added` nor `max-deleted-entry-id`."""
+    """A reply of XINFO STREAM.
+
+    Redis 5 and 6 have neither `entries-added` nor `max-deleted-entry-id`.
+    """
     entry = None if first is None else (first, {b"logits": b""})
     return {"length": 1, "last-generated-id": last, "groups": 0, "first-entry": entry} | newer
 
@@ -25,7 +30,14 @@ OLD, NEW = {}, {"entries-added": 30, "max-deleted-entry-id": b"0-0"}
         (NEW, b"25-0", 20, 7, 5, 3),
         (NEW, None, 20, 0, 5, 10),
         (NEW, b"25-0", 500, 5, 0, 0),  # deleted between utterances, and begun anew
-        (NEW, b"25-0", 500, 5, 26, -1),  # 26 were read of this utterance, and the stream has had 25 of them
+        (
+            NEW,
+            b"25-0",
+            500,
+            5,
+            26,
+            -1,
+        ),  # 26 were read of this utterance, and the stream has had 25 of them
         (OLD, b"20-0", 20, 10, 5, 0),  # the last that was read is there
         (OLD, b"3-0", 20, 10, 5, 0),
         (OLD, b"21-0", 20, 10, 5, -1),  # it is gone, and later ones came: some may be gone, too
@@ -44,10 +56,18 @@ def test_entries_that_were_deleted_unread_are_counted_where_redis_counts(
     [
         (None, b"25-0", b"30-0", {}, False),  # nothing was read that could be gone
         ((20, 0), None, b"20-0", {}, False),  # nothing came after it
-        ((20, 0), b"20-0", b"30-0", {"max-deleted-entry-id": b"19-0"}, False),  # ours, before the position
+        (
+            (20, 0),
+            b"20-0",
+            b"30-0",
+            {"max-deleted-entry-id": b"19-0"},
+            False,
+        ),  # ours, before the position
         ((20, 0), b"20-0", b"30-0", {"max-deleted-entry-id": b"22-0"}, True),
         ((20, 0), b"25-0", b"30-0", {"max-deleted-entry-id": b"0-0"}, True),
     ],
 )
-def test_without_counts_the_ids_tell_whether_entries_may_be_gone(known, first, last, newer, expected):
+def test_without_counts_the_ids_tell_whether_entries_may_be_gone(
+    known, first, last, newer, expected
+):
     assert was_trimmed(read_info(reply(first, last, **newer)), known) is expected

@@ -1,4 +1,7 @@
-"""`cortext lm-server` as a process: killed, ended by signals, started late, on a full disk, with wrong arguments."""
+"""`cortext lm-server` as a process.
+
+Killed, ended by signals, started late, on a full disk, with wrong arguments.
+"""
 
 import json
 import os
@@ -25,7 +28,9 @@ HALF = len(LOGITS) // 2
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    return Decoder.from_dir(write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES))
+    return Decoder.from_dir(
+        write_lm(tmp_path_factory.mktemp("lm") / "lm", sentence_entries(), SENTENCES)
+    )
 
 
 @pytest.fixture
@@ -35,9 +40,20 @@ def process(decoder, tmp_path):
 
     def start(redis, *arguments):
         log = Log(tmp_path / f"process-{len(started)}.log")
-        command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", decoder.lm_dir, "--log", log.path]
+        command = [
+            Path(sys.executable).parent / "cortext",
+            "lm-server",
+            "--lm",
+            decoder.lm_dir,
+            "--log",
+            log.path,
+        ]
         command += ["--preset", "published", "--redis-port", str(redis.port), *arguments]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}))
+        started.append(
+            subprocess.Popen(
+                command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            )
+        )
         wait_for(lambda: log.path.exists() and log.lines("serving"), "server")
         return started[-1], log
 
@@ -73,7 +89,9 @@ def test_a_server_that_was_killed_goes_on_where_it_ended(redis_server, decoder, 
 @pytest.mark.slow
 def test_a_client_that_was_there_before_the_server_is_served(redis_server, process):
     client = ReleaseClient(redis_server.client())
-    client.redis.xadd("remote_lm_finalize", {"done": 0}, id="1-0")  # nobody's: a reset comes after it
+    client.redis.xadd(
+        "remote_lm_finalize", {"done": 0}, id="1-0"
+    )  # nobody's: a reset comes after it
     client.redis.xadd("remote_lm_reset", {"done": 0})
     process(redis_server)
     assert client.wait("remote_lm_done_resetting") == {b"done": b"1"}
@@ -96,7 +114,9 @@ def test_a_signal_ends_the_server_and_what_it_leaves_undone_is_named(redis_serve
     assert server.stderr.read() == b""
     assert [line["event"] for line in log.lines()][-1] == "stopped"
     assert log.lines("utterance_dropped")[0]["why"] == "the server stops"
-    assert client.redis.xrange("remote_lm_errors")[-1][1] == {b"error": b"the server stopped in mid-utterance"}
+    assert client.redis.xrange("remote_lm_errors")[-1][1] == {
+        b"error": b"the server stopped in mid-utterance"
+    }
 
 
 @pytest.mark.slow
@@ -116,8 +136,17 @@ def test_a_signal_ends_a_server_that_waits_for_redis_or_searches_for_long(redis_
 
 @pytest.mark.slow
 def test_a_full_disk_under_the_log_ends_nothing(redis_server, decoder):
-    command = [Path(sys.executable).parent / "cortext", "lm-server", "--lm", decoder.lm_dir, "--log", "/dev/full"]
-    with subprocess.Popen([*command, "--redis-port", str(redis_server.port)], stderr=subprocess.PIPE) as server:
+    command = [
+        Path(sys.executable).parent / "cortext",
+        "lm-server",
+        "--lm",
+        decoder.lm_dir,
+        "--log",
+        "/dev/full",
+    ]
+    with subprocess.Popen(
+        [*command, "--redis-port", str(redis_server.port)], stderr=subprocess.PIPE
+    ) as server:
         redis = redis_server.client()
         wait_for(lambda: redis.xlen("remote_lm_args"), "announcement")
         assert ReleaseClient(redis).decode(LOGITS).text == TEXT
@@ -129,14 +158,20 @@ def test_a_full_disk_under_the_log_ends_nothing(redis_server, decoder):
 def test_wrong_arguments_are_one_line(tmp_path, decoder):
     def run(*arguments):
         command = [Path(sys.executable).parent / "cortext", "lm-server", *arguments]
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, timeout=60
+        )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         return done.stderr
 
     assert "lexicon.txt" in run("--lm", tmp_path)
-    assert "unknown preset 'publised'; did you mean 'published'?" in run("--lm", decoder.lm_dir, "--preset", "publised")
+    assert "unknown preset 'publised'; did you mean 'published'?" in run(
+        "--lm", decoder.lm_dir, "--preset", "publised"
+    )
     assert "did you mean 'beam'?" in run("--lm", decoder.lm_dir, "--set", "beem=3")
-    assert "the log cannot be written" in run("--lm", decoder.lm_dir, "--log", tmp_path / "no" / "log")
+    assert "the log cannot be written" in run(
+        "--lm", decoder.lm_dir, "--log", tmp_path / "no" / "log"
+    )
 
 
 @pytest.mark.slow
@@ -163,7 +198,10 @@ def test_a_killed_server_of_json_messages_goes_on_too(redis_server, process):
     redis = redis_server.client()
 
     def say(kind, **logits):
-        redis.xadd("cortext_lm_input", {"message": json.dumps({"type": kind, "utterance": "one"}), **logits})
+        redis.xadd(
+            "cortext_lm_input",
+            {"message": json.dumps({"type": kind, "utterance": "one"}), **logits},
+        )
 
     def heard():
         return [json.loads(fields[b"message"]) for _, fields in redis.xrange("cortext_lm_output")]
@@ -178,7 +216,14 @@ def test_a_killed_server_of_json_messages_goes_on_too(redis_server, process):
     say("end")
     process(redis_server, "--profile", "json")
     wait_for(lambda: heard()[-1]["type"] == "final", "final")
-    assert [message["type"] for message in heard()] == ["ready", "begun", "partial", "ready", "partial", "final"]
+    assert [message["type"] for message in heard()] == [
+        "ready",
+        "begun",
+        "partial",
+        "ready",
+        "partial",
+        "final",
+    ]
     assert (heard()[-1]["text"], heard()[-1]["error"]) == (TEXT, None)
 
 

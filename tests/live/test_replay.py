@@ -48,12 +48,16 @@ def link(redis_server):
 
 @pytest.fixture
 def lm_server(redis_server, world):
-    """Starts a language-model server in a thread, speaking a profile with the decoder's own options."""
+    """Starts a language-model server in a thread, speaking a profile with the decoder's own
+    options.
+    """
     stop, threads = threading.Event(), []
 
     def start(profile):
         protocol = make_protocol(Decoder.from_dir(world.lm), profile, stop=stop)
-        threads.append(threading.Thread(target=LMServer(protocol, redis_server.url, stop).run, daemon=True))
+        threads.append(
+            threading.Thread(target=LMServer(protocol, redis_server.url, stop).run, daemon=True)
+        )
         threads[-1].start()
 
     yield start
@@ -64,7 +68,15 @@ def lm_server(redis_server, world):
 
 def cortext_replay(capsys, server, world, *arguments):
     """What the verb prints as JSON."""
-    common = ["replay", "--data", str(world.data), "--redis-host", "127.0.0.1", "--redis-port", str(server.port)]
+    common = [
+        "replay",
+        "--data",
+        str(world.data),
+        "--redis-host",
+        "127.0.0.1",
+        "--redis-port",
+        str(server.port),
+    ]
     status = run_cli([*common, *arguments, "--json"])
     printed = capsys.readouterr()
     assert status == 0, printed.err
@@ -102,10 +114,21 @@ def test_trials_come_whole_in_order_and_are_compared_with_what_was_meant(split):
     client = Notes()
     progress = []
     summary = replay(
-        split, [2, 0], client, threading.Event(), speed=None, progress=lambda *counts: progress.append(counts)
+        split,
+        [2, 0],
+        client,
+        threading.Event(),
+        speed=None,
+        progress=lambda *counts: progress.append(counts),
     )
     name = f"{DAYS[1]}/block 1/trial"
-    assert client.log == ["ready", ("begin", 2, f"{name} 2"), ("end", 64), ("begin", 0, f"{name} 0"), ("end", 90)]
+    assert client.log == [
+        "ready",
+        ("begin", 2, f"{name} 2"),
+        ("end", 64),
+        ("begin", 0, f"{name} 0"),
+        ("end", 90),
+    ]
     assert (summary.n_trials, summary.n_frames, summary.interrupted) == (2, 154, False)
     assert summary.wer == 1 / 3  # "i see you" was meant twice
     assert summary.lag_p99_ms is None
@@ -166,13 +189,19 @@ def test_sessions_and_trials_are_chosen_or_refused_by_name(split):
     assert choose(split, [DAYS[1]], [2, 1]) == [2, 1]
     with pytest.raises(DataError, match=r"no trial 4; there are 0 to 3"):
         choose(split, (), [4])
-    with pytest.raises(DataError, match=r"no trials of session 't15.2023.08.12'; did you mean 't15.2023.08.1[13]'"):
+    with pytest.raises(
+        DataError, match=r"no trials of session 't15.2023.08.12'; did you mean 't15.2023.08.1[13]'"
+    ):
         choose(split, ["t15.2023.08.12"])
 
 
-def test_replayed_to_a_brand_node_the_texts_are_those_of_offline_evaluation(rig, redis_server, world, capsys):
+def test_replayed_to_a_brand_node_the_texts_are_those_of_offline_evaluation(
+    rig, redis_server, world, capsys
+):
     rig.start()
-    found = cortext_replay(capsys, redis_server, world, "--node", "speech", "--speed", "max", "--keep", "60")
+    found = cortext_replay(
+        capsys, redis_server, world, "--node", "speech", "--speed", "max", "--keep", "60"
+    )
     assert found["n_errors"] == 0
     assert found["n_frames"] == 90 + 117 + 64 + 203
     offline = [world.offline(x_TC)[1][0].text for x_TC in world.trials()]
@@ -180,21 +209,35 @@ def test_replayed_to_a_brand_node_the_texts_are_those_of_offline_evaluation(rig,
     # fewer entries than were sent are left, and none was deleted before it was read
     assert rig.redis.xlen("binned_spikes") <= 60
     newest = rig.entries("binned_spikes")[-1]
-    assert np.frombuffer(newest[b"samples"], dtype=np.float32).tolist() == world.trials()[-1][-1].tolist()
+    assert (
+        np.frombuffer(newest[b"samples"], dtype=np.float32).tolist()
+        == world.trials()[-1][-1].tolist()
+    )
     assert json.loads(newest[b"sync"]) == {"replay": found["n_frames"] - 1}
     assert abs(time.monotonic_ns() - int(np.frombuffer(newest[b"ts"], dtype=np.uint64)[0])) < 60e9
-    again = cortext_replay(capsys, redis_server, world, "--node", "speech", "--speed", "20", "--trial", "1")
-    assert [result["text"] for result in again["results"]] == offline[1:2]  # numbers went on: nothing was lost
+    again = cortext_replay(
+        capsys, redis_server, world, "--node", "speech", "--speed", "20", "--trial", "1"
+    )
+    assert [result["text"] for result in again["results"]] == offline[
+        1:2
+    ]  # numbers went on: nothing was lost
     assert again["n_errors"] == 0
     assert again["lag_p99_ms"] > 0
 
 
 @pytest.mark.slow
-def test_from_files_through_redis_and_a_process_of_its_own_text_equals_evaluation(rig, redis_server, world, capsys):
-    """Replay -> redis-server -> brand-node as a supervisor starts it -> the text of `cortext evaluate`."""
+def test_from_files_through_redis_and_a_process_of_its_own_text_equals_evaluation(
+    rig, redis_server, world, capsys
+):
+    """Replay -> redis-server -> brand-node as a supervisor starts it -> the text of `cortext
+    evaluate`.
+    """
     out = world.data.parent / "evaluation"
     evaluate(world.run, world.data, "val", world.lm, out)
-    offline = [json.loads(line)["hypotheses"][0]["text"] for line in (out / "nbest.jsonl").read_text().splitlines()]
+    offline = [
+        json.loads(line)["hypotheses"][0]["text"]
+        for line in (out / "nbest.jsonl").read_text().splitlines()
+    ]
     rig.publish()
     rig.nodes.append(Process(redis_server.port))
     found = cortext_replay(capsys, redis_server, world, "--node", "speech", "--speed", "5")
@@ -204,21 +247,31 @@ def test_from_files_through_redis_and_a_process_of_its_own_text_equals_evaluatio
 
 
 @pytest.mark.parametrize("profile", ["lm", "json"])
-def test_replayed_to_the_language_model_server_the_texts_are_the_same(lm_server, redis_server, world, capsys, profile):
+def test_replayed_to_the_language_model_server_the_texts_are_the_same(
+    lm_server, redis_server, world, capsys, profile
+):
     lm_server({"lm": "published"}.get(profile, profile))
-    found = cortext_replay(capsys, redis_server, world, "--profile", profile, "--run", str(world.run), "--speed", "max")
+    found = cortext_replay(
+        capsys, redis_server, world, "--profile", profile, "--run", str(world.run), "--speed", "max"
+    )
     offline = [world.offline(x_TC)[1][0].text for x_TC in world.trials()]
     assert [result["text"] for result in found["results"]] == offline
     assert found["n_errors"] == 0
 
 
-def test_each_trial_is_heard_with_the_layer_of_its_own_day(lm_server, redis_server, world, capsys, tmp_path):
+def test_each_trial_is_heard_with_the_layer_of_its_own_day(
+    lm_server, redis_server, world, capsys, tmp_path
+):
     features_TC = world.trials()[3]
     for day in DAYS:
-        write_session(tmp_path / day / "data_val.hdf5", [make_trial(features_TC, day, 1, 0, "me and you")])
+        write_session(
+            tmp_path / day / "data_val.hdf5", [make_trial(features_TC, day, 1, 0, "me and you")]
+        )
     lm_server("published")
     days = dataclasses.replace(world, data=tmp_path)
-    found = cortext_replay(capsys, redis_server, days, "--profile", "lm", "--run", str(world.run), "--speed", "max")
+    found = cortext_replay(
+        capsys, redis_server, days, "--profile", "lm", "--run", str(world.run), "--speed", "max"
+    )
     texts = [world.offline(features_TC, day)[1][0].text for day in DAYS]
     assert [result["text"] for result in found["results"]] == texts
     assert len(set(texts)) == 2
@@ -228,7 +281,18 @@ def test_each_trial_is_heard_with_the_layer_of_its_own_day(lm_server, redis_serv
 def test_ctrl_c_ends_a_replay_with_its_summary_and_the_trial_with_its_stop(redis_server, world):
     code = "from cortext.cli import main; main()"
     where = ["--redis-host", "127.0.0.1", "--redis-port", str(redis_server.port)]
-    command = [sys.executable, "-c", code, "replay", "--data", str(world.data), "--loop", "--speed", "5", *where]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "replay",
+        "--data",
+        str(world.data),
+        "--loop",
+        "--speed",
+        "5",
+        *where,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     redis = redis_server.client()
     try:
@@ -245,7 +309,9 @@ def test_ctrl_c_ends_a_replay_with_its_summary_and_the_trial_with_its_stop(redis
     assert marks.count(b"start") == marks.count(b"stop")
 
 
-def test_a_node_that_stops_reading_is_waited_for_and_nothing_it_needs_is_deleted(rig, link, split, world):
+def test_a_node_that_stops_reading_is_waited_for_and_nothing_it_needs_is_deleted(
+    rig, link, split, world
+):
     rig.start()
     rig.nodes[0].end()
     # the node is gone, but says that it is ready: as one that hangs
@@ -255,44 +321,81 @@ def test_a_node_that_stops_reading_is_waited_for_and_nothing_it_needs_is_deleted
         replay(split, [3], client, threading.Event(), speed=None)
     entries = rig.entries("binned_spikes")
     assert 50 <= len(entries) <= 100  # half of what is kept, and all of it is still there
-    assert np.frombuffer(entries[0][b"samples"], dtype=np.float32).tolist() == world.trials()[3][0].tolist()
+    assert (
+        np.frombuffer(entries[0][b"samples"], dtype=np.float32).tolist()
+        == world.trials()[3][0].tolist()
+    )
 
 
-def test_without_a_node_a_stream_is_written_for_whoever_reads_and_its_length_is_bounded(link, redis_server, split):
+def test_without_a_node_a_stream_is_written_for_whoever_reads_and_its_length_is_bounded(
+    link, redis_server, split
+):
     client = BrandStream(link, Patience(link, 5), None, keep=100)
     summary = replay(split, [0, 3], client, threading.Event(), speed=100)
     redis = redis_server.client()
     assert 50 < redis.xlen("binned_spikes") <= 100
     marks = [fields for _, fields in redis.xrange("trial_control")]
-    found = [(m[b"command"], int(np.frombuffer(m[b"i"], dtype=np.uint64)[0]), m[b"trial"]) for m in marks]
-    assert found == [(b"start", 0, b"0"), (b"stop", 89, b"0"), (b"start", 90, b"3"), (b"stop", 292, b"3")]
+    found = [
+        (m[b"command"], int(np.frombuffer(m[b"i"], dtype=np.uint64)[0]), m[b"trial"]) for m in marks
+    ]
+    assert found == [
+        (b"start", 0, b"0"),
+        (b"stop", 89, b"0"),
+        (b"start", 90, b"3"),
+        (b"stop", 292, b"3"),
+    ]
     assert (summary.wer, summary.results) == (None, [])
 
 
-def test_entries_of_several_bins_are_whole_and_what_is_left_out_is_counted(rig, redis_server, world, capsys):
+def test_entries_of_several_bins_are_whole_and_what_is_left_out_is_counted(
+    rig, redis_server, world, capsys
+):
     rig.parameters |= {"bins_per_entry": 5, "input_dtype": "float64"}
     rig.start()
-    found = cortext_replay(capsys, redis_server, world, "--node", "speech", "--speed", "max", "--trial", "1")
+    found = cortext_replay(
+        capsys, redis_server, world, "--node", "speech", "--speed", "max", "--trial", "1"
+    )
     assert (found["n_frames"], found["left_out"]) == (115, 2)
     assert found["results"][0]["text"] == world.offline(world.trials()[1][:115])[1][0].text
 
 
 def test_an_answer_that_never_comes_is_named(redis_server, world, capsys):
-    common = ["replay", "--data", str(world.data), "--redis-host", "127.0.0.1", "--redis-port", str(redis_server.port)]
+    common = [
+        "replay",
+        "--data",
+        str(world.data),
+        "--redis-host",
+        "127.0.0.1",
+        "--redis-port",
+        str(redis_server.port),
+    ]
     arguments = ["--profile", "lm", "--run", str(world.run), "--patience", "1"]
     assert run_cli([*common, *arguments]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(
-        f"cortext: 127.0.0.1:{redis_server.port}: waited 1 s for an answer on remote_lm_done_resetting"
+        f"cortext: 127.0.0.1:{redis_server.port}: waited 1 s for an answer on"
+        " remote_lm_done_resetting"
     )
     assert "start it: cortext lm-server" in last
 
 
 def test_a_redis_that_is_not_there_ends_patience_too(world, capsys):
-    arguments = ["--data", str(world.data), "--redis-port", "1", "--patience", "1", "--node", "speech"]
+    arguments = [
+        "--data",
+        str(world.data),
+        "--redis-port",
+        "1",
+        "--patience",
+        "1",
+        "--node",
+        "speech",
+    ]
     assert run_cli(["replay", *arguments]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "cortext: localhost:1: Redis did not answer for 1 s; is it running, and is this its address?"
+    assert (
+        last == "cortext: localhost:1: Redis did not answer for 1 s; is it running, and is this its"
+        " address?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +405,10 @@ def test_a_redis_that_is_not_there_ends_patience_too(world, capsys):
         (["--speed", "0"], "--speed is '0'; a number above 0 or 'max' is needed"),
         (["--speed", "fast"], "--speed is 'fast'"),
         (["--profile", "lm"], "the lm profile sends logits and needs a model; add --run RUN"),
-        (["--profile", "json", "--run", "r", "--node", "n"], "--node does not go with the json profile"),
+        (
+            ["--profile", "json", "--run", "r", "--node", "n"],
+            "--node does not go with the json profile",
+        ),
         (["--profile", "brnd"], "--profile is 'brnd'; one of brand, lm, json is needed"),
         (["--run", "r"], "--run does not go with the brand profile"),
     ],

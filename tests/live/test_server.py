@@ -1,4 +1,7 @@
-"""What a page sees and does: the real server, a real web-socket client, a model that hears perfectly."""
+"""What a page sees and does.
+
+The real server, a real web-socket client, a model that hears perfectly.
+"""
 
 import time
 from base64 import b64decode
@@ -13,8 +16,9 @@ from cortext.live.scribe import Scribe
 from cortext.live.session_log import SessionLog, session_of_today
 from cortext.text.phonemes import RELEASE
 
-# Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins. Trial 1 of each day
-# reads "I see you." and says "i see me", trial 2 reads and says "you and me". Trials 3 to 5 are the second day's.
+# Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.
+# Trial 1 of each day reads "I see you." and says "i see me", trial 2 reads and says "you and me".
+# Trials 3 to 5 are the second day's.
 N_BINS, N_FRAMES = 110, 25
 
 
@@ -37,7 +41,12 @@ def test_greets_a_page_with_the_model_the_trials_and_the_state(idle):
         assert page.read()["type"] == "stats"
     assert (hello["type"], hello["days"], hello["day"]) == ("hello", list(DAYS), DAYS[-1])
     assert hello["tokens"] == list(RELEASE.symbols)
-    assert (hello["bin_ms"], hello["frame_ms"], hello["budget_ms"], hello["n_features"]) == (20, 80, 80, N_FEATURES)
+    assert (hello["bin_ms"], hello["frame_ms"], hello["budget_ms"], hello["n_features"]) == (
+        20,
+        80,
+        80,
+        N_FEATURES,
+    )
     assert hello["arrays"][0] == {"name": "ventral 6v crossings", "columns": [0, 5]}
     assert hello["arrays"][7] == {"name": "dorsal 6v power", "columns": [42, 47]}
     assert hello["source"]["kind"] == "replay"
@@ -49,7 +58,11 @@ def test_decodes_a_trial_and_tells_every_bin_every_frame_and_the_sentence(served
     with served.page() as page:
         assert served.post("start", {"trial": 0}).json() == {"ok": True}
         read = page.until("state", state="idle")[2:]
-        read = read if read[-1]["trial"] is None and len(read) > 1 else read + page.until("state", state="idle")
+        read = (
+            read
+            if read[-1]["trial"] is None and len(read) > 1
+            else read + page.until("state", state="idle")
+        )
     steps = [message for message in read if message["type"] == "step"]
     assert sum(step["n_bins"] + step["dropped"] for step in steps) == N_BINS
     assert sum(step["n_frames"] for step in steps) == N_FRAMES
@@ -58,8 +71,16 @@ def test_decodes_a_trial_and_tells_every_bin_every_frame_and_the_sentence(served
         assert len(b64decode(step["bins"])) == step["n_bins"] * N_FEATURES
         assert len(b64decode(step["posteriors"])) == step["n_frames"] * 41
     utterance = next(message for message in read if message["type"] == "utterance")
-    assert (utterance["text"], utterance["reference"], utterance["wer"]) == ("i see you", "I see you!", 0.0)
-    assert (utterance["ended"], utterance["error"], utterance["duration_s"]) == ("end of trial", None, 2.2)
+    assert (utterance["text"], utterance["reference"], utterance["wer"]) == (
+        "i see you",
+        "I see you!",
+        0.0,
+    )
+    assert (utterance["ended"], utterance["error"], utterance["duration_s"]) == (
+        "end of trial",
+        None,
+        2.2,
+    )
     assert utterance["words_per_minute"] == pytest.approx(60 * 3 / 2.2)
     assert [word["word"] for word in utterance["words"]] == ["i", "see", "you"]
     assert all(0 < word["confidence"] <= 1 for word in utterance["words"])
@@ -73,8 +94,12 @@ def test_heat_map_and_posteriors_are_those_of_the_trial(page_root):
     with serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
         steps = [message for message in page.until("utterance") if message["type"] == "step"]
-    bins_TC = np.frombuffer(b"".join(b64decode(step["bins"]) for step in steps), np.uint8).reshape(-1, N_FEATURES)
-    frames_PV = np.frombuffer(b"".join(b64decode(step["posteriors"]) for step in steps), np.uint8).reshape(-1, 41)
+    bins_TC = np.frombuffer(b"".join(b64decode(step["bins"]) for step in steps), np.uint8).reshape(
+        -1, N_FEATURES
+    )
+    frames_PV = np.frombuffer(
+        b"".join(b64decode(step["posteriors"]) for step in steps), np.uint8
+    ).reshape(-1, 41)
     np.testing.assert_allclose(bins_TC, np.clip((z_TC + 3) / 6, 0, 1) * 255, atol=0.51)
     said = [RELEASE.symbols[token] for token in frames_PV.argmax(axis=1)]
     assert said[:9] == ["AY", "AY", "BLANK", "SIL", "SIL", "BLANK", "S", "S", "BLANK"]
@@ -99,7 +124,9 @@ def test_plays_a_session_to_its_end_and_then_says_so(served):
     with served.page() as page:
         served.post("start", {"session": DAYS[1]})
         read = page.until("state", state="ended")
-    texts = [(message["trial"], message["text"]) for message in read if message["type"] == "utterance"]
+    texts = [
+        (message["trial"], message["text"]) for message in read if message["type"] == "utterance"
+    ]
     assert texts == [(3, "i see you"), (4, "i see me"), (5, "you and me")]
 
 
@@ -136,7 +163,9 @@ def test_each_trial_uses_its_own_day_unless_another_is_chosen(page_root):
         served.post("day", {"session": None})
         assert page.next("state", day_chosen=None)
         assert (
-            served.post("day", {"session": "t15.2023.08.12"}).json()["error"].endswith("did you mean 't15.2023.08.13'?")
+            served.post("day", {"session": "t15.2023.08.12"})
+            .json()["error"]
+            .endswith("did you mean 't15.2023.08.13'?")
         )
 
 
@@ -170,8 +199,16 @@ def test_options_are_changed_for_all_pages(served):
         ("options", {"beem": 3}, "unknown decoder option 'beem'; did you mean 'beam'?"),
         ("options", {"self": 3}, "unknown decoder option 'self'"),
         ("options", {"beam": [1]}, "beam is [1]; a finite float is needed"),
-        ("options", {"max_active": 10**9}, "max_active is 1000000000; live it must be at least 1 and at most 20000"),
-        ("hotwords", {"a" * 65: 3}, "'aaaaaaaaaaaaaaaaaaaa'... has 65 letters; at most 64 are a word"),
+        (
+            "options",
+            {"max_active": 10**9},
+            "max_active is 1000000000; live it must be at least 1 and at most 20000",
+        ),
+        (
+            "hotwords",
+            {"a" * 65: 3},
+            "'aaaaaaaaaaaaaaaaaaaa'... has 65 letters; at most 64 are a word",
+        ),
         ("hotwords", {"two words": 3}, "'two words' is not a word"),
         ("hotwords", {"sea": "much"}, "the bonus of 'sea' is 'much'; a finite number is needed"),
         ("start", {"trial": 99}, "no trial 99; there are 0 to 5"),
@@ -204,16 +241,29 @@ def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path
     with serving(make_session(page_root, scribe=scribe)) as served, served.page() as page:
         served.post("start", {"trial": 1})
         first = page.next("utterance")["id"]
-        assert served.post("correction", {"utterance": first, "text": "I see me"}).json() == {"ok": True, "kept": True}
-        assert served.post("rating", {"utterance": first, "rating": "mostly right"}).status_code == 200
+        assert served.post("correction", {"utterance": first, "text": "I see me"}).json() == {
+            "ok": True,
+            "kept": True,
+        }
+        assert (
+            served.post("rating", {"utterance": first, "rating": "mostly right"}).status_code == 200
+        )
         wrong = served.post("rating", {"utterance": first, "rating": "good"})
-        assert (wrong.status_code, wrong.json()["error"].startswith("unknown rating 'good'")) == (400, True)
-        assert "no utterance 99" in served.post("correction", {"utterance": 99, "text": "x y"}).json()["error"]
+        assert (wrong.status_code, wrong.json()["error"].startswith("unknown rating 'good'")) == (
+            400,
+            True,
+        )
+        assert (
+            "no utterance 99"
+            in served.post("correction", {"utterance": 99, "text": "x y"}).json()["error"]
+        )
         assert served.post("correction", {"utterance": first}).json()["error"] == "text is missing"
     kept = next(open_dataset(tmp_path / "log" / "recordings").trials("train"))
     trial = list(open_dataset(page_root / "data").trials("val", [DAYS[0]]))[1]
     assert (kept.sentence, kept.session) == ("i see me", DAYS[0])  # as sentences are scored
-    np.testing.assert_array_equal(kept.features_TC, trial.features_TC.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        kept.features_TC, trial.features_TC.astype(np.float16).astype(np.float32)
+    )
 
 
 def test_without_a_session_log_nothing_can_be_corrected(idle):
@@ -226,17 +276,28 @@ def test_a_feed_is_decoded_and_its_pauses_end_sentences(page_root):
     frames_TC = spoken("i see you", np.random.default_rng(1))
     silence_TC = np.zeros((50, N_FEATURES), dtype=np.float32)
     silence_TC[:, RELEASE.blank] = 3
-    with serving(make_session(page_root, feed=True, silence_ms=640)) as served, served.page() as page:
+    with (
+        serving(make_session(page_root, feed=True, silence_ms=640)) as served,
+        served.page() as page,
+    ):
         assert served.post("start").status_code == 409
         with served.feed() as feed:
             for chunk_TC in np.array_split(np.concatenate([frames_TC, silence_TC, frames_TC]), 40):
                 feed.send(chunk_TC.tobytes())
             utterance = page.next("utterance")
-            assert (utterance["text"], utterance["ended"], utterance["trial"]) == ("i see you", "silence", None)
+            assert (utterance["text"], utterance["ended"], utterance["trial"]) == (
+                "i see you",
+                "silence",
+                None,
+            )
             assert utterance["session"] == session_of_today(DAYS[-1])
             feed.send('{"end": true}')
             utterance = page.next("utterance")
-            assert (utterance["text"], utterance["ended"], utterance["error"]) == ("i see you", "end of trial", None)
+            assert (utterance["text"], utterance["ended"], utterance["error"]) == (
+                "i see you",
+                "end of trial",
+                None,
+            )
             assert page.next("stats")["wer"] is None
 
 

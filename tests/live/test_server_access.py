@@ -1,4 +1,7 @@
-"""What strangers, other sites and wrong requests get: nothing. Asked of the real server, byte by byte where need be."""
+"""What strangers, other sites and wrong requests get: nothing.
+
+Asked of the real server, byte by byte where need be.
+"""
 
 import socket
 from contextlib import ExitStack
@@ -27,8 +30,12 @@ def raw(served, request: str) -> str:
         return b"".join(iter(lambda: connection.recv(65536), b"")).decode(errors="replace")
 
 
-@pytest.mark.parametrize("verb", ["start", "stop", "options", "hotwords", "correction", "rating", "day", "nonsense"])
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
+@pytest.mark.parametrize(
+    "verb", ["start", "stop", "options", "hotwords", "correction", "rating", "day", "nonsense"]
+)
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}]
+)
 def test_nothing_changes_without_the_token(served, verb, headers):
     answer = served.post(verb, headers=headers)
     assert (answer.status_code, answer.json()) == (401, {"error": "the token is missing or wrong"})
@@ -44,7 +51,10 @@ def test_the_state_needs_the_token_too(served):
 @pytest.mark.parametrize("path", ["ws", "feed"])
 def test_web_sockets_need_the_token(served, path, token):
     query = "" if token is None else f"?token={token}"
-    with pytest.raises(InvalidStatus, match="403"), connect(f"ws://127.0.0.1:{served.port}/{path}{query}"):
+    with (
+        pytest.raises(InvalidStatus, match="403"),
+        connect(f"ws://127.0.0.1:{served.port}/{path}{query}"),
+    ):
         pass
 
 
@@ -58,24 +68,37 @@ def test_open_view_lets_strangers_watch_and_no_more(tmp_path):
             pass
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "[::1", "a@b:c@d"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "[::1", "a@b:c@d"]
+)
 def test_names_that_are_not_ours_are_refused(served, host):
     for request in ("GET / HTTP/1.1", "GET /api/state HTTP/1.1", "POST /api/start HTTP/1.1"):
-        answer = raw(served, f"{request}\nHost: {host}\nAuthorization: Bearer {TOKEN}\nConnection: close\n\n")
+        answer = raw(
+            served, f"{request}\nHost: {host}\nAuthorization: Bearer {TOKEN}\nConnection: close\n\n"
+        )
         assert answer.startswith(("HTTP/1.1 403", "HTTP/1.1 400")), answer[:200]
     with pytest.raises(InvalidStatus), served.page(additional_headers={"Host": host or "nobody"}):
         pass
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1", "[::1]:8765", "192.0.2.7:80"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:9000", "127.0.0.1", "[::1]:8765", "192.0.2.7:80"]
+)
 def test_addresses_and_names_of_this_machine_are_let_through(served, host):
-    assert raw(served, f"GET / HTTP/1.1\nHost: {host}\nConnection: close\n\n").startswith("HTTP/1.1 200")
+    assert raw(served, f"GET / HTTP/1.1\nHost: {host}\nConnection: close\n\n").startswith(
+        "HTTP/1.1 200"
+    )
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", "file://"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", "file://"]
+)
 def test_requests_of_other_sites_are_refused(served, origin):
     answer = served.post("stop", headers=OURS | {"Origin": origin})
-    assert (answer.status_code, answer.json()) == (403, {"error": "requests of other sites are refused"})
+    assert (answer.status_code, answer.json()) == (
+        403,
+        {"error": "requests of other sites are refused"},
+    )
     for path in ("ws", "feed"):
         url = f"ws://127.0.0.1:{served.port}/{path}?token={TOKEN}"
         with pytest.raises(InvalidStatus, match="403"), connect(url, origin=origin):
@@ -107,11 +130,17 @@ def test_our_own_page_is_let_through(served):
     ],
 )
 def test_nothing_but_the_page_is_served(served, path):
-    assert raw(served, f"GET {path} HTTP/1.1\nHost: localhost\nConnection: close\n\n").startswith("HTTP/1.1 404")
+    assert raw(served, f"GET {path} HTTP/1.1\nHost: localhost\nConnection: close\n\n").startswith(
+        "HTTP/1.1 404"
+    )
 
 
 def test_every_answer_tells_the_browser_to_be_strict(served):
-    for answer in (HTTP.get(served.url("/")), HTTP.get(served.url("/nothing")), served.post("stop", headers={})):
+    for answer in (
+        HTTP.get(served.url("/")),
+        HTTP.get(served.url("/nothing")),
+        served.post("stop", headers={}),
+    ):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'self'" in policy
         assert "frame-ancestors 'none'" in policy
@@ -123,10 +152,15 @@ def test_every_answer_tells_the_browser_to_be_strict(served):
 
 def test_large_requests_are_refused(served):
     answer = served.post("hotwords", {"word": "x" * MAX_BODY})
-    assert (answer.status_code, answer.json()["error"]) == (413, f"the request has more than {MAX_BODY} bytes")
+    assert (answer.status_code, answer.json()["error"]) == (
+        413,
+        f"the request has more than {MAX_BODY} bytes",
+    )
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"nonsense", b"NaN", b'{"beam": NaN}', b"[" * 60_000])
+@pytest.mark.parametrize(
+    "content", [b"{", b"\xff\xfe", b"nonsense", b"NaN", b'{"beam": NaN}', b"[" * 60_000]
+)
 def test_requests_that_are_no_json_are_refused(served, content):
     answer = HTTP.post(served.url("/api/options"), content=content, headers=OURS)
     assert (answer.status_code, answer.json()) == (400, {"error": "the request is no JSON"})
@@ -146,7 +180,10 @@ def test_only_so_many_may_watch(served):
     with ExitStack() as pages:
         for _ in range(MAX_READERS):
             pages.enter_context(served.page()).read()
-        with served.page() as one_more, pytest.raises(ConnectionClosed, match="32 pages are watching already"):
+        with (
+            served.page() as one_more,
+            pytest.raises(ConnectionClosed, match="32 pages are watching already"),
+        ):
             one_more.read()
     wait_until(lambda: not len(served.session.readers), "the pages are forgotten")
 
@@ -179,6 +216,8 @@ def test_knows_which_addresses_are_of_this_machine_alone(host, alone):
         ("0.0.0.0", f"http://{socket.gethostname()}:8765/#token=t"),
     ],
 )
-def test_the_address_that_is_printed_is_one_that_a_browser_can_open_and_the_server_accepts(host, url):
+def test_the_address_that_is_printed_is_one_that_a_browser_can_open_and_the_server_accepts(
+    host, url
+):
     assert address(host, 8765, "t") == url
     assert Access("t", host).allows_host(url.removeprefix("http://").partition("/")[0])

@@ -10,7 +10,15 @@ import pytest
 from cortext.decoding.options import Partial
 from cortext.errors import LiveError
 from cortext.live.fanout import MAX_WAITING, Fanout, Reader
-from cortext.live.messages import MAX_BINS, MAX_FRAMES, Event, Step, feature_groups, shown_bins, shown_posteriors
+from cortext.live.messages import (
+    MAX_BINS,
+    MAX_FRAMES,
+    Event,
+    Step,
+    feature_groups,
+    shown_bins,
+    shown_posteriors,
+)
 from cortext.live.page_utterance import PageUtterance
 from cortext.live.pipeline import Update
 
@@ -21,7 +29,9 @@ def step(number, utterance=1, n_bins=4, n_frames=1, **changes):
     bins_TC = np.full((n_bins, C), number % 256, dtype=np.uint8)
     posteriors_PV = np.full((n_frames, V), number % 256, dtype=np.uint8)
     stage_ms = {"total": float(number)} if n_frames else None
-    return Step(utterance, 80 * number, bins_TC, posteriors_PV, f"word{number}", "", stage_ms, **changes)
+    return Step(
+        utterance, 80 * number, bins_TC, posteriors_PV, f"word{number}", "", stage_ms, **changes
+    )
 
 
 def read_all(*messages):
@@ -119,7 +129,9 @@ def test_posteriors_are_shown_as_shares_of_255():
 
 def test_features_are_grouped_as_the_release_orders_them():
     groups = feature_groups(512)
-    assert [tuple(group["columns"]) for group in groups] == [(64 * i, 64 * i + 63) for i in range(8)]
+    assert [tuple(group["columns"]) for group in groups] == [
+        (64 * i, 64 * i + 63) for i in range(8)
+    ]
     assert groups[2]["name"] == "55b crossings"
     assert groups[5]["name"] == "area 4 power"
     assert feature_groups(10) == [{"name": "features", "columns": [0, 9]}]

@@ -1,4 +1,7 @@
-"""What goes wrong around a server, done to the real one: each utterance ends in a result or in a named error."""
+"""What goes wrong around a server, done to the real one.
+
+Each utterance ends in a result or in a named error.
+"""
 
 import json
 import shutil
@@ -47,7 +50,10 @@ def test_a_browser_that_leaves_in_mid_sentence_disturbs_nobody(page_root):
 
 def test_a_browser_that_does_not_read_is_forgotten(page_root, monkeypatch):
     monkeypatch.setattr(server, "PATIENCE_S", 0.3)
-    with serving(make_session(page_root, loop=True)) as served, served.page(max_queue=1, close_timeout=0.1):
+    with (
+        serving(make_session(page_root, loop=True)) as served,
+        served.page(max_queue=1, close_timeout=0.1),
+    ):
         wait_until(lambda: len(served.session.readers) == 1, "the page is there")
         served.post("start")
         wait_until(lambda: len(served.session.readers) == 0, "the page is forgotten")
@@ -61,7 +67,10 @@ def test_a_feed_that_leaves_in_mid_sentence_ends_it_with_what_is_known(fed):
         page.next("step")
     utterance = page.next("utterance")
     assert utterance["text"].startswith("i")
-    assert (utterance["ended"], utterance["error"]) == ("stop", "the feed was disconnected in mid-utterance")
+    assert (utterance["ended"], utterance["error"]) == (
+        "stop",
+        "the feed was disconnected in mid-utterance",
+    )
     assert page.next("state")["state"] == "idle"
     with served.feed() as feed:  # and another may come
         feed.send(said().tobytes())
@@ -75,7 +84,9 @@ def test_a_feed_that_leaves_between_sentences_ends_nothing(fed):
         feed.send(said().tobytes())
         feed.send('{"end": true}')
         page.next("utterance", error=None)
-    assert not [message for message in page.until("state", state="idle") if message["type"] == "utterance"]
+    assert not [
+        message for message in page.until("state", state="idle") if message["type"] == "utterance"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,10 @@ def test_a_feed_that_leaves_between_sentences_ends_nothing(fed):
     [
         (np.full((2, N_FEATURES), np.nan, dtype=np.float32).tobytes(), "frames hold NaN"),
         (np.full((2, N_FEATURES), 1e30, dtype=np.float32).tobytes(), "values beyond 1e+09"),
-        (bytes(FRAME_BYTES + 4), f"a message of {FRAME_BYTES + 4} bytes; a multiple of {FRAME_BYTES} is needed"),
+        (
+            bytes(FRAME_BYTES + 4),
+            f"a message of {FRAME_BYTES + 4} bytes; a multiple of {FRAME_BYTES} is needed",
+        ),
         ("hello", 'a text message of the feed is not {"end": true}'),
     ],
 )
@@ -102,7 +116,9 @@ def test_a_message_that_cannot_be_used_is_refused_and_the_sentence_says_so(fed, 
     assert utterance["error"] == "1 message of the feed could not be used: bins may be missing"
 
 
-def test_a_sentence_of_which_nothing_can_be_used_ends_in_an_error_and_the_next_one_is_free_of_it(fed):
+def test_a_sentence_of_which_nothing_can_be_used_ends_in_an_error_and_the_next_one_is_free_of_it(
+    fed,
+):
     served, page = fed
     with served.feed() as feed:
         feed.send(bytes(3))
@@ -112,7 +128,9 @@ def test_a_sentence_of_which_nothing_can_be_used_ends_in_an_error_and_the_next_o
         assert utterance["error"] == "1 message of the feed could not be used: bins may be missing"
         feed.send(bytes(3))
     error = page.next("utterance")["error"]
-    assert error.startswith("the feed was disconnected in mid-utterance; 1 message of the feed could not be used")
+    assert error.startswith(
+        "the feed was disconnected in mid-utterance; 1 message of the feed could not be used"
+    )
     with served.feed() as feed:
         feed.send(said().tobytes())
         feed.send('{"end": true}')
@@ -137,7 +155,10 @@ def test_a_second_feed_is_refused_and_the_first_goes_on(fed):
     served, page = fed
     with served.feed() as feed:
         feed.send(said()[:50].tobytes())
-        with served.feed() as second, pytest.raises(ConnectionClosed, match="another feed is connected") as closed:
+        with (
+            served.feed() as second,
+            pytest.raises(ConnectionClosed, match="another feed is connected") as closed,
+        ):
             second.recv(timeout=10)
         assert closed.value.rcvd.code == 1013
         feed.send(said()[50:].tobytes())
@@ -152,7 +173,11 @@ def test_a_feed_of_a_server_that_plays_recordings_is_refused(page_root):
 
 
 def test_of_two_who_control_it_the_last_one_wins_and_both_are_told(page_root):
-    with serving(make_session(page_root, speed=4.0)) as served, served.page() as page, served.page() as other:
+    with (
+        serving(make_session(page_root, speed=4.0)) as served,
+        served.page() as page,
+        served.page() as other,
+    ):
         served.post("start", {"trial": 0})
         assert page.next("state", trial=0)
         served.post("start", {"trial": 4})
@@ -213,12 +238,16 @@ class Failing(Hearing):
 
 def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(page_root, tmp_path):
     session = LiveSession(
-        Days(Failing("latest"), Decoder.from_dir(page_root / "lm")), Replay(page_root / "data"), speed=float("inf")
+        Days(Failing("latest"), Decoder.from_dir(page_root / "lm")),
+        Replay(page_root / "data"),
+        speed=float("inf"),
     )
     with open_log(tmp_path / "log"), serving(session) as served, served.page() as page:
         served.post("start", {"trial": 0})
         utterance = page.next("utterance")
-        assert utterance["error"].startswith("internal error (RuntimeError in test_server_faults.py, line ")
+        assert utterance["error"].startswith(
+            "internal error (RuntimeError in test_server_faults.py, line "
+        )
         served.post("start", {"trial": 0})
         assert page.next("utterance")["text"] == "i see you"
     assert "RuntimeError" in (tmp_path / "log").read_text()
@@ -227,14 +256,24 @@ def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(pa
 
 def test_the_log_tells_what_happened_and_nothing_of_what_was_said(page_root, tmp_path):
     session = make_session(page_root, feed=True)
-    with open_log(tmp_path / "log"), serving(session) as served, served.page() as page, served.feed() as feed:
+    with (
+        open_log(tmp_path / "log"),
+        serving(session) as served,
+        served.page() as page,
+        served.feed() as feed,
+    ):
         feed.send(said().tobytes())
         feed.send(bytes(3))
         feed.send('{"end": true}')
         page.next("utterance")
         served.post("hotwords", {"you": 3})
     log = (tmp_path / "log").read_text()
-    for name in ("page_connected", "feed_connected", "feed_message_refused", '"event": "utterance"'):
+    for name in (
+        "page_connected",
+        "feed_connected",
+        "feed_message_refused",
+        '"event": "utterance"',
+    ):
         assert name in log
     for word in ("i see", "you", TOKEN):
         assert word not in log
@@ -245,11 +284,16 @@ def test_a_full_disk_under_the_session_log_is_told_and_decoding_goes_on(tmp_path
     prepare(tmp_path)
     (tmp_path / "log").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path / "log")]
-    if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode
+    ):
         pytest.skip("no file system can be mounted here")
     shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
     process = subprocess.Popen(
-        [*IN_A_NAMESPACE, *shell, *program(tmp_path, "--speed", "inf", "--loop")], stdout=subprocess.PIPE, text=True
+        [*IN_A_NAMESPACE, *shell, *program(tmp_path, "--speed", "inf", "--loop")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         port = int(process.stdout.readline())

@@ -13,14 +13,20 @@ TEN_MINUTES_BINS = 30_000
 
 
 def resident_mb(pid):
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    (line,) = (
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    )
     return int(line.split()[1]) / 1024
 
 
 @pytest.fixture
 def server(tmp_path):
     prepare(tmp_path)
-    process = subprocess.Popen(program(tmp_path, "--speed", "inf", "--loop"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        program(tmp_path, "--speed", "inf", "--loop"), stdout=subprocess.PIPE, text=True
+    )
     yield process.pid, int(process.stdout.readline())
     process.terminate()
     process.communicate(timeout=20)
@@ -51,5 +57,6 @@ def test_ten_minutes_lose_no_word_and_memory_stays_flat_whoever_reads(server):
     assert grown_mb < 8, f"from {warm_mb:.0f} MB"
     assert time.monotonic() - began_s < 120
     print(
-        f"{2 * TEN_MINUTES_BINS} bins in {time.monotonic() - began_s:.0f} s, {warm_mb:.0f} MB, grown {grown_mb:.1f} MB"
+        f"{2 * TEN_MINUTES_BINS} bins in {time.monotonic() - began_s:.0f} s, {warm_mb:.0f} MB,"
+        f" grown {grown_mb:.1f} MB"
     )

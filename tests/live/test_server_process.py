@@ -30,7 +30,12 @@ def root(tmp_path_factory):
     config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
     network = build_model(config, n_features=N_FEATURES, n_days=len(DAYS), n_classes=len(RELEASE))
     model = AcousticModel(
-        network, sessions=DAYS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing(), feature_subset=None
+        network,
+        sessions=DAYS,
+        n_features=N_FEATURES,
+        inventory=RELEASE,
+        smoothing=Smoothing(),
+        feature_subset=None,
     )
     save_model(model, path / "run")
     return path
@@ -42,10 +47,18 @@ def start(root):
     processes = []
 
     def started(*options):
-        command = [sys.executable, "-c", "from cortext.cli import main; main()", "serve", str(root / "run")]
+        command = [
+            sys.executable,
+            "-c",
+            "from cortext.cli import main; main()",
+            "serve",
+            str(root / "run"),
+        ]
         command += ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", "0", *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, **pipes))
+        processes.append(
+            subprocess.Popen(command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, **pipes)
+        )
         return processes[-1]
 
     yield started
@@ -93,14 +106,20 @@ def test_a_port_in_use_is_one_line(root, capsys):
         port = other.getsockname()[1]
         options = ["--lm", str(root / "lm"), "--data", str(root / "data"), "--port", str(port)]
         assert run_verb(["serve", str(root / "run"), *options]) == 2
-    line = f"cortext: cannot listen on 127.0.0.1 port {port}: Address already in use; give another --port or --host\n"
+    line = (
+        f"cortext: cannot listen on 127.0.0.1 port {port}: Address already in use; give another"
+        " --port or --host\n"
+    )
     assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--feed", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 0: Cannot assign requested address"),
+        (
+            ["--feed", "--host", "203.0.113.1"],
+            "cannot listen on 203.0.113.1 port 0: Cannot assign requested address",
+        ),
         (["--feed", "--host", "no such host"], "cannot listen on 'no such host'"),
         (["--feed", "--host", "rig..lab"], "cannot listen on 'rig..lab': not the name of a host"),
         (["--feed", "--host", "r" * 64], "not the name of a host"),
@@ -116,7 +135,10 @@ def test_a_port_in_use_is_one_line(root, capsys):
     ],
 )
 def test_what_cannot_be_served_is_one_line(root, capsys, options, line):
-    assert run_verb(["serve", str(root / "run"), "--lm", str(root / "lm"), "--port", "0", *options]) == 2
+    assert (
+        run_verb(["serve", str(root / "run"), "--lm", str(root / "lm"), "--port", "0", *options])
+        == 2
+    )
     err = capsys.readouterr().err
     assert line in err
     assert err.count("\n") == 1
@@ -129,4 +151,7 @@ def test_an_address_that_others_reach_is_warned_of(start):
     assert (printed["day"], printed["look_ahead_ms"]) == (DAYS[-1], 80)
     assert re.search(r":\d+/#token=[\w-]{43}$", printed["url"])
     process.send_signal(signal.SIGINT)
-    assert "warning: 0.0.0.0 can be reached from other machines, and nothing is encrypted" in process.stderr.read()
+    assert (
+        "warning: 0.0.0.0 can be reached from other machines, and nothing is encrypted"
+        in process.stderr.read()
+    )

@@ -28,7 +28,9 @@ def test_replays_the_trials_of_a_split_in_order(data):
         assert (trial.session, trial.block, trial.trial, trial.sentence) == (
             (expected.session, expected.block, expected.trial, expected.sentence)
         )
-        np.testing.assert_array_equal(trial.features_TC, expected.features_TC.astype(np.float16).astype(np.float32))
+        np.testing.assert_array_equal(
+            trial.features_TC, expected.features_TC.astype(np.float16).astype(np.float32)
+        )
         assert trial.features_TC.dtype == np.float32
 
 
@@ -61,7 +63,10 @@ def test_the_simulator_goes_on_for_ever_and_repeats_itself_by_number():
 
 def test_the_simulator_says_what_was_held_out_with_new_noise(tmp_path):
     session = "sim.2025.01.08"
-    recorded = {trial.sentence: trial for trial in simulate(tmp_path / "data", "tiny").trials("val", [session])}
+    recorded = {
+        trial.sentence: trial
+        for trial in simulate(tmp_path / "data", "tiny").trials("val", [session])
+    }
     source = Simulator("tiny", [session])
     again = [trial for trial in map(source.trial, range(18)) if trial.sentence in recorded]
     assert {trial.sentence for trial in again} == set(recorded)

@@ -1,4 +1,7 @@
-"""The log of use: nothing acknowledged is lost, nobody else reads or writes it, and `cortext adapt` learns from it."""
+"""The log of use.
+
+Nothing acknowledged is lost, nobody else reads or writes it, and `cortext adapt` learns from it.
+"""
 
 import json
 import os
@@ -67,7 +70,10 @@ def test_an_utterance_and_what_is_said_of_it_are_lines(tmp_path):
     assert (empty["n_words"], empty["words_per_minute"]) == (0, 0.0)
     assert (rating["id"], rating["rating"]) == ("7", "mostly right")
     assert (correction["id"], correction["correction"]) == ("7", "I see Ewe!")
-    assert all(datetime.fromisoformat(line["when"]).utcoffset() is not None for line in (rating, correction))
+    assert all(
+        datetime.fromisoformat(line["when"]).utcoffset() is not None
+        for line in (rating, correction)
+    )
 
 
 def test_an_id_that_is_used_again_after_a_restart_means_the_newer_utterance(tmp_path):
@@ -84,8 +90,14 @@ def test_an_id_that_is_used_again_after_a_restart_means_the_newer_utterance(tmp_
     [
         (lambda log: log.rate("9", "right"), "no utterance '9'"),
         (lambda log: log.correct(9, "words"), "no utterance 9"),
-        (lambda log: log.rate(1, "good"), "unknown rating 'good'; one of 'right', 'mostly right', 'wrong'"),
-        (lambda log: log.correct(1, " ?! "), "a correction needs at least one word; rate the utterance 'wrong'"),
+        (
+            lambda log: log.rate(1, "good"),
+            "unknown rating 'good'; one of 'right', 'mostly right', 'wrong'",
+        ),
+        (
+            lambda log: log.correct(1, " ?! "),
+            "a correction needs at least one word; rate the utterance 'wrong'",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_not_logged(tmp_path, call, message):
@@ -102,7 +114,9 @@ def test_a_session_that_is_no_folder_name_is_refused(session):
         utterance(session=session)
 
 
-@pytest.mark.parametrize("wrong", [{"duration_s": float("nan")}, {"duration_s": -1.0}, {"when": datetime(2023, 8, 13)}])
+@pytest.mark.parametrize(
+    "wrong", [{"duration_s": float("nan")}, {"duration_s": -1.0}, {"when": datetime(2023, 8, 13)}]
+)
 def test_a_time_that_cannot_be_is_refused(wrong):
     with pytest.raises(LiveError, match=r"number of seconds is needed|a time without its offset"):
         Utterance(**({"id": 1, "session": DAY, "duration_s": 1.0, "text": "a"} | wrong))
@@ -117,7 +131,8 @@ def test_only_the_owner_may_read(tmp_path):
     finally:
         os.umask(before)
     modes = {
-        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "log").rglob("*")
+        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
+        for path in (tmp_path / "log").rglob("*")
     }
     modes["log"] = stat.S_IMODE((tmp_path / "log").stat().st_mode)
     assert modes == {
@@ -138,9 +153,16 @@ def test_recordings_are_kept_of_what_was_confirmed_or_corrected_and_of_nothing_e
         assert log.rate(1, "mostly right") is False
         assert log.correct(2, "We see you.") is True
         assert log.rate(3, "wrong") is False
-        assert log.rate(4, "right") is False  # nothing was said, and nothing decoded: nothing to learn
+        assert (
+            log.rate(4, "right") is False
+        )  # nothing was said, and nothing decoded: nothing to learn
     first, second = recorded(tmp_path)
-    assert (first.trial, first.sentence, second.trial, second.sentence) == (0, "i see you", 2, "we see you")
+    assert (first.trial, first.sentence, second.trial, second.sentence) == (
+        0,
+        "i see you",
+        2,
+        "we see you",
+    )
     assert RELEASE.names(first.phoneme_ids) == "AY SIL S IY SIL Y UW SIL".split()
     np.testing.assert_array_equal(first.features_TC, features(0))
     np.testing.assert_array_equal(second.features_TC, features(2))
@@ -216,7 +238,10 @@ def test_scores_that_json_lacks_are_refused_and_the_log_goes_on(tmp_path):
 def test_a_recording_that_cannot_be_learnt_from_is_named_and_its_correction_stays(tmp_path):
     with SessionLog(tmp_path) as log:
         log.append(utterance(0), features(n_bins=40))  # 7 patches
-        with pytest.raises(LiveError, match=r"it is logged, but its recording is not kept: .*40 bins give 7 patches"):
+        with pytest.raises(
+            LiveError,
+            match=r"it is logged, but its recording is not kept: .*40 bins give 7 patches",
+        ):
             log.correct(0, "we see all of you")
         log.append(utterance(1), features())
         assert log.rate(1, "right") is True
@@ -254,7 +279,11 @@ def test_a_line_cut_at_any_byte_costs_itself_alone(tmp_path):
             log.append(utterance(2, "three"))
             log.rate(2, "right")
         found = read_log(folder)
-        assert [entry.text for entry in found.entries] == ["one", *["größer"][: int(complete)], "three"]
+        assert [entry.text for entry in found.entries] == [
+            "one",
+            *["größer"][: int(complete)],
+            "three",
+        ]
         assert found.entries[-1].rating == "right"
 
 
@@ -281,7 +310,10 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
 
 
 def test_a_log_has_one_writer(tmp_path):
-    with SessionLog(tmp_path), pytest.raises(LiveError, match="another process is writing this log; give another"):
+    with (
+        SessionLog(tmp_path),
+        pytest.raises(LiveError, match="another process is writing this log; give another"),
+    ):
         SessionLog(tmp_path)
     SessionLog(tmp_path).close()
 
@@ -345,7 +377,9 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path):
     found = read_log(tmp_path)
     numbers = {entry.id: number for number, entry in enumerate(found.entries)}
     assert set(acknowledged) <= set(numbers)
-    assert len(found.entries) <= len(acknowledged) + 4  # each killed process may have had one under way
+    assert (
+        len(found.entries) <= len(acknowledged) + 4
+    )  # each killed process may have had one under way
     kept = {trial.trial: trial.sentence for trial in recorded(tmp_path, "day.2023.08.13")}
     for id_ in acknowledged:
         assert kept[numbers[id_]] == ("you see me" if int(id_.split("-")[1]) % 2 else "i see you")
@@ -399,7 +433,10 @@ def test_a_full_disk_is_an_error_of_a_line_and_the_log_goes_on_when_there_is_roo
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=768k", "none", str(disk)]
-    if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode
+    ):
         pytest.skip("no file system can be mounted here")
     program = [sys.executable, "-c", ON_A_SMALL_DISK, str(disk), str(tmp_path / "log")]
     shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
@@ -409,7 +446,9 @@ def test_a_full_disk_is_an_error_of_a_line_and_the_log_goes_on_when_there_is_roo
     assert recording.startswith("it is logged, but its recording is not kept: ")
     assert "No space left on device" in recording
     for line in (full, correction):
-        assert line.startswith(f"{disk}/log/utterances.jsonl: the log cannot be written: No space left on device; free")
+        assert line.startswith(
+            f"{disk}/log/utterances.jsonl: the log cannot be written: No space left on device; free"
+        )
     kept, n_logged = last.split()
     assert kept == "True"
     found = read_log(tmp_path / "log")
@@ -429,7 +468,12 @@ def model(tmp_path):
     torch.manual_seed(0)
     config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
     network = build_model(config, n_features=8, n_days=1, n_classes=len(RELEASE))
-    reads = {"n_features": 8, "inventory": RELEASE, "smoothing": Smoothing(), "feature_subset": None}
+    reads = {
+        "n_features": 8,
+        "inventory": RELEASE,
+        "smoothing": Smoothing(),
+        "feature_subset": None,
+    }
     save_model(AcousticModel(network, sessions=(DAY,), **reads), tmp_path / "run")
     return tmp_path / "run"
 
@@ -461,7 +505,15 @@ def test_of_several_days_in_the_log_one_is_named(model, tmp_path, capsys):
         for number, day in enumerate([DAY, DAY, NEW_DAY, NEW_DAY]):
             log.append(utterance(number, session=day), features(number))
             log.rate(number, "right")
-    command = ["adapt", str(model), "--data", str(tmp_path / "log" / "recordings"), "--batches", "1", "--json"]
+    command = [
+        "adapt",
+        str(model),
+        "--data",
+        str(tmp_path / "log" / "recordings"),
+        "--batches",
+        "1",
+        "--json",
+    ]
     assert cortext([*command, "--out", str(tmp_path / "new")]) == 0
     assert json.loads(capsys.readouterr().out)["session"] == NEW_DAY
     assert cortext([*command, "--session", DAY, "--out", str(tmp_path / "known")]) == 0
@@ -469,7 +521,16 @@ def test_of_several_days_in_the_log_one_is_named(model, tmp_path, capsys):
 
 
 def test_what_is_learnt_from_next_time_includes_what_was_corrected_since(model, tmp_path, capsys):
-    command = ["adapt", str(model), "--data", str(tmp_path / "log" / "recordings"), "--batches", "1", "--json", "--out"]
+    command = [
+        "adapt",
+        str(model),
+        "--data",
+        str(tmp_path / "log" / "recordings"),
+        "--batches",
+        "1",
+        "--json",
+        "--out",
+    ]
     with SessionLog(tmp_path / "log") as log:
         for number in range(4):
             log.append(utterance(number, session=NEW_DAY), features(number))
@@ -497,7 +558,9 @@ def test_a_session_file_written_by_hand_is_added_to(tmp_path):
 
 
 def test_recordings_stay_those_of_their_own_log_when_a_new_one_is_begun(tmp_path):
-    """Who sets the texts aside (an archive, privacy) and keeps the recordings gets no wrong labels."""
+    """Who sets the texts aside (an archive, privacy) and keeps the recordings gets no wrong
+    labels.
+    """
     said = {}
     for life, text in enumerate(["i see you", "you see me"]):
         with SessionLog(tmp_path) as log:

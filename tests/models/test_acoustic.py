@@ -7,7 +7,14 @@ import torch
 
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.features import smooth
-from cortext.models import AcousticModel, GRUConfig, build_model, load_model, model_config, save_model
+from cortext.models import (
+    AcousticModel,
+    GRUConfig,
+    build_model,
+    load_model,
+    model_config,
+    save_model,
+)
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
 
@@ -17,7 +24,9 @@ SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
 def acoustic(n_features=6, feature_subset=None, smoothing=None):
     torch.manual_seed(0)
     n_used = n_features if feature_subset is None else len(feature_subset)
-    network = build_model(GRUConfig(n_units=8, n_layers=1), n_features=n_used, n_days=2, n_classes=41)
+    network = build_model(
+        GRUConfig(n_units=8, n_layers=1), n_features=n_used, n_days=2, n_classes=41
+    )
     return AcousticModel(
         network,
         sessions=SESSIONS,
@@ -42,7 +51,9 @@ def test_a_trial_is_smoothed_with_valid_padding():
     model, x_TC = acoustic(), features()
     smoothed = smooth(torch.from_numpy(x_TC)[None], padding="valid")[0].numpy()
     assert len(smoothed) == 32
-    np.testing.assert_array_equal(model.logits(x_TC, SESSIONS[0]), model.logits(smoothed, SESSIONS[0], smooth=False))
+    np.testing.assert_array_equal(
+        model.logits(x_TC, SESSIONS[0]), model.logits(smoothed, SESSIONS[0], smooth=False)
+    )
 
 
 def test_a_model_trained_without_smoothing_smooths_nothing():
@@ -55,7 +66,9 @@ def test_a_feature_subset_is_taken_from_the_whole_recording():
     model, x_TC = acoustic(feature_subset=[4, 1, 2]), features()
     changed = x_TC.copy()
     changed[:, [0, 3, 5]] = 9
-    np.testing.assert_array_equal(model.logits(x_TC, SESSIONS[0]), model.logits(changed, SESSIONS[0]))
+    np.testing.assert_array_equal(
+        model.logits(x_TC, SESSIONS[0]), model.logits(changed, SESSIONS[0])
+    )
     changed[:, 4] = 9
     assert (model.logits(x_TC, SESSIONS[0]) != model.logits(changed, SESSIONS[0])).any()
 
@@ -64,7 +77,9 @@ def test_half_precision_features_are_accepted():
     x_TC = features().astype(np.float16)
     logits_PV = acoustic().logits(x_TC, SESSIONS[0])
     assert logits_PV.dtype == np.float32
-    np.testing.assert_array_equal(logits_PV, acoustic().logits(x_TC.astype(np.float32), SESSIONS[0]))
+    np.testing.assert_array_equal(
+        logits_PV, acoustic().logits(x_TC.astype(np.float32), SESSIONS[0])
+    )
 
 
 def test_an_unknown_session_names_the_nearest_known_one():
@@ -89,7 +104,9 @@ def test_a_batch_that_does_not_fit_together_says_why():
     x_BTC[1, 30, 2] = np.nan
     with pytest.raises(DataError, match="not finite"):
         model.logits_batch(x_BTC, SESSIONS, np.array([40, 40]))
-    model.logits_batch(x_BTC, SESSIONS, np.array([40, 30]))  # what lies beyond a trial's bins is never read
+    model.logits_batch(
+        x_BTC, SESSIONS, np.array([40, 30])
+    )  # what lies beyond a trial's bins is never read
 
 
 def test_an_unknown_model_names_the_nearest_known_one():
@@ -150,7 +167,10 @@ def test_an_unknown_key_or_model_in_the_description_is_refused(run):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"inventory": {"name": "release", "symbols": 41}}, "inventory.symbols is 41; a list of texts is needed"),
+        (
+            {"inventory": {"name": "release", "symbols": 41}},
+            "inventory.symbols is 41; a list of texts is needed",
+        ),
         ({"inventory": {"name": "release", "symbols": [1, 2]}}, "a list of texts is needed"),
         ({"inventory": {"symbols": []}}, "inventory has no 'name'"),
         ({"sessions": []}, "it names no session"),

@@ -49,7 +49,9 @@ def network(request):
 
 @pytest.fixture
 def model(network):
-    return AcousticModel(network, sessions=SESSIONS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing())
+    return AcousticModel(
+        network, sessions=SESSIONS, n_features=N_FEATURES, inventory=RELEASE, smoothing=Smoothing()
+    )
 
 
 def batch(n_bins_B=(70, 41, 23), seed=0):
@@ -84,15 +86,23 @@ def test_nothing_that_counts_depends_on_padding(network, bf16):
     outputs = []
     for seed in (1, 2):  # of what is in the padding
         torch.manual_seed(seed)
-        inside_BT1 = (torch.arange(x_BTC.shape[1]) < torch.from_numpy(n_bins_B)[:, None]).unsqueeze(2)
+        inside_BT1 = (torch.arange(x_BTC.shape[1]) < torch.from_numpy(n_bins_B)[:, None]).unsqueeze(
+            2
+        )
         network.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             padded_BTC = torch.where(inside_BT1, x_BTC, torch.randn(x_BTC.shape))
-            logits_BPV, _ = network.eval()(padded_BTC, torch.tensor([0, 1, 2]), n_patches_B=n_patches_B)
+            logits_BPV, _ = network.eval()(
+                padded_BTC, torch.tensor([0, 1, 2]), n_patches_B=n_patches_B
+            )
         assert logits_BPV.isfinite().all()
-        real_NV = torch.cat([logits_PV[:n].float() for logits_PV, n in zip(logits_BPV, n_patches_B, strict=True)])
+        real_NV = torch.cat(
+            [logits_PV[:n].float() for logits_PV, n in zip(logits_BPV, n_patches_B, strict=True)]
+        )
         real_NV.square().sum().backward()
-        gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in network.parameters() if parameter.grad is not None
+        ]
         outputs.append([real_NV.detach(), *gradients])
     for a, b in zip(*outputs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
@@ -100,11 +110,22 @@ def test_nothing_that_counts_depends_on_padding(network, bf16):
 
 def test_every_parameter_gets_a_finite_gradient_and_absent_days_get_zero(network):
     x_BTC, n_bins_B = batch()
-    x_BTC, n_bins_B, day_B = torch.from_numpy(x_BTC), torch.from_numpy(n_bins_B), torch.tensor([0, 2, 2])
+    x_BTC, n_bins_B, day_B = (
+        torch.from_numpy(x_BTC),
+        torch.from_numpy(n_bins_B),
+        torch.tensor([0, 2, 2]),
+    )
     labels_BU, n_labels_B = torch.tensor([[3, 4], [5, 6], [7, 0]]), torch.tensor([2, 2, 1])
     n_patches_B = network.n_patches(n_bins_B)
     trials = TrainBatch(
-        x_BTC, day_B, n_bins_B, n_patches_B, labels_BU, n_labels_B, indices=np.arange(3), days=day_B.unique()
+        x_BTC,
+        day_B,
+        n_bins_B,
+        n_patches_B,
+        labels_BU,
+        n_labels_B,
+        indices=np.arange(3),
+        days=day_B.unique(),
     )
     loss = build_loss(None, network.config.kind)  # what the model is trained with by default
     loss(network.train(), trials, fraction=0.5)["loss"].mean().backward()
@@ -173,5 +194,7 @@ def test_a_model_that_does_not_take_lengths_is_refused_with_the_cure(monkeypatch
             raise AssertionError
 
     monkeypatch.setitem(MODELS, "gru", Deaf)
-    with pytest.raises(ConfigError, match=r"model 'gru' has a forward without n_patches_B.*; add the keyword"):
+    with pytest.raises(
+        ConfigError, match=r"model 'gru' has a forward without n_patches_B.*; add the keyword"
+    ):
         build_model(GRUConfig(n_units=4), n_features=2, n_days=1, n_classes=41)

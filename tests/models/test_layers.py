@@ -10,7 +10,9 @@ def gradients(function, *inputs):
     for tensor in inputs:
         tensor.grad = None
     outputs = function()
-    sum((output * torch.linspace(0.5, 1.5, output.shape[-1])).square().sum() for output in outputs).backward()
+    sum(
+        (output * torch.linspace(0.5, 1.5, output.shape[-1])).square().sum() for output in outputs
+    ).backward()
     return [output.detach() for output in outputs], [tensor.grad.clone() for tensor in inputs]
 
 
@@ -18,9 +20,14 @@ def gradients(function, *inputs):
 def test_gru_and_its_gradients_are_those_of_the_module(n_layers):
     torch.manual_seed(0)
     module = nn.GRU(7, 5, n_layers, batch_first=True)
-    x, state = torch.randn(3, 9, 7, requires_grad=True), torch.randn(n_layers, 3, 5, requires_grad=True)
+    x, state = (
+        torch.randn(3, 9, 7, requires_grad=True),
+        torch.randn(n_layers, 3, 5, requires_grad=True),
+    )
     inputs = (x, state, *module.parameters())
-    expected, found = (gradients(f, *inputs) for f in (lambda: module(x, state), lambda: gru(module, x, state)))
+    expected, found = (
+        gradients(f, *inputs) for f in (lambda: module(x, state), lambda: gru(module, x, state))
+    )
     for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
         torch.testing.assert_close(b, a, atol=1e-6, rtol=1e-5)
 
@@ -35,7 +42,9 @@ def test_gru_in_bfloat16_is_close_to_float32(n_units):
         with torch.autocast("cpu", torch.bfloat16):
             return gru(module, x, state)
 
-    expected, found = (gradients(f, x, *module.parameters()) for f in (lambda: module(x, state), in_bfloat16))
+    expected, found = (
+        gradients(f, x, *module.parameters()) for f in (lambda: module(x, state), in_bfloat16)
+    )
     assert found[0][0].dtype == torch.float32
     torch.testing.assert_close(found[0][0], expected[0][0], atol=0.02, rtol=0)
     for a, b in zip(expected[1], found[1], strict=True):
@@ -55,7 +64,9 @@ def test_padding_has_no_part_in_what_a_gru_makes_of_the_rest(bf16):
             return (gru(module, x, state, *n_patches)[0][inside_BP],)
 
     inputs = (x, state, *module.parameters())
-    expected, found = (gradients(f, *inputs) for f in (real_patches, lambda: real_patches(torch.tensor(lengths))))
+    expected, found = (
+        gradients(f, *inputs) for f in (real_patches, lambda: real_patches(torch.tensor(lengths)))
+    )
     for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
         torch.testing.assert_close(b, a, atol=1e-6, rtol=0.01 if bf16 else 1e-5)
     assert gru(module, x, state, torch.tensor(lengths))[0].isfinite().all()
@@ -97,7 +108,9 @@ def test_second_derivatives_are_refused_and_not_wrong(bf16):
         torch.autograd.grad(hidden.sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("days", [(2, 2, 0, 0), (1, 1, 1, 1), (0, 1, 2, 0), (1, 1, 2, 0), (2, 0, 2, 0), (1,)])
+@pytest.mark.parametrize(
+    "days", [(2, 2, 0, 0), (1, 1, 1, 1), (0, 1, 2, 0), (1, 1, 2, 0), (2, 0, 2, 0), (1,)]
+)
 def test_each_trial_goes_through_the_map_of_its_day(days):
     torch.manual_seed(0)
     x = torch.randn(len(days), 6, 5, requires_grad=True)
@@ -108,13 +121,16 @@ def test_each_trial_goes_through_the_map_of_its_day(days):
 
     inputs = (x, weight, bias)
     expected, found = (
-        gradients(f, *inputs) for f in (by_hand, lambda: [day_affine(x, torch.tensor(days), weight, bias)])
+        gradients(f, *inputs)
+        for f in (by_hand, lambda: [day_affine(x, torch.tensor(days), weight, bias)])
     )
     for a, b in zip(expected[0] + expected[1], found[0] + found[1], strict=True):
         torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("n_bins", "size", "stride"), [(30, 14, 4), (31, 14, 4), (14, 14, 4), (20, 6, 2), (20, 3, 5)])
+@pytest.mark.parametrize(
+    ("n_bins", "size", "stride"), [(30, 14, 4), (31, 14, 4), (14, 14, 4), (20, 6, 2), (20, 3, 5)]
+)
 def test_patches_lay_bins_side_by_side_and_hand_gradients_back(n_bins, size, stride):
     x = torch.randn(2, n_bins, 3, requires_grad=True)
     n_patches = (n_bins - size) // stride + 1
@@ -151,7 +167,9 @@ def test_dropout_does_nothing_outside_training_or_at_zero():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("strength", [0.0, 0.3, torch.tensor(2.0)])
-def test_reversal_changes_no_bit_forwards_and_the_gradients_sign_and_scale_backwards(dtype, strength):
+def test_reversal_changes_no_bit_forwards_and_the_gradients_sign_and_scale_backwards(
+    dtype, strength
+):
     torch.manual_seed(0)
     x = torch.randn(50, 20).to(dtype).requires_grad_()
     y = reverse_gradient(x, strength)

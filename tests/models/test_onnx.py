@@ -66,7 +66,10 @@ def test_every_registered_model_is_exported_here():
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_the_graph_gives_the_logits_of_the_whole_trial(exported, name):
-    """With nothing of cortext around the graph: names, shapes and types are those that the docs promise."""
+    """With nothing of cortext around the graph.
+
+    Names, shapes and types are those that the docs promise.
+    """
     root = exported(name)
     model = load_model(root / "run")
     session = ort.InferenceSession(root / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
@@ -76,7 +79,9 @@ def test_the_graph_gives_the_logits_of_the_whole_trial(exported, name):
         state, stepped = {}, []
         for first in range(0, len(trial()) - size + 1, stride):
             features = trial(seed=day)[None, first : first + size]
-            logits_BV, *leaves = session.run(None, {"features": features, "day": np.array([day]), **state})
+            logits_BV, *leaves = session.run(
+                None, {"features": features, "day": np.array([day]), **state}
+            )
             names = [output.name.removeprefix("next_") for output in session.get_outputs()[1:]]
             state = dict(zip(names, leaves, strict=True))
             stepped.append(logits_BV[0])
@@ -87,13 +92,19 @@ def test_the_graph_gives_the_logits_of_the_whole_trial(exported, name):
 def test_the_onnx_stepper_is_the_torch_stepper(exported, name):
     root = exported(name)
     ours, torchs = OnnxStepper(root / "onnx"), TorchStepper(load_model(root / "run"))
-    assert (ours.session, ours.sessions, ours.n_features) == (torchs.session, torchs.sessions, torchs.n_features)
+    assert (ours.session, ours.sessions, ours.n_features) == (
+        torchs.session,
+        torchs.sessions,
+        torchs.n_features,
+    )
     assert (ours.patch_size, ours.patch_stride) == (torchs.patch_size, torchs.patch_stride)
     assert (ours.smoothing, ours.inventory) == (torchs.smoothing, torchs.inventory)
     for session in (SESSIONS[0], "latest"):  # the second utterance knows nothing of the first
         ours.use(session)
         torchs.use(session)
-        np.testing.assert_allclose(step_through(ours, trial()), step_through(torchs, trial()), atol=1e-5)
+        np.testing.assert_allclose(
+            step_through(ours, trial()), step_through(torchs, trial()), atol=1e-5
+        )
 
 
 def test_int8_is_near_and_smaller(exported):
@@ -103,22 +114,33 @@ def test_int8_is_near_and_smaller(exported):
         for precision in ("fp32", "int8")
     )
     assert 1e-4 < np.abs(int8_PV - exact_PV).max() < 0.1 * np.abs(exact_PV).max()
-    assert (root / "onnx" / "model.int8.onnx").stat().st_size < (root / "onnx" / "model.onnx").stat().st_size
+    assert (root / "onnx" / "model.int8.onnx").stat().st_size < (
+        root / "onnx" / "model.onnx"
+    ).stat().st_size
 
 
 def test_the_description_says_what_was_written(exported):
     root = exported("gru")
     description = json.loads((root / "onnx" / "onnx.json").read_text())
     assert description["opset"] == 18
-    assert description["inputs"] == {"features": [1, 14, N_FEATURES], "day": [1], "state": [3, 1, 32]}
+    assert description["inputs"] == {
+        "features": [1, 14, N_FEATURES],
+        "day": [1],
+        "state": [3, 1, 32],
+    }
     assert description["outputs"] == {"logits": [1, 41], "next_state": [3, 1, 32]}
     assert (
-        description["graphs"]["fp32"]["largest_difference"] < 1e-5 < description["graphs"]["int8"]["largest_difference"]
+        description["graphs"]["fp32"]["largest_difference"]
+        < 1e-5
+        < description["graphs"]["int8"]["largest_difference"]
     )
     assert (root / "onnx" / "model.json").read_text() == (root / "run" / "model.json").read_text()
     graph = onnx.load(root / "onnx" / "model.onnx")
     onnx.checker.check_model(graph, full_check=True)
-    assert {value.data_type for value in graph.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+    assert {value.data_type for value in graph.graph.initializer} <= {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.INT64,
+    }
 
 
 def test_a_damaged_graph_is_refused_in_one_line(directory):
@@ -149,7 +171,9 @@ def test_a_description_of_another_model_is_refused_in_one_line(directory, change
         OnnxStepper(directory)
 
 
-@pytest.mark.parametrize("content", [b"", b"no graph at all", bytes(1000), b"\x08\x0a\x3a\x05abcde"])
+@pytest.mark.parametrize(
+    "content", [b"", b"no graph at all", bytes(1000), b"\x08\x0a\x3a\x05abcde"]
+)
 def test_what_is_no_graph_is_refused_in_one_line(directory, content):
     replace_graph(directory, content)
     with pytest.raises(RunError) as error:
@@ -161,7 +185,9 @@ def test_what_is_no_graph_is_refused_in_one_line(directory, content):
 def test_a_graph_of_another_origin_is_refused(directory):
     helper = onnx.helper
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "foreign", value[:1], value[1:])
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])], "foreign", value[:1], value[1:]
+    )
     foreign = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     replace_graph(directory, foreign.SerializeToString())
     with pytest.raises(RunError, match="not of one export"):
@@ -170,7 +196,13 @@ def test_a_graph_of_another_origin_is_refused(directory):
 
 def test_a_graph_cannot_make_other_files_be_read(directory, tmp_path):
     graph = onnx.load(directory / "model.onnx")
-    onnx.save(graph, tmp_path / "other.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    onnx.save(
+        graph,
+        tmp_path / "other.onnx",
+        save_as_external_data=True,
+        location="weights",
+        size_threshold=0,
+    )
     shutil.copy(tmp_path / "weights", directory / "weights")
     replace_graph(directory, (tmp_path / "other.onnx").read_bytes())
     with pytest.raises(RunError, match="ONNX Runtime cannot read it"):

@@ -26,7 +26,9 @@ CONFIGS = {
 def steps(stepper, x_TC):
     """Logits [P, V] of a whole trial, step by step."""
     first_bins = range(0, len(x_TC) - stepper.patch_size + 1, stepper.patch_stride)
-    return np.stack([stepper.step(x_TC[first : first + stepper.patch_size]) for first in first_bins])
+    return np.stack(
+        [stepper.step(x_TC[first : first + stepper.patch_size]) for first in first_bins]
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -44,7 +46,9 @@ def test_steps_give_the_logits_of_the_whole_trial(name, session):
 def test_steps_of_the_published_shape_give_the_logits_of_the_whole_trial():
     torch.manual_seed(0)
     network = build_model(GRUConfig(), n_features=512, n_days=len(SESSIONS), n_classes=len(RELEASE))
-    model = AcousticModel(network, sessions=SESSIONS, n_features=512, inventory=RELEASE, smoothing=Smoothing())
+    model = AcousticModel(
+        network, sessions=SESSIONS, n_features=512, inventory=RELEASE, smoothing=Smoothing()
+    )
     x_TC = np.random.default_rng(0).normal(size=(300, 512)).astype(np.float32)
     whole_PV = model.logits(x_TC, "latest", smooth=False)
     np.testing.assert_allclose(steps(TorchStepper(model), x_TC), whole_PV, atol=1e-5)
@@ -64,7 +68,9 @@ def test_steps_on_a_gpu_give_the_logits_of_the_whole_trial(name):
 def test_a_subset_of_the_features_is_taken_by_the_stepper():
     model = make_model(CONFIGS["gru"], feature_subset=[4, 0, 5])
     stepped_PV = steps(TorchStepper(model), trial())
-    np.testing.assert_allclose(stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5)
+    np.testing.assert_allclose(
+        stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5
+    )
 
 
 def test_the_second_utterance_does_not_know_the_first():
@@ -81,7 +87,9 @@ def test_the_second_utterance_does_not_know_the_first():
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_rounded_weights_are_near_float32_and_not_the_same(name, precision):
     model = make_model(CONFIGS[name])
-    exact_PV, rounded_PV = (steps(TorchStepper(model, precision=kept), trial()) for kept in ("fp32", precision))
+    exact_PV, rounded_PV = (
+        steps(TorchStepper(model, precision=kept), trial()) for kept in ("fp32", precision)
+    )
     assert rounded_PV.dtype == np.float32
     difference = np.abs(rounded_PV - exact_PV).max()
     assert 0 < difference < 0.05 * np.abs(exact_PV).max()
@@ -117,14 +125,19 @@ def test_a_gru_that_computes_otherwise_is_left_as_it_is():
             hidden_BPD, state_LBD = super().forward(x_BPI, state_LBD)
             return 2 * hidden_BPD, state_LBD
 
-    for gru in (Doubled(4, 8, batch_first=True), nn.GRU(4, 8, batch_first=True, bidirectional=True)):
+    for gru in (
+        Doubled(4, 8, batch_first=True),
+        nn.GRU(4, 8, batch_first=True, bidirectional=True),
+    ):
         fast = for_single_steps(nn.ModuleList([gru]), precision="bf16")[0]
         x_BPI, state_LBD = torch.randn(1, 1, 4), torch.randn(1 + gru.bidirectional, 1, 8)
         with torch.no_grad():
             assert torch.equal(fast(x_BPI, state_LBD)[0], gru(x_BPI, state_LBD)[0])
 
 
-@pytest.mark.parametrize("normalised", [nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm])
+@pytest.mark.parametrize(
+    "normalised", [nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm]
+)
 def test_weights_that_are_computed_from_others_are_those_of_the_step(normalised):
     model = make_model(CONFIGS["gru"])
     normalised(model.network.out)
@@ -133,13 +146,17 @@ def test_weights_that_are_computed_from_others_are_those_of_the_step(normalised)
         for parameter in model.network.out.parameters():
             parameter *= 1.5
     stepped_PV = steps(TorchStepper(model), trial())
-    np.testing.assert_allclose(stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5)
+    np.testing.assert_allclose(
+        stepped_PV, model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5
+    )
 
 
 def test_a_network_that_cannot_be_copied_is_refused_in_a_line():
     model = make_model(CONFIGS["gru"])
     model.network.scale = model.network.out.weight * 2
-    with pytest.raises(RunError, match=r"this network cannot be copied: Only Tensors created explicitly"):
+    with pytest.raises(
+        RunError, match=r"this network cannot be copied: Only Tensors created explicitly"
+    ):
         TorchStepper(model)
 
 
@@ -159,14 +176,18 @@ def test_another_day_is_used_from_the_next_step_on():
     stepper = TorchStepper(model, SESSIONS[0])
     stepper.use("latest")
     assert stepper.session == SESSIONS[-1]
-    np.testing.assert_allclose(steps(stepper, trial()), model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5)
+    np.testing.assert_allclose(
+        steps(stepper, trial()), model.logits(trial(), SESSIONS[-1], smooth=False), atol=1e-5
+    )
     with pytest.raises(RunError, match="knows no session"):
         stepper.use("t15.2020.01.01")
     assert stepper.session == SESSIONS[-1]
 
 
 def prepared_steps(stepper, x_TC, rng):
-    """As `steps`; before each step some of its first bins are known, once or several times, or wrong ones, or none."""
+    """As `steps`; before each step some of its first bins are known, once or several times, or
+    wrong ones, or none.
+    """
     size, logits = stepper.patch_size, []
     for first in range(0, len(x_TC) - size + 1, stepper.patch_stride):
         for n_known in rng.integers(0, size, size=rng.integers(0, 4)):
@@ -178,7 +199,10 @@ def prepared_steps(stepper, x_TC, rng):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_logits_have_the_same_bits_whatever_was_prepared(name, precision):
-    stepper, rng = TorchStepper(make_model(CONFIGS[name]), precision=precision), np.random.default_rng(0)
+    stepper, rng = (
+        TorchStepper(make_model(CONFIGS[name]), precision=precision),
+        np.random.default_rng(0),
+    )
     x_TC = trial(200)
     expected_PV = steps(stepper, x_TC)
     for _ in range(3):
@@ -206,7 +230,10 @@ def test_what_was_prepared_for_another_day_or_utterance_is_not_used():
 
 
 class Plain(nn.Module):
-    """A model of somebody's own, without day layers; `strict`: one that refuses what is not a number."""
+    """A model of somebody's own, without day layers.
+
+    `strict`: one that refuses what is not a number.
+    """
 
     strict = False
 
@@ -238,7 +265,9 @@ def test_a_model_of_ones_own_is_prepared_or_else_left_alone(strict):
     stepper.start()
     prepared_PV = prepared_steps(stepper, trial(200), np.random.default_rng(0))
     assert prepared_PV.tobytes() == expected_PV.tobytes()
-    np.testing.assert_allclose(expected_PV, model.logits(trial(200), "latest", smooth=False), atol=1e-5)
+    np.testing.assert_allclose(
+        expected_PV, model.logits(trial(200), "latest", smooth=False), atol=1e-5
+    )
 
 
 def own_stepper(network_of):
@@ -313,7 +342,9 @@ def test_a_step_that_was_prepared_takes_much_less_time():
     torch.manual_seed(0)
     config = GRUConfig(n_units=256, n_layers=2)
     network = build_model(config, n_features=512, n_days=1, n_classes=len(RELEASE))
-    model = AcousticModel(network, sessions=SESSIONS[:1], n_features=512, inventory=RELEASE, smoothing=Smoothing())
+    model = AcousticModel(
+        network, sessions=SESSIONS[:1], n_features=512, inventory=RELEASE, smoothing=Smoothing()
+    )
     stepper, seconds = TorchStepper(model), {False: [], True: []}
     x_SC = np.random.default_rng(0).normal(size=(14, 512)).astype(np.float32)
     for turn in range(200):

@@ -31,7 +31,9 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
+    return a.keys() == b.keys() and all(
+        torch.equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a
+    )
 
 
 def test_the_format_s_own_library_reads_what_is_written(tmp_path):
@@ -72,7 +74,9 @@ def test_a_truncated_file_is_refused(tmp_path, keep):
     path = tmp_path / "a.safetensors"
     write_tensors(path, tensors(), {})
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(RunError, match=r"a\.safetensors: the weights cannot be read: .*; copy the file again"):
+    with pytest.raises(
+        RunError, match=r"a\.safetensors: the weights cannot be read: .*; copy the file again"
+    ):
         read_tensors(path)
 
 
@@ -81,7 +85,10 @@ def test_a_new_file_replaces_the_old_one_which_is_kept_if_wanted(tmp_path):
     for number in range(3):
         write_tensors(path, {"a": torch.tensor(number)}, {}, keep=previous)
     assert (load_file(path)["a"], load_file(previous)["a"]) == (2, 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "previous.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.safetensors",
+        "previous.safetensors",
+    ]
 
 
 def test_others_may_read_what_the_umask_lets_them(tmp_path):
@@ -100,7 +107,9 @@ def test_a_write_that_fails_leaves_both_files_as_they_were(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-        with pytest.raises(RunError, match="cannot write the file: File too large; free some space"):
+        with pytest.raises(
+            RunError, match="cannot write the file: File too large; free some space"
+        ):
             write_tensors(path, {"a": torch.zeros(10_000)}, {}, keep=previous)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -121,7 +130,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 def test_writing_holds_no_second_copy_in_memory(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, tmp_path / "a.safetensors"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PEAK, tmp_path / "a.safetensors"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert (tmp_path / "a.safetensors").stat().st_size > 160 << 20
     assert float(done.stdout) < 16  # MiB, of 160

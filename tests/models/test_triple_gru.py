@@ -26,7 +26,9 @@ def small(config: TripleGRUConfig = SMALL, n_classes: int = 41) -> TripleGRU:
 
 
 def trials(n_bins: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(2, n_bins, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 0])
+    return torch.randn(2, n_bins, 3, generator=torch.Generator().manual_seed(1)), torch.tensor(
+        [1, 0]
+    )
 
 
 def n_parameters(network: nn.Module) -> int:
@@ -45,9 +47,14 @@ def test_the_noise_is_taken_out_before_the_clean_speech_model_reads():
     noise_I = torch.linspace(-0.5, 0.5, 42)
     network.noise_model.out.weight.zero_()  # the estimate is now the bias whatever the input
     network.noise_model.out.bias.copy_(noise_I)
-    y_BTC = torch.einsum("btc,bck->btk", x_BTC, network.day_weight[day_B]) + network.day_bias[day_B][:, None]
+    y_BTC = (
+        torch.einsum("btc,bck->btk", x_BTC, network.day_weight[day_B])
+        + network.day_bias[day_B][:, None]
+    )
     y_BTC = y_BTC / (1 + y_BTC.abs())
-    patches_BPI = torch.stack([y_BTC[:, first : first + 14].flatten(1) for first in range(0, 27, 4)], 1)
+    patches_BPI = torch.stack(
+        [y_BTC[:, first : first + 14].flatten(1) for first in range(0, 27, 4)], 1
+    )
     clean = network.clean_speech_model
     hidden_BPD, _ = clean.gru(patches_BPI - noise_I, clean.h0.expand(3, 2, 12).contiguous())
     expected_BPV = hidden_BPD @ clean.out.weight.T + clean.out.bias
@@ -83,7 +90,11 @@ def test_each_network_starts_from_a_state_that_it_has_learnt():
     )
     before = network(x_BTC, day_B, mode="full")
     torch.testing.assert_close(network(x_BTC, day_B, learnt)[0], before[0])
-    for name, changed in {"noisy_speech_model": 1, "clean_speech_model": 0, "noise_model": 2}.items():
+    for name, changed in {
+        "noisy_speech_model": 1,
+        "clean_speech_model": 0,
+        "noise_model": 2,
+    }.items():
         getattr(network, name).h0.add_(1)
         after = network(x_BTC, day_B, mode="full")
         assert not torch.allclose(after[changed], before[changed])
@@ -91,13 +102,18 @@ def test_each_network_starts_from_a_state_that_it_has_learnt():
 
 
 def test_day_layers_stand_once_at_the_top():
-    assert {name for name, _ in small().named_parameters() if "day" in name} == {"day_weight", "day_bias"}
+    assert {name for name, _ in small().named_parameters() if "day" in name} == {
+        "day_weight",
+        "day_bias",
+    }
 
 
 def test_the_clean_speech_model_alone_is_the_baseline_with_its_layers():
     torch.manual_seed(0)
     alone = CleanSpeechModel(SMALL, n_features=3, n_classes=41, n_days=2).eval()
-    baseline = build_model(GRUConfig(n_units=12, n_layers=3), n_features=3, n_days=2, n_classes=41).eval()
+    baseline = build_model(
+        GRUConfig(n_units=12, n_layers=3), n_features=3, n_days=2, n_classes=41
+    ).eval()
     baseline.load_state_dict(alone.state_dict())
     x_BTC, day_B = trials()
     with torch.no_grad():
@@ -118,7 +134,10 @@ def test_the_noise_model_alone_has_day_layers_and_gives_the_same_noise():
 
 
 def test_the_adversary_cannot_have_day_layers():
-    assert not any("day" in name for name, _ in NoisySpeechModel(SMALL, n_features=3, n_classes=41).named_parameters())
+    assert not any(
+        "day" in name
+        for name, _ in NoisySpeechModel(SMALL, n_features=3, n_classes=41).named_parameters()
+    )
     with pytest.raises(TypeError, match="n_days"):
         NoisySpeechModel(SMALL, n_features=3, n_classes=41, n_days=2)
 
@@ -133,12 +152,19 @@ def test_the_published_noise_model_has_617_million_parameters():
 def test_the_default_has_a_read_out_and_less_than_the_baseline_in_its_decoder():
     with torch.device("meta"):
         network = build_model(TripleGRUConfig(), n_features=512, n_days=45, n_classes=41)
-    noise, clean, noisy = network.noise_model, network.clean_speech_model, network.noisy_speech_model
+    noise, clean, noisy = (
+        network.noise_model,
+        network.clean_speech_model,
+        network.noisy_speech_model,
+    )
     assert n_parameters(noise) == gru_parameters(7168, 768, 2) + 768 + 769 * 7168
     assert n_parameters(clean) == gru_parameters(7168, 768, 3) + 768 + 769 * 41
     assert n_parameters(noisy) == gru_parameters(7168, 768, 2) + 768 + 769 * 41
     days = 45 * (512 * 512 + 512)
-    assert n_parameters(network) == n_parameters(noise) + n_parameters(clean) + n_parameters(noisy) + days
+    assert (
+        n_parameters(network)
+        == n_parameters(noise) + n_parameters(clean) + n_parameters(noisy) + days
+    )
 
 
 @pytest.mark.parametrize("n_classes", [41, 12])
@@ -163,14 +189,19 @@ def test_the_checkpoint_keeps_the_adversary(tmp_path):
     network = small()
     sessions = ("t15.2023.08.11", "t15.2023.08.13")
     save_model(
-        AcousticModel(network, sessions=sessions, n_features=3, inventory=RELEASE, smoothing=Smoothing()), tmp_path
+        AcousticModel(
+            network, sessions=sessions, n_features=3, inventory=RELEASE, smoothing=Smoothing()
+        ),
+        tmp_path,
     )
     kept = load_file(tmp_path / "model.safetensors")
     for name, tensor in network.noisy_speech_model.state_dict().items():
         assert torch.equal(kept[f"noisy_speech_model.{name}"], tensor)
 
 
-@pytest.mark.parametrize("wrong", [{"noise_units": 0}, {"clean_layers": 0}, {"noisy_units": -1}, {"rnn_dropout": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"noise_units": 0}, {"clean_layers": 0}, {"noisy_units": -1}, {"rnn_dropout": 1.0}]
+)
 def test_impossible_settings_name_the_field(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         TripleGRUConfig(**wrong)

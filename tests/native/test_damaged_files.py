@@ -1,4 +1,7 @@
-"""Files that are not what they should be: one line says what is wrong and where, and nothing ever ends the process."""
+"""Files that are not what they should be.
+
+One line says what is wrong and where, and nothing ever ends the process.
+"""
 
 import bz2
 import gzip
@@ -56,21 +59,45 @@ def refusal(path):
     ("old", "new", "message"),
     [
         ("\\data\\", "data", "line 1: found 'data' where \\data\\ is expected"),
-        ("ngram 1=5", "ngram 1=five", "line 2: found 'ngram 1=five' where 'ngram ORDER=COUNT' or an empty line"),
+        (
+            "ngram 1=5",
+            "ngram 1=five",
+            "line 2: found 'ngram 1=five' where 'ngram ORDER=COUNT' or an empty line",
+        ),
         ("ngram 2=3", "ngram 3=3", "line 3: found the count of order 3 where order 2 is expected"),
         ("ngram 1=5\nngram 2=3\nngram 3=1\n", "", "line 2: no 'ngram 1=COUNT' line after"),
         ("ngram 1=5", "ngram 1=6", 'line 13: Could not parse "\\2-grams:" into a float'),
-        ("ngram 1=5", "ngram 1=4", "line 11: Was expecting n-gram header \\2-grams: but got -0.6 b 0 instead"),
-        ("ngram 1=5", "ngram 1=99999999999", "the header counts 99999999999 1-grams, more than the file has room for"),
-        ("\\2-grams:", "\\4-grams:", "line 13: Was expecting n-gram header \\2-grams: but got \\4-grams: instead"),
+        (
+            "ngram 1=5",
+            "ngram 1=4",
+            "line 11: Was expecting n-gram header \\2-grams: but got -0.6 b 0 instead",
+        ),
+        (
+            "ngram 1=5",
+            "ngram 1=99999999999",
+            "the header counts 99999999999 1-grams, more than the file has room for",
+        ),
+        (
+            "\\2-grams:",
+            "\\4-grams:",
+            "line 13: Was expecting n-gram header \\2-grams: but got \\4-grams: instead",
+        ),
         ("-0.6\tb", "much\tb", 'line 11: Could not parse "much" into a float'),
         ("-0.6\tb", "0.6\tb", "line 11: Positive log probability 0.6"),
         ("-0.6\tb", "nan\tb", 'line 11: Could not parse "nan" into a float'),
         ("-0.6\tb", "-0.6 b", "line 11: Expected tab after probability"),
         ("-0.3\n-0.6", "nan\n-0.6", 'line 10: Could not parse "nan" into a float'),
         ("a b\n-0.1\tb", "a c\n-0.1\tb", "line 15: Word c was not seen in the unigrams"),
-        ("-0.3\ta b\n", "-0.3\ta b c\n", "line 15: Expected tab or newline for backoff in the 2-gram"),
-        ("-0.1\t<s> a b", "-0.1\tb a b", "line 19: The context of every 3-gram should appear as a 2-gram"),
+        (
+            "-0.3\ta b\n",
+            "-0.3\ta b c\n",
+            "line 15: Expected tab or newline for backoff in the 2-gram",
+        ),
+        (
+            "-0.1\t<s> a b",
+            "-0.1\tb a b",
+            "line 19: The context of every 3-gram should appear as a 2-gram",
+        ),
         ("-0.1\t<s> a b", "-0.1\t<s> a b\t-0.5", "line 19: Non-zero backoff -0.5 provided"),
         ("-99\t<s>", "-99\tstart", "missing <s>"),
         ("\\end\\\n", "", "End of file"),
@@ -148,8 +175,12 @@ def test_damaged_compression_is_named(tmp_path, damage):
     whole = (MADE_BY_LMPLZ / "text.arpa.gz").read_bytes()
     half = len(whole) // 2
     path = tmp_path / "lm.arpa.gz"
-    path.write_bytes(whole[:half] if damage == "truncated" else whole[:half] + b"\xff" * 50 + whole[half + 50 :])
-    assert refusal(path) == "FILE: the compressed file is truncated or damaged; copy or make it again"
+    path.write_bytes(
+        whole[:half] if damage == "truncated" else whole[:half] + b"\xff" * 50 + whole[half + 50 :]
+    )
+    assert (
+        refusal(path) == "FILE: the compressed file is truncated or damaged; copy or make it again"
+    )
 
 
 def test_compression_that_is_not_read_is_named(tmp_path):
@@ -176,13 +207,22 @@ def put(data, at, value):
         (lambda data: data[:-30], "damaged KenLM file: not all of its words are at its end"),
         (lambda data: data[: len(data) // 2], "damaged KenLM file"),
         (lambda data: put(data, 49, b"4"), "unfinished or of another version"),
-        (lambda data: put(data, 88, b"\x07"), "order 7 is above the highest supported, 6; build a lower order"),
+        (
+            lambda data: put(data, 88, b"\x07"),
+            "order 7 is above the highest supported, 6; build a lower order",
+        ),
         (lambda data: put(data, 88, b"\x00"), "damaged KenLM file: order 0"),
         (lambda data: put(data, 92, struct.pack("<f", float("nan"))), "damaged KenLM file"),
         (lambda data: put(data, 96, b"\x09"), "damaged KenLM file: unknown type 9"),
         (lambda data: put(data, 100, b"\x77"), "damaged KenLM file: its header makes no sense"),
-        (lambda data: put(data, COUNTS_AT, struct.pack("<Q", 1 << 60)), "shorter than its header says"),
-        (lambda data: put(data, COUNTS_AT, struct.pack("<Q", 0)), "damaged KenLM file: no vocabulary"),
+        (
+            lambda data: put(data, COUNTS_AT, struct.pack("<Q", 1 << 60)),
+            "shorter than its header says",
+        ),
+        (
+            lambda data: put(data, COUNTS_AT, struct.pack("<Q", 0)),
+            "damaged KenLM file: no vocabulary",
+        ),
         (
             lambda data: put(data, COUNTS_AT + 24, struct.pack("<Q", 1 << 19)),
             "should be at least|shorter than its header",
@@ -206,13 +246,16 @@ def test_a_file_without_its_words_scores_but_cannot_list_them(tmp_path, binary):
 
 @pytest.mark.parametrize("filled", ["zeros", "ones", "noise"])
 @pytest.mark.parametrize(
-    "options", [dict(type="probing"), dict(prob_bits=0, backoff_bits=0), dict(), dict(pointer_bits=0)]
+    "options",
+    [dict(type="probing"), dict(prob_bits=0, backoff_bits=0), dict(), dict(pointer_bits=0)],
 )
 def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
     path = tmp_path / "lm.bin"
     write_binary(MADE_BY_LMPLZ / "text.arpa.gz", path, **options)
     data, rng = path.read_bytes(), random.Random(0)
-    tables = slice(len(data) * 2 // 3, data.rindex(b"<unk>\x00"))  # the vocabulary and the unigrams come before
+    tables = slice(
+        len(data) * 2 // 3, data.rindex(b"<unk>\x00")
+    )  # the vocabulary and the unigrams come before
     size = tables.stop - tables.start
     noise = {"zeros": bytes(size), "ones": b"\xff" * size, "noise": rng.randbytes(size)}[filled]
     path.write_bytes(put(data, tables.start, noise))
@@ -221,14 +264,27 @@ def test_whatever_the_tables_hold_scores_are_numbers(tmp_path, options, filled):
         return
     ngram = NGram.open(path)
     words = ngram.words()
-    assert all(math.isfinite(ngram.sentence(" ".join(rng.choices(words, k=10)))) for _ in range(1000))
+    assert all(
+        math.isfinite(ngram.sentence(" ".join(rng.choices(words, k=10)))) for _ in range(1000)
+    )
 
 
 def test_nothing_that_chance_does_to_a_file_ends_the_process(tmp_path):
     """The short form of `make fuzz`."""
-    command = [sys.executable, REPOSITORY / "tools" / "fuzz_native.py", "--seconds", "4", "--out", tmp_path / "fuzz"]
+    command = [
+        sys.executable,
+        REPOSITORY / "tools" / "fuzz_native.py",
+        "--seconds",
+        "4",
+        "--out",
+        tmp_path / "fuzz",
+    ]
     run = subprocess.run(
-        command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"), check=False
+        command,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count(" read, ") == 9

@@ -1,4 +1,6 @@
-"""The compiled n-gram model against the pure-Python one, KenLM's own query, and numbers computed by hand."""
+"""The compiled n-gram model against the pure-Python one, KenLM's own query, and numbers computed
+by hand.
+"""
 
 import gzip
 import math
@@ -115,7 +117,11 @@ def test_a_text_scores_as_in_the_oracle(of_each_kind, by_lmplz):
     rng = random.Random(1)
     sentences = [random_text(rng, [*by_lmplz.vocabulary, "unheard"]) for _ in range(50)]
     ours, theirs = TextScore(*of_each_kind.score_text(sentences)), by_lmplz.score_text(sentences)
-    assert (ours.sentences, ours.words, ours.unknown_words) == (50, theirs.words, theirs.unknown_words)
+    assert (ours.sentences, ours.words, ours.unknown_words) == (
+        50,
+        theirs.words,
+        theirs.unknown_words,
+    )
     assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-2)
     assert ours.log_prob_known == pytest.approx(theirs.log_prob_known, abs=1e-2)
 
@@ -126,7 +132,9 @@ def test_scores_are_those_computed_by_hand(tmp_path):
     # <s> a, a b, b </s>
     assert ngram.sentence("a b") == pytest.approx(-0.6 * LN10, abs=1e-6)
     # back-off of <s>, b; back-off of b, a; back-off of a, </s>
-    assert ngram.sentence("b a") == pytest.approx((-0.5 - 0.6 - 0.25 - 0.4 - 0.3 - 0.7) * LN10, abs=1e-6)
+    assert ngram.sentence("b a") == pytest.approx(
+        (-0.5 - 0.6 - 0.25 - 0.4 - 0.3 - 0.7) * LN10, abs=1e-6
+    )
     # back-off of <s>, <unk>; </s>
     assert ngram.sentence("\tc ") == pytest.approx((-0.5 - 1.0 - 0.7) * LN10, abs=1e-6)
     assert ngram.sentence("") == pytest.approx((-0.5 - 0.7) * LN10, abs=1e-6)
@@ -153,7 +161,11 @@ def random_arpa(order, rng):
         for n in range(1, order + 1)
     ]
     levels[0].append(("<unk>",))
-    lines = ["\\data\\", *(f"ngram {n}={len(level)}" for n, level in enumerate(levels, start=1)), ""]
+    lines = [
+        "\\data\\",
+        *(f"ngram {n}={len(level)}" for n, level in enumerate(levels, start=1)),
+        "",
+    ]
     for n, level in enumerate(levels, start=1):
         lines.append(f"\\{n}-grams:")
         for words in level:
@@ -185,27 +197,41 @@ def bin_widths(values, bits, reserved):
 @pytest.mark.parametrize("pointer_bits", [0, 22])
 def test_quantised_scores_are_off_by_no_more_than_their_bins(tmp_path, by_lmplz, pointer_bits):
     arpa, bits = MADE_BY_LMPLZ / "text.arpa.gz", 8
-    write_binary(arpa, tmp_path / "lm.bin", prob_bits=bits, backoff_bits=bits, pointer_bits=pointer_bits)
+    write_binary(
+        arpa, tmp_path / "lm.bin", prob_bits=bits, backoff_bits=bits, pointer_bits=pointer_bits
+    )
     quantised, read = NGram.open(tmp_path / "lm.bin"), read_arpa(arpa)
-    prob = max(bin_widths([p for n, p in read.probs.items() if len(n) == k], bits, 0) for k in (2, 3, 4))
-    backoff = sum(bin_widths([b for n, b in read.backoffs.items() if len(n) == k and b], bits, 2) for k in (2, 3))
+    prob = max(
+        bin_widths([p for n, p in read.probs.items() if len(n) == k], bits, 0) for k in (2, 3, 4)
+    )
+    backoff = sum(
+        bin_widths([b for n, b in read.backoffs.items() if len(n) == k and b], bits, 2)
+        for k in (2, 3)
+    )
     rng, errors = random.Random(2), []
     for _ in range(500):
         ours, theirs = quantised.begin(), by_lmplz.begin()
         for _ in range(4):
             word = likely(by_lmplz, theirs, rng, by_lmplz.vocabulary)
-            (ours_score, ours), (theirs_score, theirs) = quantised.score(ours, word), by_lmplz.score(theirs, word)
+            (ours_score, ours), (theirs_score, theirs) = (
+                quantised.score(ours, word),
+                by_lmplz.score(theirs, word),
+            )
             errors.append(abs(ours_score - theirs_score))
     assert max(errors) <= prob + backoff
     assert 1e-5 < np.mean(errors) < 0.02
-    assert quantised.unigram("the") == pytest.approx(by_lmplz.unigram("the"), abs=1e-6)  # never quantised
+    assert quantised.unigram("the") == pytest.approx(
+        by_lmplz.unigram("the"), abs=1e-6
+    )  # never quantised
 
 
 def test_gzipped_and_plain_text_are_the_same_model(tmp_path, by_lmplz):
     plain = tmp_path / "lm.arpa"
     plain.write_bytes(gzip.decompress((MADE_BY_LMPLZ / "text.arpa.gz").read_bytes()))
     for sentence in ("could you lift my head", "the nurse is unheard of"):
-        assert NGram.open(plain).sentence(sentence) == pytest.approx(by_lmplz.sentence(sentence), abs=1e-4)
+        assert NGram.open(plain).sentence(sentence) == pytest.approx(
+            by_lmplz.sentence(sentence), abs=1e-4
+        )
 
 
 def test_many_threads_share_a_model(of_each_kind, by_lmplz):
@@ -237,12 +263,20 @@ def test_an_existing_file_is_replaced_only_by_a_complete_one(tmp_path):
     assert out.read_bytes() == before
     write_binary(MADE_BY_LMPLZ / "text.arpa.gz", out)
     assert out.read_bytes() != before
-    assert opened.sentence("the cat sat") == score  # the old file lives as long as somebody reads it
+    assert (
+        opened.sentence("the cat sat") == score
+    )  # the old file lives as long as somebody reads it
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.arpa", "lm.bin"]
 
 
 def test_a_state_of_another_model_does_no_harm(of_each_kind, tmp_path):
-    write_binary(MADE_BY_LMPLZ / "tiny.arpa.gz", tmp_path / "lm.bin", prob_bits=0, backoff_bits=0, pointer_bits=0)
+    write_binary(
+        MADE_BY_LMPLZ / "tiny.arpa.gz",
+        tmp_path / "lm.bin",
+        prob_bits=0,
+        backoff_bits=0,
+        pointer_bits=0,
+    )
     tiny = NGram.open(tmp_path / "lm.bin")
     state = of_each_kind.begin()
     for word in of_each_kind.words():

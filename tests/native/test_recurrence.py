@@ -1,4 +1,6 @@
-"""The compiled recurrence against `nn.GRU` in float64, with the products' operands rounded as it rounds them."""
+"""The compiled recurrence against `nn.GRU` in float64, with the products' operands rounded as it
+rounds them.
+"""
 
 from itertools import pairwise
 
@@ -9,7 +11,9 @@ from torch import nn
 from cortext import _native
 from cortext.models.recurrence import _Native
 
-pytestmark = pytest.mark.skipif(not _native.can_run_recurrence(), reason="the processor has no AVX512-BF16")
+pytestmark = pytest.mark.skipif(
+    not _native.can_run_recurrence(), reason="the processor has no AVX512-BF16"
+)
 
 LENGTHS = (7, 1, 23, 4, 4, 12, 9, 1, 30, 2, 17)  # more than are multiplied together
 
@@ -47,7 +51,12 @@ def by_module(input_NG, ends_B, h0_BD, w_hh, b_hh, d_h_ND):
         module.bias_hh_l0.copy_(b_hh)
     x_NG, h_BD = input_NG.double().requires_grad_(), h0_BD.double().requires_grad_()
     starts = [0, *ends_B.tolist()]
-    h_ND = torch.cat([module(x_NG[a:b][None], h_BD[i][None, None])[0][0] for i, (a, b) in enumerate(pairwise(starts))])
+    h_ND = torch.cat(
+        [
+            module(x_NG[a:b][None], h_BD[i][None, None])[0][0]
+            for i, (a, b) in enumerate(pairwise(starts))
+        ]
+    )
     h_ND.backward(d_h_ND.double())
     return [h_ND.detach(), x_NG.grad, h_BD.grad, module.weight_hh_l0.grad, module.bias_hh_l0.grad]
 
@@ -59,14 +68,18 @@ def test_states_and_gradients_are_those_of_the_module(n_units):
     found, expected = run(*inputs, d_h_ND), by_module(*inputs, d_h_ND)
     torch.testing.assert_close(found[0].double(), expected[0], atol=0.01, rtol=0)
     for a, b in zip(found, expected, strict=True):
-        assert float((a.double() - b).norm() / b.norm()) < 0.005  # a bfloat16 number is right to 0.004
+        assert (
+            float((a.double() - b).norm() / b.norm()) < 0.005
+        )  # a bfloat16 number is right to 0.004
 
 
 def test_one_step_from_a_first_state_of_bfloat16_is_exact():
     input_NG, ends_B, h0_BD, w_hh, b_hh = layer(32, (1, 1, 1))
     inputs = (input_NG, ends_B, h0_BD.bfloat16().float(), w_hh, b_hh)
     d_h_ND = torch.randn(3, 32)
-    torch.testing.assert_close(run(*inputs, d_h_ND)[0].double(), by_module(*inputs, d_h_ND)[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        run(*inputs, d_h_ND)[0].double(), by_module(*inputs, d_h_ND)[0], atol=1e-6, rtol=0
+    )
 
 
 def test_neither_threads_nor_the_other_trials_change_a_bit(monkeypatch):
@@ -79,8 +92,12 @@ def test_neither_threads_nor_the_other_trials_change_a_bit(monkeypatch):
             assert torch.equal(a, b)
     first, last = sum(LENGTHS[:8]), sum(LENGTHS[:9])
     input_NG, _, h0_BD, w_hh, b_hh = inputs
-    single = run(input_NG[first:last], torch.tensor([30]), h0_BD[8:9], w_hh, b_hh, d_h_ND[first:last])
-    for a, b in zip(single[:3], (alone[0][first:last], alone[1][first:last], alone[2][8:9]), strict=True):
+    single = run(
+        input_NG[first:last], torch.tensor([30]), h0_BD[8:9], w_hh, b_hh, d_h_ND[first:last]
+    )
+    for a, b in zip(
+        single[:3], (alone[0][first:last], alone[1][first:last], alone[2][8:9]), strict=True
+    ):
         assert torch.equal(a, b)
 
 

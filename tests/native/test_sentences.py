@@ -31,10 +31,14 @@ def native(sentences, scores_PV, options, inventory=TOY):
 
 
 def check(sentences, scores_PV, options, inventory=TOY):
-    """Equal scores; and the same path, or another one that is as good but for rounding, as far as it can be told."""
+    """Equal scores; and the same path, or another one that is as good but for rounding, as far
+    as it can be told.
+    """
     expected = score_sentences(sentences, scores_PV, options, inventory)
     found = native(sentences, scores_PV, options, inventory)
-    assert [score for score, _, _ in found] == pytest.approx([paths.score for paths in expected], abs=1e-6, rel=0)
+    assert [score for score, _, _ in found] == pytest.approx(
+        [paths.score for paths in expected], abs=1e-6, rel=0
+    )
     return [
         (boundaries, tuple(map(tuple, spans))) == (paths.boundaries, paths.spans)
         for paths, (_, boundaries, spans) in zip(expected, found, strict=True)
@@ -56,7 +60,9 @@ choices = st.builds(
 
 @st.composite
 def utterances(draw):
-    """Sentences of a few words, and scores [P, V] of frames that are certain, noisy, or impossible here and there."""
+    """Sentences of a few words, and scores [P, V] of frames that are certain, noisy, or
+    impossible here and there.
+    """
     vocabulary = draw(words)
     chosen = st.lists(st.sampled_from(vocabulary), max_size=5)
     sentences = draw(st.lists(chosen, min_size=1, max_size=6))
@@ -80,8 +86,13 @@ def utterances(draw):
 def test_scores_and_times_are_those_of_the_oracle(utterance, options):
     sentences, scores_PV, spoiled = utterance
     same = check(sentences, scores_PV, options)
-    # Paths with floors tie: -1000 here or -1000 there. So do those of words that are spelt in two equal ways.
-    distinct = all(len({tuple(tokens) for tokens, _ in word}) == len(word) for each in sentences for word in each)
+    # Paths with floors tie: -1000 here or -1000 there. So do those of words that are spelt in two
+    # equal ways.
+    distinct = all(
+        len({tuple(tokens) for tokens, _ in word}) == len(word)
+        for each in sentences
+        for word in each
+    )
     assert all(same) or spoiled == "floors" or not distinct
 
 
@@ -98,18 +109,25 @@ def test_a_sentence_that_does_not_fit_has_no_score_and_no_times():
         uniform_PV = np.log(np.full((n_frames, 5), 0.2))
         assert native([[word, word]], uniform_PV, DecoderOptions()) == [(-math.inf, 0, [])]
     repeated = [([1, 1], 0.0)]  # needs a blank in between
-    assert native([[repeated]], np.log(np.full((2, 5), 0.2)), DecoderOptions()) == [(-math.inf, 0, [])]
+    assert native([[repeated]], np.log(np.full((2, 5), 0.2)), DecoderOptions()) == [
+        (-math.inf, 0, [])
+    ]
 
 
 def test_no_words_and_no_frames_are_silence():
     assert native([[]], np.empty((0, 5)), DecoderOptions()) == [(0.0, 0, [])]
     assert native([], np.empty((0, 5)), DecoderOptions()) == []
     # one frame of blank or SIL, each of probability 1/5
-    assert native([[]], np.log(np.full((1, 5), 0.2)), DecoderOptions()) == [(pytest.approx(math.log(0.4)), 0, [])]
+    assert native([[]], np.log(np.full((1, 5), 0.2)), DecoderOptions()) == [
+        (pytest.approx(math.log(0.4)), 0, [])
+    ]
 
 
 def test_required_silence_between_words_by_hand():
-    """AA, SIL, B in four equally likely frames: one repeated, a blank or SIL at either end, or a blank beside SIL."""
+    """AA, SIL, B in four equally likely frames.
+
+    One repeated, a blank or SIL at either end, or a blank beside SIL.
+    """
     a, b = [([1], 0.0)], [([2], 0.0)]
     uniform_PV = np.log(np.full((4, 5), 0.2))
     (paths,) = native([[a, b]], uniform_PV, DecoderOptions(sil_required=True))
@@ -124,7 +142,9 @@ def test_word_times_and_boundaries_by_hand():
     (paths,) = native([[a, b, a]], spoken_PV, DecoderOptions(sil_cost=1.0))
     assert paths[1:] == (1, [(1, 5), (7, 8), (9, 12)])
     certain_PV = np.where(spoken_PV > -1, 0.0, -np.inf)
-    assert native([[a, b, a]], certain_PV, DecoderOptions(sil_cost=1.25))[0][0] == pytest.approx(-1.25)
+    assert native([[a, b, a]], certain_PV, DecoderOptions(sil_cost=1.25))[0][0] == pytest.approx(
+        -1.25
+    )
 
 
 def test_long_words_and_many_tokens():
@@ -143,7 +163,9 @@ def long_utterance(n_words, n_sentences, seed=0):
     for word in said:
         for token in word:
             heard = token if generator.random() > 0.1 else int(generator.integers(1, 40))
-            tokens += [heard] * int(generator.integers(1, 3)) + [RELEASE.blank] * int(generator.integers(0, 3))
+            tokens += [heard] * int(generator.integers(1, 3)) + [RELEASE.blank] * int(
+                generator.integers(0, 3)
+            )
         tokens += [RELEASE.sil] * int(generator.integers(0, 2))
     scores_PV = frames(tokens, 6.0, RELEASE, noise=1.5, seed=seed)
     scores_PV[:, RELEASE.blank] -= math.log(32)
@@ -151,7 +173,9 @@ def long_utterance(n_words, n_sentences, seed=0):
     while len(sentences) < n_sentences:
         sentence = [list(word) for word in said]
         for _ in range(int(generator.integers(1, 4))):
-            sentence[int(generator.integers(n_words))][int(generator.integers(4))] = int(generator.integers(1, 40))
+            sentence[int(generator.integers(n_words))][int(generator.integers(4))] = int(
+                generator.integers(1, 40)
+            )
         sentences.append(sentence)
     return [[[(word, 0.0)] for word in sentence] for sentence in sentences], scores_PV
 
@@ -165,7 +189,9 @@ def test_a_realistic_list_of_sentences(recombine):
 
 @pytest.mark.parametrize("recombine", ["logadd", "max"])
 def test_long_utterances_are_scored_right(recombine):
-    """The best path of a quarter of an hour loses against all paths together by more than a double holds."""
+    """The best path of a quarter of an hour loses against all paths together by more than a
+    double holds.
+    """
     sentences, scores_PV = long_utterance(100, 3, seed=1)
     assert all(check(sentences, scores_PV, DecoderOptions(recombine=recombine), RELEASE))
 

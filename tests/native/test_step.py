@@ -89,7 +89,9 @@ def test_a_step_has_the_same_bits_whatever_of_it_was_known_before(shape, precisi
     expected_LD = native_step(layers, x, state_LD, precision)
     next_state_LD = np.empty_like(state_LD)
     for n_known in rng.integers(0, len(x), size=20):
-        gru.step(np.where(np.arange(len(x)) < n_known, x, np.float32(np.nan)), state_LD, next_state_LD)
+        gru.step(
+            np.where(np.arange(len(x)) < n_known, x, np.float32(np.nan)), state_LD, next_state_LD
+        )
         assert np.isnan(next_state_LD).all()
         if rng.random() < 0.5:
             gru.step(x, state_LD, next_state_LD)
@@ -131,7 +133,9 @@ def test_what_was_known_of_other_numbers_is_not_used(precision):
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_a_linear_map_is_matrix_times_vector_plus_bias(shape, with_bias):
     rng = np.random.default_rng(0)
-    weight, bias, x = (rng.normal(size=size).astype(np.float32) for size in (shape, shape[0], shape[1]))
+    weight, bias, x = (
+        rng.normal(size=size).astype(np.float32) for size in (shape, shape[0], shape[1])
+    )
     bias = bias if with_bias else None
     for precision, rounded in ROUNDED.items():
         y = np.full(shape[0], np.nan, np.float32)
@@ -149,8 +153,12 @@ def test_a_linear_map_of_what_is_not_a_number_is_none():
 
 def test_a_row_of_zeros_stays_so_in_int8():
     y = np.full(2, np.nan, np.float32)
-    _native.StepLinear(np.array([[0, 0, 0], [1, -2, 0]], np.float32), None, "int8").apply(np.ones(3, np.float32), y)
-    np.testing.assert_allclose(y, [0, (64 - 127) * 2 / 127], rtol=1e-6)  # 1 is 63.5 of 127ths of 2: 64, the even one
+    _native.StepLinear(np.array([[0, 0, 0], [1, -2, 0]], np.float32), None, "int8").apply(
+        np.ones(3, np.float32), y
+    )
+    np.testing.assert_allclose(
+        y, [0, (64 - 127) * 2 / 127], rtol=1e-6
+    )  # 1 is 63.5 of 127ths of 2: 64, the even one
 
 
 def test_wrong_shapes_are_refused():

@@ -40,22 +40,36 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cached(recordings: Path, tiny_audio_llm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Targets for the tiny audio LLM of every sentence recorded: random ones, of a length that goes with the text's."""
+def cached(
+    recordings: Path, tiny_audio_llm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Targets for the tiny audio LLM of every sentence recorded.
+
+    Random ones, of a length that goes with the text's.
+    """
     data, generator = open_packed(recordings), torch.Generator().manual_seed(0)
-    sentences = {sentence for name in data.splits for sentence in data.split(name).sentences if sentence}
+    sentences = {
+        sentence for name in data.splits for sentence in data.split(name).sentences if sentence
+    }
     targets = {
         text_key(sentence): torch.randn(10 + len(sentence) // 2, 24, generator=generator).half()
         for sentence in sorted(sentences)
     }
     path = tmp_path_factory.mktemp("cached") / "targets.safetensors"
-    write_targets(path, targets, Origin(str(tiny_audio_llm), revision_there(tiny_audio_llm), "none", "0", 24, 40.0))
+    write_targets(
+        path,
+        targets,
+        Origin(str(tiny_audio_llm), revision_there(tiny_audio_llm), "none", "0", 24, 40.0),
+    )
     return path
 
 
 @pytest.fixture(scope="session")
 def settings(tiny_audio_llm: Path) -> tuple[str, ...]:
-    """Overrides with which the recipe `speech_llm` takes a second: every loss, LoRA, twelve batches."""
+    """Overrides with which the recipe `speech_llm` takes a second.
+
+    Every loss, LoRA, twelve batches.
+    """
     return (
         f"speech.audio_llm={tiny_audio_llm}",
         "speech.gamma=1.0",
@@ -79,9 +93,14 @@ def settings(tiny_audio_llm: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def trained(
-    recordings: Path, cached: Path, settings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+    recordings: Path,
+    cached: Path,
+    settings: tuple[str, ...],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A run with these settings."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    train_speech_llm("speech_llm", recordings, out, overrides=settings, cache=cached, progress=False)
+    train_speech_llm(
+        "speech_llm", recordings, out, overrides=settings, cache=cached, progress=False
+    )
     return out

@@ -1,4 +1,6 @@
-"""Alignment losses against hand computations, plain loops, finite differences, and for what padding may not do."""
+"""Alignment losses against hand computations, plain loops, finite differences, and for what
+padding may not do.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,24 @@ Loss = Callable[..., torch.Tensor]
 each_alignment = pytest.mark.parametrize("loss", ALIGNMENTS.values(), ids=ALIGNMENTS.keys())
 
 
-def trials(lengths: list[tuple[int, int]], width: int = 4, dtype: torch.dtype = torch.float64, padding: float = 0.0):
+def trials(
+    lengths: list[tuple[int, int]],
+    width: int = 4,
+    dtype: torch.dtype = torch.float64,
+    padding: float = 0.0,
+):
     """Random sequences of the given lengths, padded to two positions more than the longest."""
     generator = torch.Generator().manual_seed(SEED)
     longest_p, longest_n = (max(pair[k] for pair in lengths) + 2 for k in (0, 1))
     brain_BPA = torch.full((len(lengths), longest_p, width), padding, dtype=dtype)
     target_BNA = torch.full((len(lengths), longest_n, width), padding, dtype=dtype)
     for i, (n_patches, n_frames) in enumerate(lengths):
-        brain_BPA[i, :n_patches] = torch.randn(n_patches, width, generator=generator, dtype=torch.float64).to(dtype)
-        target_BNA[i, :n_frames] = torch.randn(n_frames, width, generator=generator, dtype=torch.float64).to(dtype)
+        brain_BPA[i, :n_patches] = torch.randn(
+            n_patches, width, generator=generator, dtype=torch.float64
+        ).to(dtype)
+        target_BNA[i, :n_frames] = torch.randn(
+            n_frames, width, generator=generator, dtype=torch.float64
+        ).to(dtype)
     n_patches_B, n_frames_B = torch.tensor(lengths).T.contiguous()
     return brain_BPA, n_patches_B, target_BNA, n_frames_B
 
@@ -50,7 +61,8 @@ def value_and_gradients(loss: Loss, brain_BPA, n_patches_B, target_BNA, n_frames
 
 def test_three_patches_over_six_frames_are_what_one_computes_by_hand():
     x_BPA = torch.tensor([[[0.0], [4.0], [8.0]]])
-    # Middles of patches at 1, 3, 5 sixths of the time (twelfths: 2, 6, 10), of frames at 1, 3, 5, 7, 9, 11 twelfths.
+    # Middles of patches at 1, 3, 5 sixths of the time (twelfths: 2, 6, 10), of frames at 1, 3, 5,
+    # 7, 9, 11 twelfths.
     expected = [0.0, 1.0, 3.0, 5.0, 7.0, 8.0]
     found_BNA = match_lengths(x_BPA, torch.tensor([3]), torch.tensor([6]))
     torch.testing.assert_close(found_BNA[0, :, 0], torch.tensor(expected))
@@ -77,7 +89,9 @@ def test_equal_lengths_are_left_as_they_are():
 
 
 def test_masked_mean_is_the_mean_of_the_true_part():
-    x_BPH = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [100.0, 100.0]], [[5.0, 5.0], [9.0, 9.0], [9.0, 9.0]]])
+    x_BPH = torch.tensor(
+        [[[1.0, 2.0], [3.0, 6.0], [100.0, 100.0]], [[5.0, 5.0], [9.0, 9.0], [9.0, 9.0]]]
+    )
     assert masked_mean(x_BPH, torch.tensor([2, 1])).tolist() == [[2.0, 4.0], [5.0, 5.0]]
     assert masked_mean(x_BPH, torch.tensor([0, 3]))[0].tolist() == [0.0, 0.0]
 
@@ -86,7 +100,9 @@ def test_cosine_is_what_one_computes_by_hand():
     brain_BPA = torch.tensor([[[3.0, 4.0], [1.0, 0.0]]])
     target_BNA = torch.tensor([[[6.0, 8.0], [-2.0, 0.0]]])
     # The same direction costs 0, the opposite one 2.
-    assert cosine_alignment(brain_BPA, torch.tensor([2]), target_BNA, torch.tensor([2])).item() == pytest.approx(1.0)
+    assert cosine_alignment(
+        brain_BPA, torch.tensor([2]), target_BNA, torch.tensor([2])
+    ).item() == pytest.approx(1.0)
     only_first = cosine_alignment(brain_BPA, torch.tensor([1]), target_BNA, torch.tensor([1]))
     assert only_first.item() == pytest.approx(0.0, abs=1e-6)
     # One patch (3, 4) for both frames: 0, and 1 + 3/5.
@@ -98,8 +114,12 @@ def test_mse_is_what_one_computes_by_hand():
     brain_BPA = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
     target_BNA = torch.tensor([[[2.0, 2.0], [3.0, 1.0]]])
     # Squared differences 1, 0 and 0, 9.
-    assert mse_alignment(brain_BPA, torch.tensor([2]), target_BNA, torch.tensor([2])).item() == pytest.approx(2.5)
-    assert mse_alignment(brain_BPA, torch.tensor([1]), target_BNA, torch.tensor([1])).item() == pytest.approx(0.5)
+    assert mse_alignment(
+        brain_BPA, torch.tensor([2]), target_BNA, torch.tensor([2])
+    ).item() == pytest.approx(2.5)
+    assert mse_alignment(
+        brain_BPA, torch.tensor([1]), target_BNA, torch.tensor([1])
+    ).item() == pytest.approx(0.5)
 
 
 @each_alignment
@@ -109,7 +129,9 @@ def test_gradients_are_those_of_finite_differences(loss):
     def of_tensors(brain_BPA, target_BNA):
         return loss(brain_BPA, n_patches_B, target_BNA, n_frames_B)
 
-    assert gradcheck(of_tensors, (brain_BPA.requires_grad_(), target_BNA.requires_grad_()), fast_mode=False)
+    assert gradcheck(
+        of_tensors, (brain_BPA.requires_grad_(), target_BNA.requires_grad_()), fast_mode=False
+    )
 
 
 @each_alignment
@@ -121,7 +143,9 @@ def test_padding_changes_neither_values_nor_gradients(loss, padding):
         assert torch.equal(found_B, expected_B)
     for gradient, n_true in zip(found[1:], zip(*LENGTHS, strict=True), strict=True):
         for i, n in enumerate(n_true):
-            assert gradient[i, :n].any() or 1 in LENGTHS[i]  # one position alone may have nothing to choose
+            assert (
+                gradient[i, :n].any() or 1 in LENGTHS[i]
+            )  # one position alone may have nothing to choose
             assert not gradient[i, n:].any()
 
 
@@ -136,7 +160,9 @@ def test_a_batch_of_one_equals_a_batch_of_many(loss):
 
 
 @each_alignment
-@pytest.mark.parametrize("case", ["all equal", "zero brain", "zero target", "zero both", "one zero", "huge", "tiny"])
+@pytest.mark.parametrize(
+    "case", ["all equal", "zero brain", "zero target", "zero both", "one zero", "huge", "tiny"]
+)
 def test_degenerate_sequences_give_finite_values_and_gradients(loss, case):
     brain_BPA, n_patches_B, target_BNA, n_frames_B = trials(LENGTHS, dtype=torch.float32)
     if case == "all equal":
@@ -162,7 +188,9 @@ def test_a_trial_of_nothing_neither_counts_nor_teaches(loss, lengths):
     assert value_B[0] == loss(*(each[:1] for each in many))
     for gradient in gradients:
         assert gradient.isfinite().all()
-        assert not gradient[1].any() or loss is mse_alignment  # which counts frames to which nothing is near
+        assert (
+            not gradient[1].any() or loss is mse_alignment
+        )  # which counts frames to which nothing is near
 
 
 @each_alignment
@@ -173,11 +201,17 @@ def test_sixteen_bits_are_computed_in_float32(loss):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss(*args)
 
-    expected = value_and_gradients(loss, brain_BPA.float(), n_patches_B, target_BNA.float(), n_frames_B)
-    of_floats = value_and_gradients(autocast, brain_BPA.float(), n_patches_B, target_BNA.float(), n_frames_B)
+    expected = value_and_gradients(
+        loss, brain_BPA.float(), n_patches_B, target_BNA.float(), n_frames_B
+    )
+    of_floats = value_and_gradients(
+        autocast, brain_BPA.float(), n_patches_B, target_BNA.float(), n_frames_B
+    )
     for found, wanted in zip(of_floats, expected, strict=True):
         assert torch.equal(found, wanted)
-    value_B, gradient_BPA, _ = value_and_gradients(autocast, brain_BPA, n_patches_B, target_BNA, n_frames_B)
+    value_B, gradient_BPA, _ = value_and_gradients(
+        autocast, brain_BPA, n_patches_B, target_BNA, n_frames_B
+    )
     assert value_B.dtype == torch.float32
     assert torch.equal(value_B, expected[0])
     assert torch.equal(gradient_BPA, expected[1].bfloat16())
@@ -196,24 +230,34 @@ def test_what_is_stretched_evenly_costs_less_than_what_is_in_another_order(loss)
     target_BNA = torch.randn(1, 8, 16, generator=generator)
     brain_BPA = target_BNA.repeat_interleave(2, dim=1)
     lengths = torch.tensor([16]), torch.tensor([8])
-    right, wrong = (loss(x_BPA, lengths[0], target_BNA, lengths[1]).item() for x_BPA in (brain_BPA, brain_BPA.flip(1)))
+    right, wrong = (
+        loss(x_BPA, lengths[0], target_BNA, lengths[1]).item()
+        for x_BPA in (brain_BPA, brain_BPA.flip(1))
+    )
     assert right < 0.2 * wrong
 
 
 def attention_paths(longer: int, shorter: int):
-    """All ways to go through `shorter` positions in `longer` steps, each visited, by staying or going on by one."""
+    """All ways to go through `shorter` positions in `longer` steps, each visited, by staying or
+    going on by one.
+    """
     for steps in itertools.combinations(range(1, longer), shorter - 1):
         yield [sum(step <= position for step in steps) for position in range(longer)]
 
 
-@pytest.mark.parametrize(("n_patches", "n_frames"), [(5, 3), (3, 5), (4, 4), (1, 1), (6, 1), (1, 4), (7, 5)])
+@pytest.mark.parametrize(
+    ("n_patches", "n_frames"), [(5, 3), (3, 5), (4, 4), (1, 1), (6, 1), (1, 4), (7, 5)]
+)
 def test_monotonic_attention_is_the_sum_over_all_paths(n_patches, n_frames):
     brain_BPA, n_patches_B, target_BNA, n_frames_B = trials([(n_patches, n_frames), (8, 8)])
     brain, target = brain_BPA[0, :n_patches].tolist(), target_BNA[0, :n_frames].tolist()
     long, short = (brain, target) if n_patches >= n_frames else (target, brain)
     attention = []
     for a in long:
-        powers = [math.exp(sum(map(operator.mul, a, b)) / math.hypot(*a) / math.hypot(*b) / 0.3) for b in short]
+        powers = [
+            math.exp(sum(map(operator.mul, a, b)) / math.hypot(*a) / math.hypot(*b) / 0.3)
+            for b in short
+        ]
         attention.append([power / sum(powers) for power in powers])
     paths = list(attention_paths(len(long), len(short)))
     assert len(paths) == math.comb(len(long) - 1, len(short) - 1)

@@ -69,14 +69,20 @@ def test_an_answer_stands_behind_the_start_of_sentences_as_in_training(llm: Audi
 
 
 def test_markers_are_unlikely_words(llm: AudioLLM) -> None:
-    found = generate(llm, torch.randn(2, 9, 16), torch.tensor([9, 4]), llm.prompt(""), beams=3, nbest=3)
-    markers = set(llm.tokenizer.convert_tokens_to_ids(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]))
+    found = generate(
+        llm, torch.randn(2, 9, 16), torch.tensor([9, 4]), llm.prompt(""), beams=3, nbest=3
+    )
+    markers = set(
+        llm.tokenizer.convert_tokens_to_ids(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"])
+    )
     assert not any(markers.intersection(each.tokens) for candidates in found for each in candidates)
 
 
 def test_frames_tell_sounds_apart(llm: AudioLLM) -> None:
     """Of one sound at two times they are more alike than of two sounds at one time."""
-    low, high, again = (each[3:-3] for each in llm.audio_features([*tones(200, 3000), np.roll(tones(200)[0], 4000)]))
+    low, high, again = (
+        each[3:-3] for each in llm.audio_features([*tones(200, 3000), np.roll(tones(200)[0], 4000)])
+    )
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(low, again).mean() > 0.9 > cosine(low, high).mean() + 0.2
 
@@ -87,11 +93,15 @@ def test_projected_frames_are_as_large_as_embeddings(llm: AudioLLM) -> None:
     assert 0.5 < float(projected.std() / embedded.std()) < 2
 
 
-def test_the_same_seed_gives_the_same_model_and_the_generator_stays(folder: Path, lm_dir: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model_and_the_generator_stays(
+    folder: Path, lm_dir: Path, tmp_path: Path
+) -> None:
     before = torch.random.get_rng_state()
     assemble(lm_dir, tmp_path / "again", SMALL)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        folder / "model.safetensors"
+    ).read_bytes()
 
 
 def test_a_neural_model_of_this_project_can_be_part_of_one(tmp_path: Path) -> None:
@@ -129,16 +139,18 @@ def test_a_family_with_other_names_can_be_part_of_one(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tokenizer = bpe_tokenizer(bos=None, eos="<|endoftext|>")
-    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).save_pretrained(
-        tmp_path / "lm"
-    )
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)
+    ).save_pretrained(tmp_path / "lm")
     tokenizer.save_pretrained(tmp_path / "lm")
     assemble(tmp_path / "lm", tmp_path / "audio", SMALL)
     llm = AudioLLM.load(tmp_path / "audio", device="cpu")
     assert llm.tokenizer.decode(llm.prompt("")[1]) == "<|audio_eos|><|endoftext|>"
 
 
-@pytest.mark.parametrize("values", [dict(width=30), dict(layers=0), dict(window_s=0), dict(mels=1), dict(seed=-1)])
+@pytest.mark.parametrize(
+    "values", [dict(width=30), dict(layers=0), dict(window_s=0), dict(mels=1), dict(seed=-1)]
+)
 def test_towers_that_cannot_be_are_one_line(values: dict[str, int]) -> None:
     with pytest.raises(LanguageModelError, match="the tower's"):
         TowerOptions(**values)
@@ -157,10 +169,24 @@ def test_what_cannot_be_assembled_is_one_line(lm_dir: Path, tmp_path: Path) -> N
 
 
 def test_the_verb(lm_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments: list[Any] = ["speech-llm", "assemble", str(lm_dir), "--out", str(tmp_path / "out"), "--json"]
+    arguments: list[Any] = [
+        "speech-llm",
+        "assemble",
+        str(lm_dir),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     assert run([*arguments, "--width", "16", "--heads", "2", "--mels", "16", "--window", "5"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["tower"] == {"width": 16, "layers": 2, "heads": 2, "mels": 16, "window_s": 5, "seed": 0}
+    assert facts["tower"] == {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "mels": 16,
+        "window_s": 5,
+        "seed": 0,
+    }
     assert facts["n_parameters"] == AudioLLM.check(tmp_path / "out").n_parameters
     assert run([*arguments, "--width", "17"]) == 2
     assert "multiple of 8" in capsys.readouterr().err

@@ -32,19 +32,29 @@ def wave(seconds: float, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=int(16000 * seconds)).astype(np.float32) * 0.1
 
 
-def library_inputs(llm: AudioLLM, waves: list[np.ndarray], texts: list[str], side: str = "right") -> Any:
+def library_inputs(
+    llm: AudioLLM, waves: list[np.ndarray], texts: list[str], side: str = "right"
+) -> Any:
     """What the library's own processor makes of chats with an audio each."""
     llm.tokenizer.padding_side = side
-    return llm.processor(text=texts, audio=waves, sampling_rate=16000, return_tensors="pt", padding=True)
+    return llm.processor(
+        text=texts, audio=waves, sampling_rate=16000, return_tensors="pt", padding=True
+    )
 
 
-def test_widths_and_sizes_are_those_of_the_configuration(llm: AudioLLM, tiny_audio_llm: Path) -> None:
+def test_widths_and_sizes_are_those_of_the_configuration(
+    llm: AudioLLM, tiny_audio_llm: Path
+) -> None:
     config = json.loads((tiny_audio_llm / "config.json").read_text())
     assert llm.audio_width == config["audio_config"]["d_model"] == 24
     assert llm.text_width == config["text_config"]["hidden_size"] == 32
     assert llm.vocab_size == config["text_config"]["vocab_size"]
     assert llm.n_parameters == sum(weight.numel() for weight in llm.network.parameters())
-    assert (llm.sample_rate, llm.frame_ms, llm.window_s) == (16000, 40.0, 12.0)  # 10 ms mel, halved twice
+    assert (llm.sample_rate, llm.frame_ms, llm.window_s) == (
+        16000,
+        40.0,
+        12.0,
+    )  # 10 ms mel, halved twice
     assert AudioLLM.check(tiny_audio_llm) == llm.facts
 
 
@@ -58,7 +68,9 @@ def test_frames_of_the_tower_are_what_the_library_projects(llm: AudioLLM) -> Non
     found = llm.audio_features(waves)
     inputs = library_inputs(llm, waves, [AUDIO, AUDIO])
     projected: list[torch.Tensor] = []
-    hook = llm.body.multi_modal_projector.register_forward_hook(lambda *each: projected.append(each[2]))
+    hook = llm.body.multi_modal_projector.register_forward_hook(
+        lambda *each: projected.append(each[2])
+    )
     with torch.no_grad():
         llm.network(**inputs)
     hook.remove()
@@ -83,7 +95,9 @@ def test_frames_of_a_wave_do_not_depend_on_the_waves_beside_it(llm: AudioLLM) ->
         (np.zeros(100, np.float32), "too short"),
     ],
 )
-def test_waves_that_cannot_be_heard_are_one_line(llm: AudioLLM, given: np.ndarray, words: str) -> None:
+def test_waves_that_cannot_be_heard_are_one_line(
+    llm: AudioLLM, given: np.ndarray, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         llm.audio_features([given])
 
@@ -106,7 +120,9 @@ def test_an_answer_ends_as_the_chat_template_ends_answers(llm: AudioLLM) -> None
     assert llm.chat.text(llm.answer("how are you")) == "how are you"
 
 
-def test_a_directory_has_another_revision_once_its_weights_change(tiny_audio_llm: Path, tmp_path: Path) -> None:
+def test_a_directory_has_another_revision_once_its_weights_change(
+    tiny_audio_llm: Path, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file, save_file
 
     copy = Path(shutil.copytree(tiny_audio_llm, tmp_path / "copy"))
@@ -125,7 +141,9 @@ def embeds_mask(llm: AudioLLM, seed: int = 0) -> tuple[torch.Tensor, torch.Tenso
     return torch.randn(2, 7, llm.text_width, generator=made), torch.ones(2, 7)
 
 
-def test_lora_changes_nothing_before_it_learns_and_alone_has_gradients(tiny_audio_llm: Path) -> None:
+def test_lora_changes_nothing_before_it_learns_and_alone_has_gradients(
+    tiny_audio_llm: Path,
+) -> None:
     llm = fresh(tiny_audio_llm)
     embeds_BSH, mask_BS = embeds_mask(llm)
     before = llm.hidden(embeds_BSH, mask_BS)
@@ -151,7 +169,9 @@ def test_lora_is_what_the_paper_says(tiny_audio_llm: Path) -> None:
             down, up = (added.get(f"{name.replace('.', '/')}/lora_{each}") for each in "AB")
             if down is not None and up is not None:
                 matrix.weight += 12.0 / 4 * up @ down
-    torch.testing.assert_close(llm.hidden(*embeds_mask(llm)), plain.hidden(*embeds_mask(llm)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        llm.hidden(*embeds_mask(llm)), plain.hidden(*embeds_mask(llm)), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_only_lora_drops_in_training(tiny_audio_llm: Path) -> None:
@@ -162,7 +182,10 @@ def test_only_lora_drops_in_training(tiny_audio_llm: Path) -> None:
     still = llm.hidden(*given)
     llm.train_lora()
     assert not torch.equal(llm.hidden(*given), llm.hidden(*given))
-    assert {type(each).__name__ for each in llm.network.modules() if each.training} == {"ModuleDict", "Dropout"}
+    assert {type(each).__name__ for each in llm.network.modules() if each.training} == {
+        "ModuleDict",
+        "Dropout",
+    }
     llm.train_lora(False)
     assert torch.equal(llm.hidden(*given), still)
 
@@ -175,7 +198,9 @@ def test_lora_for_matrices_that_are_not_there_names_those_that_are(tiny_audio_ll
 # memory and speed
 
 
-def gradients(llm: AudioLLM, added: dict[str, torch.nn.Parameter]) -> tuple[dict[str, torch.Tensor], int]:
+def gradients(
+    llm: AudioLLM, added: dict[str, torch.nn.Parameter]
+) -> tuple[dict[str, torch.Tensor], int]:
     """Gradients of LoRA, and how many numbers were kept for them."""
     kept = 0
 
@@ -196,7 +221,9 @@ def gradients(llm: AudioLLM, added: dict[str, torch.nn.Parameter]) -> tuple[dict
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_checkpointing_keeps_less_and_gives_the_same_gradients(tiny_audio_llm: Path, drops: bool) -> None:
+def test_checkpointing_keeps_less_and_gives_the_same_gradients(
+    tiny_audio_llm: Path, drops: bool
+) -> None:
     llm = fresh(tiny_audio_llm)
     added = llm.add_lora(LoRAConfig())
     torch.manual_seed(3)
@@ -222,7 +249,9 @@ def test_compiled_layers_reckon_the_same_or_say_why_they_are_not_compiled(
         raise RuntimeError("no compiler\nwas looked for")
 
     layer = type(llm.language_model.layers[0])
-    monkeypatch.setattr(layer, "compile", lambda each, **_: setattr(each, "_compiled_call_impl", fails))
+    monkeypatch.setattr(
+        layer, "compile", lambda each, **_: setattr(each, "_compiled_call_impl", fails)
+    )
     llm.use(compile=True)
     assert llm.notes == ["torch.compile does not work here and is left out (no compiler)"]
     torch.testing.assert_close(llm.hidden(*embeds_mask(llm)), expected)
@@ -262,7 +291,10 @@ def test_compiled_layers_learn_the_same(tiny_audio_llm: Path) -> None:
 
 
 def as_aero(folder: Path, out: Path) -> Path:
-    """The tiny model as Aero-1-Audio is published: its own model type, some weights by other names, a tied output."""
+    """The tiny model as Aero-1-Audio is published.
+
+    Its own model type, some weights by other names, a tied output.
+    """
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, out)
@@ -279,7 +311,12 @@ def as_aero(folder: Path, out: Path) -> Path:
     processor = json.loads((out / "processor_config.json").read_text())
     (out / "preprocessor_config.json").write_text(json.dumps(processor["feature_extractor"]))
     (out / "processor_config.json").write_text(
-        json.dumps({"processor_class": "AeroProcessor", "auto_map": {"AutoProcessor": "processing_aero.AeroProcessor"}})
+        json.dumps(
+            {
+                "processor_class": "AeroProcessor",
+                "auto_map": {"AutoProcessor": "processing_aero.AeroProcessor"},
+            }
+        )
     )
     return out
 
@@ -294,7 +331,9 @@ def test_aero_without_a_template_is_asked_in_chatml(tiny_audio_llm: Path, tmp_pa
     assert llm.ends[0] == llm.tokenizer.convert_tokens_to_ids(TURN_END)
 
 
-def test_aero_is_read_by_the_library_classes(tiny_audio_llm: Path, tmp_path: Path, llm: AudioLLM) -> None:
+def test_aero_is_read_by_the_library_classes(
+    tiny_audio_llm: Path, tmp_path: Path, llm: AudioLLM
+) -> None:
     aero = AudioLLM.load(as_aero(tiny_audio_llm, tmp_path / "aero"), device="cpu")
     assert aero.facts == llm.facts
     assert aero.prompt("write") == llm.prompt("write")
@@ -319,7 +358,9 @@ def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
     )
 
     tokenizer, marker = tiny_tokenizer(), "<sound>"
-    tokenizer.add_special_tokens({"additional_special_tokens": [marker]}, replace_extra_special_tokens=False)
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": [marker]}, replace_extra_special_tokens=False
+    )
     tower = dict(
         num_mel_bins=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, hidden_size=24,
         max_source_positions=50 * WINDOW_S,
@@ -329,10 +370,14 @@ def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
         num_attention_heads=4, num_key_value_heads=2,
     )  # fmt: skip
     config = AudioFlamingo3Config(
-        audio_config=tower, text_config=language, audio_token_id=tokenizer.convert_tokens_to_ids(marker)
+        audio_config=tower,
+        text_config=language,
+        audio_token_id=tokenizer.convert_tokens_to_ids(marker),
     )
     AudioFlamingo3ForConditionalGeneration(config).save_pretrained(tmp_path)
-    ears = WhisperFeatureExtractor(feature_size=16, chunk_length=WINDOW_S, return_attention_mask=True)
+    ears = WhisperFeatureExtractor(
+        feature_size=16, chunk_length=WINDOW_S, return_attention_mask=True
+    )
     template = CHAT.replace("<|audio_bos|><|AUDIO|><|audio_eos|>", marker)
     AudioFlamingo3Processor(ears, tokenizer, chat_template=template).save_pretrained(tmp_path)
 
@@ -340,7 +385,9 @@ def test_another_family_of_the_same_parts_is_read(tmp_path: Path) -> None:
     assert (llm.audio_width, llm.text_width, llm.frame_ms) == (24, 32, 40.0)
     inputs = llm.processor(text=[marker] * 2, audio=waves, text_kwargs={"padding": True})
     with torch.no_grad():
-        theirs = llm.body.get_audio_features(inputs["input_features"], inputs["input_features_mask"]).pooler_output
+        theirs = llm.body.get_audio_features(
+            inputs["input_features"], inputs["input_features_mask"]
+        ).pooler_output
     heard = llm.audio_features(waves)
     torch.testing.assert_close(torch.cat([llm.project(each) for each in heard]), theirs)
     alone = AudioLLM.load(tmp_path, device="cpu", reads=False).audio_features(waves)
@@ -398,7 +445,9 @@ def test_gated_weights_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub.errors import GatedRepoError
 
     def gated(*_: object, **__: object) -> None:
-        raise GatedRepoError("403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub")))
+        raise GatedRepoError(
+            "403", response=httpx.Response(403, request=httpx.Request("GET", "https://hub"))
+        )
 
     monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", gated)
     assert "the model is gated" in (line := refused("somebody/gated"))
@@ -406,19 +455,27 @@ def test_gated_weights_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_positions_than_the_model_knows_are_one_line(llm: AudioLLM) -> None:
-    with pytest.raises(DataError, match="1025 positions of prompt, brain and answer; the language model knows 1024"):
+    with pytest.raises(
+        DataError, match="1025 positions of prompt, brain and answer; the language model knows 1024"
+    ):
         llm.hidden(torch.zeros(1, 1025, 32), torch.ones(1, 1025))
 
 
 def test_a_chat_template_without_audio_is_one_line(changed: Callable[..., Path]) -> None:
     folder = changed("config.json")
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['role'] }}{% endfor %}"
+    )
     assert "puts 0 audio markers <|AUDIO|>" in refused(folder)
 
 
-def test_a_model_without_a_chat_template_is_one_line(llm: AudioLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_a_chat_template_is_one_line(
+    llm: AudioLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(llm.processor, "chat_template", None)
-    with pytest.raises(LanguageModelError, match="has no chat template; give a model that was trained on chats"):
+    with pytest.raises(
+        LanguageModelError, match="has no chat template; give a model that was trained on chats"
+    ):
         Chat(llm.name, llm.processor, llm.network.config)
 
 
@@ -430,24 +487,32 @@ def test_a_model_that_cannot_end_an_answer_is_one_line(changed: Callable[..., Pa
 
 
 def test_a_tokenizer_without_the_audio_marker_is_one_line(changed: Callable[..., Path]) -> None:
-    assert "has no audio marker: <|AUDIO|> is not token 7" in refused(changed("config.json", audio_token_index=7))
+    assert "has no audio marker: <|AUDIO|> is not token 7" in refused(
+        changed("config.json", audio_token_index=7)
+    )
 
 
-def test_weights_of_another_shape_and_lacking_ones_are_one_line(changed: Callable[..., Path]) -> None:
+def test_weights_of_another_shape_and_lacking_ones_are_one_line(
+    changed: Callable[..., Path],
+) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = changed("config.json")
     weights = load_file(folder / "model.safetensors")
     bias = weights.pop("multi_modal_projector.linear.bias")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LanguageModelError, match=r"lacks 1 of its weights, such as .*projector.*no audio LLM"):
+    with pytest.raises(
+        LanguageModelError, match=r"lacks 1 of its weights, such as .*projector.*no audio LLM"
+    ):
         fresh(folder)
     save_file(
         weights | {"multi_modal_projector.linear.bias": bias[:5].clone()},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    with pytest.raises(LanguageModelError, match=r"is \[5\], and by its config.json it must be \[32\]"):
+    with pytest.raises(
+        LanguageModelError, match=r"is \[5\], and by its config.json it must be \[32\]"
+    ):
         fresh(folder)
 
 
@@ -456,10 +521,15 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_parameters
-    monkeypatch.setattr("cortext.speechllm.audio_llm.device_named", lambda name: torch.device(device))
+    monkeypatch.setattr(
+        "cortext.speechllm.audio_llm.device_named", lambda name: torch.device(device)
+    )
     for free in ("free_bytes", "free_gpu_bytes"):
         monkeypatch.setattr(f"cortext.speechllm.audio_llm.{free}", lambda *_: needed - 1)
-    words = f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB free; use speech.q"
+    words = (
+        f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB"
+        " free; use speech.q"
+    )
     with pytest.raises(LanguageModelError, match=words):
         AudioLLM.load(tiny_audio_llm)
     if device == "cpu":
@@ -468,20 +538,36 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
 
 
 @pytest.mark.parametrize("name", ["qwen2-audio", "aero"])
-def test_the_tower_alone_hears_what_the_whole_model_hears(tiny_audio_llm: Path, tmp_path: Path, name: str) -> None:
+def test_the_tower_alone_hears_what_the_whole_model_hears(
+    tiny_audio_llm: Path, tmp_path: Path, name: str
+) -> None:
     folder = tiny_audio_llm if name == "qwen2-audio" else as_aero(tiny_audio_llm, tmp_path / "aero")
-    whole, tower = AudioLLM.load(folder, device="cpu"), AudioLLM.load(folder, device="cpu", reads=False)
+    whole, tower = (
+        AudioLLM.load(folder, device="cpu"),
+        AudioLLM.load(folder, device="cpu", reads=False),
+    )
     for expected, found in zip(
-        whole.audio_features([wave(0.7), wave(3.3, 1)]), tower.audio_features([wave(0.7), wave(3.3, 1)]), strict=True
+        whole.audio_features([wave(0.7), wave(3.3, 1)]),
+        tower.audio_features([wave(0.7), wave(3.3, 1)]),
+        strict=True,
     ):
         assert torch.equal(found, expected)
-    assert (tower.revision, tower.frame_ms, tower.audio_width) == (whole.revision, whole.frame_ms, whole.audio_width)
-    held = sum(weight.numel() for weight in tower.network.parameters() if weight.device.type != "meta")
+    assert (tower.revision, tower.frame_ms, tower.audio_width) == (
+        whole.revision,
+        whole.frame_ms,
+        whole.audio_width,
+    )
+    held = sum(
+        weight.numel() for weight in tower.network.parameters() if weight.device.type != "meta"
+    )
     assert held == tower.facts.n_tower_parameters + len(tower.network.get_input_embeddings().weight)
 
 
 def test_without_its_tower_a_model_reads_as_before_and_hears_nothing(tiny_audio_llm: Path) -> None:
-    whole, deaf = AudioLLM.load(tiny_audio_llm, device="cpu"), AudioLLM.load(tiny_audio_llm, device="cpu", hears=False)
+    whole, deaf = (
+        AudioLLM.load(tiny_audio_llm, device="cpu"),
+        AudioLLM.load(tiny_audio_llm, device="cpu", hears=False),
+    )
     held = sum(weight.numel() for weight in deaf.network.parameters())
     assert held == whole.facts.n_parameters - whole.facts.n_tower_parameters
     embeds_BSH, mask_BS = torch.randn(2, 5, whole.text_width), torch.ones(2, 5)
@@ -490,7 +576,9 @@ def test_without_its_tower_a_model_reads_as_before_and_hears_nothing(tiny_audio_
         deaf.audio_features([wave(0.7), wave(3.3, 1)])
 
 
-def test_the_tower_alone_needs_memory_for_itself_alone(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tower_alone_needs_memory_for_itself_alone(
+    tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_tower_parameters
     monkeypatch.setattr("cortext.speechllm.audio_llm.free_bytes", lambda: needed)
     AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
@@ -499,25 +587,35 @@ def test_the_tower_alone_needs_memory_for_itself_alone(tiny_audio_llm: Path, mon
         AudioLLM.load(tiny_audio_llm, device="cpu", reads=False)
 
 
-def test_quantised_weights_need_a_library(tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantised_weights_need_a_library(
+    tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "4bit weights need bitsandbytes, which is not installed; pip install" in refused(
         tiny_audio_llm, quantize="4bit"
     )
     assert "'2bit'" in refused(tiny_audio_llm, quantize="2bit")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    assert "4bit weights need a GPU; set speech.quantize to 8bit" in refused(tiny_audio_llm, quantize="4bit")
+    assert "4bit weights need a GPU; set speech.quantize to 8bit" in refused(
+        tiny_audio_llm, quantize="4bit"
+    )
 
 
 @pytest.mark.parametrize(("quantize", "alike"), [("8bit", 0.98), ("4bit", 0.6)])
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
 def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(
     tmp_path: Path, quantize: str, alike: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    folder = save_tiny_audio_llm(tmp_path, text_width=128)  # blocks of weights are quantised together
+    folder = save_tiny_audio_llm(
+        tmp_path, text_width=128
+    )  # blocks of weights are quantised together
     monkeypatch.setattr("cortext.speechllm.audio_llm._check_quantizable", lambda *_: None)
-    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)  # it packs what is only to be read
+    monkeypatch.setattr(
+        "bitsandbytes.nn.modules.has_avx512bf16", lambda: False
+    )  # it packs what is only to be read
     llm, plain = AudioLLM.load(folder, device="cpu", quantize=quantize), fresh(folder)
     kinds = (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
     quantised = {name for name, each in llm.network.named_modules() if isinstance(each, kinds)}

@@ -19,13 +19,17 @@ ORIGIN = Origin("some/model", "a1b2c3", "formant", "1", width=3, frame_ms=40.0)
 
 
 def target(n_frames: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n_frames, 3)).astype(np.float16))
+    return torch.from_numpy(
+        np.random.default_rng(seed).normal(size=(n_frames, 3)).astype(np.float16)
+    )
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     path = tmp_path / "targets.safetensors"
-    write_targets(path, {text_key("one two"): target(4, 1), text_key("three"): target(2, 2)}, ORIGIN)
+    write_targets(
+        path, {text_key("one two"): target(4, 1), text_key("three"): target(2, 2)}, ORIGIN
+    )
     return path
 
 
@@ -68,7 +72,8 @@ def test_missing_names_each_sentence_once_in_order(cache: Path) -> None:
     opened = TargetCache.open(cache)
     assert opened.missing(["zero", "three", "five", " zero "]) == ["zero", "five"]
     with pytest.raises(
-        DataError, match=r"targets.safetensors: has no audio of 'zero'; give .* `cortext speech-llm cache`"
+        DataError,
+        match=r"targets.safetensors: has no audio of 'zero'; give .* `cortext speech-llm cache`",
     ):
         opened.features(["three", "zero"])
 
@@ -86,20 +91,30 @@ def test_a_cache_goes_to_another_process(cache: Path) -> None:
 
 def test_another_model_is_refused(cache: Path) -> None:
     assert len(TargetCache.open(cache, revision="a1b2c3", width=3)) == 2
-    with pytest.raises(DataError, match=r"made with the audio LLM some/model at revision a1b2c3, and this one is f0"):
+    with pytest.raises(
+        DataError,
+        match=r"made with the audio LLM some/model at revision a1b2c3, and this one is f0",
+    ):
         TargetCache.open(cache, revision="f0")
-    with pytest.raises(DataError, match="has 3 numbers per frame, and the audio LLM has 1280; make one with"):
+    with pytest.raises(
+        DataError, match="has 3 numbers per frame, and the audio LLM has 1280; make one with"
+    ):
         TargetCache.open(cache, width=1280)
 
 
 def test_another_voice_is_refused(cache: Path) -> None:
     TargetCache.open(cache).check("give another", "a1b2c3", "1")
-    with pytest.raises(DataError, match=r"made with the voice formant at revision 1, and this one is 2; give another$"):
+    with pytest.raises(
+        DataError,
+        match=r"made with the voice formant at revision 1, and this one is 2; give another$",
+    ):
         TargetCache.open(cache).check("give another", "a1b2c3", "2")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none.safetensors: there is no such cache .* `cortext speech-llm cache`"):
+    with pytest.raises(
+        DataError, match=r"none.safetensors: there is no such cache .* `cortext speech-llm cache`"
+    ):
         TargetCache.open(tmp_path / "none.safetensors")
     with pytest.raises(DataError, match="cannot be read as a cache"):
         TargetCache.open(tmp_path)
@@ -121,7 +136,11 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_another_shape_is_damage(tmp_path: Path) -> None:
-    for wrong in (torch.zeros(2, 4, dtype=torch.float16), torch.zeros(2, 3), torch.zeros(0, 3, dtype=torch.float16)):
+    for wrong in (
+        torch.zeros(2, 4, dtype=torch.float16),
+        torch.zeros(2, 3),
+        torch.zeros(0, 3, dtype=torch.float16),
+    ):
         path = tmp_path / "wrong.safetensors"
         write_targets(path, {text_key("a"): wrong}, ORIGIN)
         with pytest.raises(DataError, match="is damaged"):

@@ -18,7 +18,9 @@ from cortext.cli import run
 from cortext.data import open_dataset
 from cortext.speechllm.cache import TargetCache
 
-needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)")
+needs_espeak = pytest.mark.skipif(
+    shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)"
+)
 
 
 @pytest.fixture
@@ -45,12 +47,29 @@ def test_a_text_becomes_a_cache(
     tiny_audio_llm: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "speech.safetensors"
-    given = ("--text", text, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out, "--device", "cpu")
+    given = (
+        "--text",
+        text,
+        "--audio-llm",
+        tiny_audio_llm,
+        "--voice",
+        "formant",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+    )
     assert cache(*given, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["sentences"], facts["added"], facts["width"], facts["frame_ms"]) == (3, 3, 24, 40)
-    assert (facts["voice"], facts["audio_llm"], facts["left_out"]) == ("formant", str(tiny_audio_llm), [])
-    assert not TargetCache.open(out, facts["revision"], 24).missing(["Did it?", "I think so.", "The cat sat down."])
+    assert (facts["voice"], facts["audio_llm"], facts["left_out"]) == (
+        "formant",
+        str(tiny_audio_llm),
+        [],
+    )
+    assert not TargetCache.open(out, facts["revision"], 24).missing(
+        ["Did it?", "I think so.", "The cat sat down."]
+    )
     assert cache(*given) == 0
     table = capsys.readouterr().out
     assert "sentences" in table
@@ -63,9 +82,16 @@ def test_a_text_becomes_a_cache(
     assert told.endswith(f"  {text} line 2: 'It has 9 lives.' without '9'\n")
 
 
-def test_the_sentences_of_data_become_a_cache(recordings: Path, tiny_audio_llm: Path, tmp_path: Path) -> None:
+def test_the_sentences_of_data_become_a_cache(
+    recordings: Path, tiny_audio_llm: Path, tmp_path: Path
+) -> None:
     data, out = recordings.parent / "data", tmp_path / "speech.safetensors"
-    assert cache(data, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out, "--workers", 0) == 0
+    assert (
+        cache(
+            data, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out, "--workers", 0
+        )
+        == 0
+    )
     said = {trial.sentence for trial in open_dataset(data) if trial.sentence is not None}
     opened = TargetCache(out)
     assert len(opened) == len(said)
@@ -73,9 +99,25 @@ def test_the_sentences_of_data_become_a_cache(recordings: Path, tiny_audio_llm: 
 
 
 @pytest.mark.parametrize("voice", [pytest.param("espeak-ng", marks=needs_espeak), "vits"])
-def test_other_voices_speak(tiny_audio_llm: Path, tiny_vits: Path, text: Path, tmp_path: Path, voice: str) -> None:
+def test_other_voices_speak(
+    tiny_audio_llm: Path, tiny_vits: Path, text: Path, tmp_path: Path, voice: str
+) -> None:
     out, voice = tmp_path / "speech.safetensors", str(tiny_vits) if voice == "vits" else voice
-    assert cache("--text", text, "--audio-llm", tiny_audio_llm, "--voice", voice, "--out", out, "--workers", 0) == 0
+    assert (
+        cache(
+            "--text",
+            text,
+            "--audio-llm",
+            tiny_audio_llm,
+            "--voice",
+            voice,
+            "--out",
+            out,
+            "--workers",
+            0,
+        )
+        == 0
+    )
     assert TargetCache(out).n_frames("The cat sat down.") > 5
 
 
@@ -91,18 +133,26 @@ def test_what_is_wrong_is_one_line(
     out = tmp_path / "speech.safetensors"
     model, formant = ("--audio-llm", tiny_audio_llm), ("--voice", "formant")
     assert "give DATA or --text" in complaint(capsys, *model, *formant, "--out", out)
-    assert "give DATA or --text" in complaint(capsys, tmp_path, "--text", text, *model, *formant, "--out", out)
+    assert "give DATA or --text" in complaint(
+        capsys, tmp_path, "--text", text, *model, *formant, "--out", out
+    )
     assert "neither a directory nor" in complaint(
         capsys, "--text", text, "--audio-llm", "no/such", *formant, "--out", out
     )
-    assert "neither a directory nor" in complaint(capsys, "--text", text, *model, "--voice", "no/such", "--out", out)
-    assert "of the type vits" in complaint(capsys, "--text", text, "--audio-llm", tiny_vits, *formant, "--out", out)
+    assert "neither a directory nor" in complaint(
+        capsys, "--text", text, *model, "--voice", "no/such", "--out", out
+    )
+    assert "of the type vits" in complaint(
+        capsys, "--text", text, "--audio-llm", tiny_vits, *formant, "--out", out
+    )
     assert cache("--text", text, *model, *formant, "--out", out) == 0
     assert "was made with the voice formant" in complaint(
         capsys, "--text", text, *model, "--voice", tiny_vits, "--out", out
     )
     text.write_text("Yes.\n...\n")
-    assert f"{text} line 2: '...' cannot be spoken" in complaint(capsys, "--text", text, *model, *formant, "--out", out)
+    assert f"{text} line 2: '...' cannot be spoken" in complaint(
+        capsys, "--text", text, *model, *formant, "--out", out
+    )
     assert cache("--text", text, *model, *formant, "--out", out, "--skip-bad") == 0
     assert f"{text} line 2" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["speech.safetensors", "text.txt"]
@@ -114,11 +164,33 @@ def test_the_verb_goes_on_where_a_signal_ended_it(
     tiny_audio_llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     out, text = tmp_path / "speech.safetensors", tmp_path / "text.txt"
-    sentences = (f"{'very ' * (i // 40)}good {'new ' * (i // 8 % 5)}{'day ' * (i % 8)}" for i in range(160))
+    sentences = (
+        f"{'very ' * (i // 40)}good {'new ' * (i // 8 % 5)}{'day ' * (i % 8)}" for i in range(160)
+    )
     text.write_text("\n".join(sentences))
-    given = ["speech-llm", "cache", "--text", text, "--audio-llm", tiny_audio_llm, "--voice", "formant", "--out", out]
-    program = [sys.executable, "-c", "from cortext.cli import main; main()", *map(str, given), "--workers", "2"]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    given = [
+        "speech-llm",
+        "cache",
+        "--text",
+        text,
+        "--audio-llm",
+        tiny_audio_llm,
+        "--voice",
+        "formant",
+        "--out",
+        out,
+    ]
+    program = [
+        sys.executable,
+        "-c",
+        "from cortext.cli import main; main()",
+        *map(str, given),
+        "--workers",
+        "2",
+    ]
+    with subprocess.Popen(
+        program, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         parts = tmp_path / "speech.safetensors.parts"
         while process.poll() is None and not (parts.is_dir() and children(process.pid)):
             time.sleep(0.05)
@@ -131,7 +203,9 @@ def test_the_verb_goes_on_where_a_signal_ended_it(
     assert run([*map(str, given), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["sentences"] == 160
-    if number == signal.SIGINT:  # SIGTERM ends the speaking processes, too, and then no number is told
+    if (
+        number == signal.SIGINT
+    ):  # SIGTERM ends the speaking processes, too, and then no number is told
         (done,) = re.findall(r"after (\d+) of 160", said)
         assert facts["added"] == 160 - int(done) < 160
     assert not parts.exists()

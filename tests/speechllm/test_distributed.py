@@ -18,11 +18,18 @@ from cortext.speechllm.stages import train_speech_llm
 
 @pytest.mark.slow
 def test_two_processes_train_what_one_does(settings, recordings, cached, tmp_path):
-    """Without dropout, whose masks each process draws, and without the contrast, whose negatives are its own trials."""
+    """Without dropout, whose masks each process draws, and without the contrast, whose negatives
+    are its own trials.
+    """
     torch.set_num_threads(1)
-    alone = "{name: alone, set: {speech.beta: 0, speech.lora: null, best_metric: val_loss, num_training_batches: 2}}"
+    alone = (
+        "{name: alone, set: {speech.beta: 0, speech.lora: null, best_metric: val_loss,"
+        " num_training_batches: 2}}"
+    )
     stages = f"stages=[{alone}, {{name: together}}]"  # the processes meet a second time
-    config = read_speech_config("speech_llm", [*settings, "num_training_batches=3", "dataset.batch_size=7", stages])
+    config = read_speech_config(
+        "speech_llm", [*settings, "num_training_batches=3", "dataset.batch_size=7", stages]
+    )
     still = replace(config.model.input_network, input_layer_dropout=0.0)
     config = replace(
         config,
@@ -53,5 +60,11 @@ def test_two_processes_train_what_one_does(settings, recordings, cached, tmp_pat
         for run in ("one", "two")
     )
     for mine, theirs in zip(two, one, strict=True):
-        for key in mine.keys() - {"kind", "val_seconds", "trials_per_s", "val_samples", "val_per_by_session"}:
+        for key in mine.keys() - {
+            "kind",
+            "val_seconds",
+            "trials_per_s",
+            "val_samples",
+            "val_per_by_session",
+        }:
             assert mine[key] == pytest.approx(theirs[key], rel=1e-3), key

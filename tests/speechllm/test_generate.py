@@ -38,7 +38,9 @@ def write(
 
 def summed_log_prob(llm: AudioLLM, brain_PA: torch.Tensor, tokens: list[int]) -> float:
     """By teacher forcing, without a cache and without padding."""
-    sequence = teacher_forced(llm, brain_PA[None], torch.tensor([len(brain_PA)]), llm.prompt(INSTRUCTION), [tokens])
+    sequence = teacher_forced(
+        llm, brain_PA[None], torch.tensor([len(brain_PA)]), llm.prompt(INSTRUCTION), [tokens]
+    )
     with torch.no_grad():
         log_probs_KV = answer_logits(llm, sequence)[0].log_softmax(-1)
     return float(log_probs_KV[range(len(tokens)), tokens].sum())
@@ -51,7 +53,11 @@ def test_one_beam_takes_the_likeliest_token_each_time(llm: AudioLLM) -> None:
         tokens: list[int] = []
         while len(tokens) < 12 and not (tokens and tokens[-1] in llm.ends):
             embeds, mask, _ = lay_out(
-                llm, brain_BPA[row : row + 1, :n], LENGTHS[row : row + 1], llm.prompt(INSTRUCTION), [tokens]
+                llm,
+                brain_BPA[row : row + 1, :n],
+                LENGTHS[row : row + 1],
+                llm.prompt(INSTRUCTION),
+                [tokens],
             )
             with torch.no_grad():
                 tokens.append(int(llm.logits(llm.hidden(embeds, mask))[0, -1].argmax()))
@@ -72,10 +78,19 @@ def test_beams_are_those_of_the_library(
             eos_token_id=llm.ends, pad_token_id=llm.tokenizer.pad_token_id, early_stopping=False,
             return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
-    options = dict(beams=beams, max_length=max_length, min_length=min_length, length_penalty=penalty, nbest=beams)
+    options = dict(
+        beams=beams,
+        max_length=max_length,
+        min_length=min_length,
+        length_penalty=penalty,
+        nbest=beams,
+    )
     found = write(llm, brain_BPA, **options)
     for row, candidates in enumerate(found):
-        texts = [llm.chat.text(each.tolist()) for each in theirs.sequences[row * beams : (row + 1) * beams]]
+        texts = [
+            llm.chat.text(each.tolist())
+            for each in theirs.sequences[row * beams : (row + 1) * beams]
+        ]
         scores = theirs.sequences_scores[row * beams : (row + 1) * beams].tolist()
         expected: dict[str, float] = {}
         for text, score in zip(texts, scores, strict=True):
@@ -105,15 +120,28 @@ def test_as_many_beams_as_tokens_find_the_best_of_all_sentences(llm: AudioLLM) -
     with torch.no_grad():
         first_V = llm.logits(llm.hidden(embeds, mask))[0, -1].log_softmax(-1)
         going_on = [token for token in range(llm.vocab_size) if token not in llm.ends]
-        brain_BPA, n_patches_B = brain_PA.expand(len(going_on), -1, -1), torch.full((len(going_on),), 9)
-        embeds, mask, _ = lay_out(llm, brain_BPA, n_patches_B, llm.prompt(INSTRUCTION), [[token] for token in going_on])
+        brain_BPA, n_patches_B = (
+            brain_PA.expand(len(going_on), -1, -1),
+            torch.full((len(going_on),), 9),
+        )
+        embeds, mask, _ = lay_out(
+            llm, brain_BPA, n_patches_B, llm.prompt(INSTRUCTION), [[token] for token in going_on]
+        )
         second_BV = llm.logits(llm.hidden(embeds, mask)[:, -1]).log_softmax(-1)
     scored = {(token,): float(first_V[token]) for token in llm.ends}
-    for token, second_V in zip(going_on, (first_V[going_on, None] + second_BV).tolist(), strict=True):
+    for token, second_V in zip(
+        going_on, (first_V[going_on, None] + second_BV).tolist(), strict=True
+    ):
         scored |= {(token, other): log_prob for other, log_prob in enumerate(second_V)}
     best = max(scored, key=scored.__getitem__)
     (found,) = write(
-        llm, brain_PA[None], torch.tensor([9]), beams=llm.vocab_size, max_length=2, min_length=0, length_penalty=0.0
+        llm,
+        brain_PA[None],
+        torch.tensor([9]),
+        beams=llm.vocab_size,
+        max_length=2,
+        min_length=0,
+        length_penalty=0.0,
     )
     assert (found[0].tokens, found[0].log_prob) == (best, pytest.approx(scored[best], abs=1e-4))
 
@@ -131,7 +159,9 @@ def test_a_trial_gets_the_same_alone_and_whatever_its_padding(llm: AudioLLM) -> 
     ):  # fmt: skip
         for mine, theirs in zip(together, other, strict=True):
             assert [each.tokens for each in mine] == [each.tokens for each in theirs]
-            assert [each.log_prob for each in mine] == pytest.approx([each.log_prob for each in theirs], abs=1e-3)
+            assert [each.log_prob for each in mine] == pytest.approx(
+                [each.log_prob for each in theirs], abs=1e-3
+            )
 
 
 def test_lengths_are_kept(llm: AudioLLM) -> None:
@@ -153,7 +183,12 @@ def test_a_model_without_probabilities_writes_nothing(tiny_audio_llm: Path) -> N
 
 @pytest.mark.parametrize(
     "options",
-    [dict(beams=2, nbest=3), dict(beams=0), dict(max_length=3, min_length=4), dict(max_length=0, min_length=0)],
+    [
+        dict(beams=2, nbest=3),
+        dict(beams=0),
+        dict(max_length=3, min_length=4),
+        dict(max_length=0, min_length=0),
+    ],
 )
 def test_impossible_searches_are_one_line(llm: AudioLLM, options: dict[str, int]) -> None:
     with pytest.raises(DecodingError, match="cannot be searched for"):
@@ -165,15 +200,25 @@ def test_memory_that_runs_out_is_one_line(llm: AudioLLM, monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(llm, "step", none)
-    with pytest.raises(DecodingError, match="not enough memory to write 4 sentences at once with 3 beams; use fewer"):
+    with pytest.raises(
+        DecodingError,
+        match="not enough memory to write 4 sentences at once with 3 beams; use fewer",
+    ):
         write(llm, brains(llm), beams=3)
 
 
-def test_sentences_end_where_the_models_positions_do(llm: AudioLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_end_where_the_models_positions_do(
+    llm: AudioLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n_given = sum(map(len, llm.prompt(INSTRUCTION))) + int(LENGTHS.max())
     monkeypatch.setattr(llm.chat, "window", n_given + 4)
-    assert {len(each[0].tokens) for each in write(llm, brains(llm), beams=1, max_length=5, min_length=5)} == {5}
-    with pytest.raises(DecodingError, match=rf"6 tokens behind {n_given} positions.* knows {n_given + 4}; .* to 5 or"):
+    assert {
+        len(each[0].tokens) for each in write(llm, brains(llm), beams=1, max_length=5, min_length=5)
+    } == {5}
+    with pytest.raises(
+        DecodingError,
+        match=rf"6 tokens behind {n_given} positions.* knows {n_given + 4}; .* to 5 or",
+    ):
         write(llm, brains(llm), beams=1, max_length=6)
     monkeypatch.setattr(llm.chat, "window", n_given - 1)
     with pytest.raises(DecodingError, match=rf"knows {n_given - 1}; leave long trials out"):

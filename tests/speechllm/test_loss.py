@@ -45,7 +45,11 @@ def test_losses_are_weighted_and_what_has_no_weight_is_left_out(split, cached, t
     read = Read(
         torch.randn(3, 12, 41, generator=generator),
         torch.randn(3, 12, 24, generator=generator),
-        (torch.randn(3, 4, 50, generator=generator), torch.randint(0, 50, (3, 4)), torch.tensor([4, 2, 3])),
+        (
+            torch.randn(3, 4, 50, generator=generator),
+            torch.randint(0, 50, (3, 4)),
+            torch.tensor([4, 2, 3]),
+        ),
         (torch.randn(3, 32, generator=generator), torch.randn(3, 32, generator=generator)),
     )
     asked = {}
@@ -57,18 +61,33 @@ def test_losses_are_weighted_and_what_has_no_weight_is_left_out(split, cached, t
     speech = SpeechConfig(alpha=2.0, beta=3.0, gamma=5.0, ctc=7.0, alignment="mse")
     loss = SpeechLoss(speech, split, llm, TargetCache.open(cached))
     losses = loss(network, a_batch(n_patches_B, indices), 0.0)
-    expected_B = 2 * losses["alignment"] + 3 * losses["tokens"] + 5 * losses["contrastive"] + 7 * losses["ctc"]
+    expected_B = (
+        2 * losses["alignment"]
+        + 3 * losses["tokens"]
+        + 5 * losses["contrastive"]
+        + 7 * losses["ctc"]
+    )
     torch.testing.assert_close(losses["loss"], expected_B)
     assert asked["answers"] == [llm.answer(split.sentence(i)) for i in indices]
     target_BNA, n_frames_B = TargetCache.open(cached).features([split.sentence(i) for i in indices])
     for row in range(3):  # by the definition, trial by trial
         patches = torch.nn.functional.interpolate(
-            read.brain_BPA[row, : n_patches_B[row]].T[None], int(n_frames_B[row]), mode="linear", align_corners=False
+            read.brain_BPA[row, : n_patches_B[row]].T[None],
+            int(n_frames_B[row]),
+            mode="linear",
+            align_corners=False,
         )[0].T
         expected = (patches - target_BNA[row, : n_frames_B[row]]).square().mean()
         torch.testing.assert_close(losses["alignment"][row], expected, atol=1e-5, rtol=1e-5)
-    lean = {"alpha": read, "beta": read._replace(answers=None), "gamma": read._replace(pooled=None), "ctc": read}
-    for (weight, given), name in zip(lean.items(), ("alignment", "tokens", "contrastive", "ctc"), strict=True):
+    lean = {
+        "alpha": read,
+        "beta": read._replace(answers=None),
+        "gamma": read._replace(pooled=None),
+        "ctc": read,
+    }
+    for (weight, given), name in zip(
+        lean.items(), ("alignment", "tokens", "contrastive", "ctc"), strict=True
+    ):
         left = SpeechLoss(replace(speech, **{weight: 0.0}), split, llm, TargetCache.open(cached))
         found = left(lambda *_, given=given, **__: given, a_batch(n_patches_B, indices), 0.0)
         assert set(found) == {"loss", "alignment", "tokens", "contrastive", "ctc"} - {name}
@@ -89,5 +108,7 @@ def test_trials_of_one_sentence_are_no_wrong_answers_for_each_other(split, tiny_
 def test_a_trial_without_a_sentence_is_named(split, monkeypatch):
     sentence = split.sentence
     monkeypatch.setattr(type(split), "sentence", lambda self, i: " " if i == 5 else sentence(i))
-    with pytest.raises(DataError, match=r"block \d+/trial \d+.*the train split has a trial without a sentence"):
+    with pytest.raises(
+        DataError, match=r"block \d+/trial \d+.*the train split has a trial without a sentence"
+    ):
         sentences_of(split)

@@ -14,7 +14,9 @@ SEED = 11
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64
+    ).to(dtype)
 
 
 def test_cross_entropy_of_even_odds_is_the_logarithm_of_the_vocabulary():
@@ -32,12 +34,17 @@ def test_cross_entropy_is_what_one_computes_by_hand():
 
 
 def test_cross_entropy_has_gradients_of_finite_differences():
-    targets_BK, n_tokens_B = torch.tensor([[0, 4, 2], [1, 0, 0], [3, 2, 0]]), torch.tensor([3, 1, 2])
+    targets_BK, n_tokens_B = (
+        torch.tensor([[0, 4, 2], [1, 0, 0], [3, 2, 0]]),
+        torch.tensor([3, 1, 2]),
+    )
     logits_BKV = random(3, 3, 5).requires_grad_()
     assert gradcheck(lambda logits: token_cross_entropy(logits, targets_BK, n_tokens_B), logits_BKV)
 
 
-@pytest.mark.parametrize(("logit", "target"), [(1e4, 3), (math.nan, 0), (0.0, -100), (math.inf, 10**6)])
+@pytest.mark.parametrize(
+    ("logit", "target"), [(1e4, 3), (math.nan, 0), (0.0, -100), (math.inf, 10**6)]
+)
 def test_padding_of_answers_changes_nothing(logit, target):
     n_tokens_B = torch.tensor([2, 3, 1])
     padding_BK = torch.arange(4) >= n_tokens_B.unsqueeze(1)
@@ -55,10 +62,16 @@ def test_padding_of_answers_changes_nothing(logit, target):
 
 
 def test_cross_entropy_of_one_trial_is_that_among_many_and_no_tokens_cost_nothing():
-    logits_BKV, targets_BK = random(3, 4, 5), torch.tensor([[1, 2, 3, 4], [4, 3, 0, 0], [0, 0, 0, 0]])
+    logits_BKV, targets_BK = (
+        random(3, 4, 5),
+        torch.tensor([[1, 2, 3, 4], [4, 3, 0, 0], [0, 0, 0, 0]]),
+    )
     n_tokens_B = torch.tensor([4, 2, 0])
     together_B = token_cross_entropy(logits_BKV, targets_BK, n_tokens_B)
-    alone = [token_cross_entropy(logits_BKV[i : i + 1], targets_BK[i : i + 1], n_tokens_B[i : i + 1]) for i in range(3)]
+    alone = [
+        token_cross_entropy(logits_BKV[i : i + 1], targets_BK[i : i + 1], n_tokens_B[i : i + 1])
+        for i in range(3)
+    ]
     torch.testing.assert_close(torch.cat(alone), together_B)
     assert together_B[2].item() == 0.0
 
@@ -73,7 +86,9 @@ def test_cross_entropy_of_sixteen_bits_is_computed_in_float32():
     assert torch.equal(found_B, expected_B)
 
 
-def plain_info_nce(x_BH: torch.Tensor, y_BH: torch.Tensor, same_BB: torch.Tensor, temperature: float) -> list[float]:
+def plain_info_nce(
+    x_BH: torch.Tensor, y_BH: torch.Tensor, same_BB: torch.Tensor, temperature: float
+) -> list[float]:
     """InfoNCE in loops over lists."""
 
     def likeness(a: list[float], b: list[float]) -> float:
@@ -105,14 +120,18 @@ def test_info_nce_is_that_of_plain_loops_and_takes_no_repeated_sentence_for_wron
 def test_info_nce_without_repeated_sentences_takes_all_others_for_wrong():
     x_BH, y_BH = random(4, 3), random(4, 6)[:, 3:]
     nothing_BB = torch.zeros(4, 4, dtype=torch.bool)
-    assert info_nce(x_BH, y_BH).tolist() == pytest.approx(plain_info_nce(x_BH, y_BH, nothing_BB, 0.1))
+    assert info_nce(x_BH, y_BH).tolist() == pytest.approx(
+        plain_info_nce(x_BH, y_BH, nothing_BB, 0.1)
+    )
 
 
 def test_info_nce_is_symmetric_and_zero_where_there_is_nothing_to_confuse():
     x_BH, y_BH = random(4, 3), random(4, 6)[:, 3:]
     torch.testing.assert_close(info_nce(x_BH, y_BH), info_nce(y_BH, x_BH))
     assert info_nce(x_BH[:1], y_BH[:1]).item() == pytest.approx(0.0, abs=1e-12)
-    assert info_nce(x_BH, y_BH, torch.ones(4, 4, dtype=torch.bool)).tolist() == pytest.approx([0.0] * 4, abs=1e-12)
+    assert info_nce(x_BH, y_BH, torch.ones(4, 4, dtype=torch.bool)).tolist() == pytest.approx(
+        [0.0] * 4, abs=1e-12
+    )
 
 
 def test_info_nce_has_gradients_of_finite_differences():

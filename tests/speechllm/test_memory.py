@@ -1,4 +1,6 @@
-"""Estimates of memory and time against instantiated models, what torch keeps and counts, and hand computations."""
+"""Estimates of memory and time against instantiated models, what torch keeps and counts, and
+hand computations.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,17 @@ from cortext.speechllm.footprint import (
 from cortext.speechllm.generate import generate
 from cortext.speechllm.lora import add_lora
 from cortext.speechllm.losses import token_cross_entropy
-from cortext.speechllm.memory import GPU, GPUS, MARGIN, Estimate, check_gpu_memory, estimate, gpu_named, plan, savings
+from cortext.speechllm.memory import (
+    GPU,
+    GPUS,
+    MARGIN,
+    Estimate,
+    check_gpu_memory,
+    estimate,
+    gpu_named,
+    plan,
+    savings,
+)
 from cortext.speechllm.network import SpeechNetwork
 from cortext.speechllm.sequence import answer_logits, teacher_forced
 
@@ -49,21 +61,26 @@ PAGE = Path(__file__).parents[2] / "docs" / "speech_llm_memory.md"
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"
 N_TRIALS, N_PATCHES, N_TOKENS = 6, 60, 10
 PEAK_TOLERANCE = 0.06
-"""Of the estimate of what is held at most, in a whole forward and backward pass or a whole search."""
+"""Of the estimate of what is held at most, in a whole forward and backward pass or a whole
+search.
+"""
 KEPT_TOLERANCE = 0.01
 """Of the estimate of what autograd keeps of the language model."""
 CPU_DROPOUT_BYTES = 4
 
-PUBLISHED_TEXT = {  # what the models' config.json say, and transformers' defaults for what they leave out
+# what the models' config.json say, and transformers' defaults for what they leave out
+PUBLISHED_TEXT = {
     QWEN: dict(model_type="qwen2", intermediate_size=11008, vocab_size=156032),
-    AERO: dict(
-        model_type="qwen2",
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        vocab_size=151936,
+    AERO: (
+        dict(
+            model_type="qwen2",
+            hidden_size=1536,
+            intermediate_size=8960,
+            num_hidden_layers=28,
+            num_attention_heads=12,
+            num_key_value_heads=2,
+            vocab_size=151936,
+        )
     ),
 }
 LORAS = {
@@ -73,7 +90,9 @@ LORAS = {
     "lora on some": LoRAConfig(r=2, modules=["q_proj", "gate_proj"]),
 }
 each_lora = pytest.mark.parametrize("lora", LORAS.values(), ids=LORAS.keys())
-each_checkpointing = pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointing"])
+each_checkpointing = pytest.mark.parametrize(
+    "checkpointing", [False, True], ids=["kept", "checkpointing"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +104,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def deeper(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model of Qwen2-Audio's proportions, a sixteenth as wide and an eighth as deep."""
     config = transformers.Qwen2AudioConfig.from_pretrained(folder)
-    sizes = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4, vocab_size=2000)
+    sizes = dict(
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        vocab_size=2000,
+    )
     text = config.text_config.to_dict() | sizes | dict(num_key_value_heads=4, layer_types=None)
     config = transformers.Qwen2AudioConfig.from_dict(config.to_dict() | {"text_config": text})
     target = tmp_path_factory.mktemp("deeper")
@@ -96,9 +121,13 @@ def deeper(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[QWEN, AERO])
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Name, the library's own network of full size on the meta device, and the facts of its configuration."""
+    """Name, the library's own network of full size on the meta device, and the facts of its
+    configuration.
+    """
     tower = dict(model_type="qwen2_audio_encoder")
-    config = transformers.Qwen2AudioConfig(audio_config=tower, text_config=PUBLISHED_TEXT[request.param])
+    config = transformers.Qwen2AudioConfig(
+        audio_config=tower, text_config=PUBLISHED_TEXT[request.param]
+    )
     config.save_pretrained(folder := tmp_path_factory.mktemp("published"))
     with torch.device("meta"):
         network = transformers.Qwen2AudioForConditionalGeneration(config)
@@ -106,7 +135,10 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 class Held(TorchDispatchMode):
-    """Counts the bytes of all storages that operations make and that are still there; a network's weights are not."""
+    """Counts the bytes of all storages that operations make and that are still there.
+
+    A network's weights are not.
+    """
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -139,7 +171,9 @@ def at_work(folder: Path, lora=None, checkpointing: bool = False, bf16: bool = T
         llm.train_lora()
     llm.checkpointing(checkpointing)
     n_prompt = sum(map(len, llm.prompt("Write it.")))
-    speech = SpeechConfig(lora=lora, gradient_checkpointing=checkpointing, generation=GenerationConfig(**generation))
+    speech = SpeechConfig(
+        lora=lora, gradient_checkpointing=checkpointing, generation=GenerationConfig(**generation)
+    )
     load = Load(prompt_tokens=n_prompt, answer_tokens=N_TOKENS, bf16=bf16)
     return llm, LanguageWork(llm.facts, speech, load, N_TRIALS, N_PATCHES)
 
@@ -150,7 +184,9 @@ def token_loss(llm: AudioLLM, bf16: bool = True, n_trials: int = N_TRIALS) -> to
         answers = [list(range(5, 5 + N_TOKENS))] * n_trials
         n_patches_B = torch.full((n_trials,), N_PATCHES)
         sequence = teacher_forced(llm, brain_BPA, n_patches_B, llm.prompt("Write it."), answers)
-        return token_cross_entropy(answer_logits(llm, sequence), sequence.targets_BK, sequence.n_tokens_B).sum()
+        return token_cross_entropy(
+            answer_logits(llm, sequence), sequence.targets_BK, sequence.n_tokens_B
+        ).sum()
 
 
 # weights
@@ -159,7 +195,9 @@ def token_loss(llm: AudioLLM, bf16: bool = True, n_trials: int = N_TRIALS) -> to
 def test_published_shapes_are_those_of_the_librarys_own_network(published):
     name, network, facts = published
     assert facts_of(name) == facts
-    in_bf16 = sum(each.numel() * each.element_size() for each in network.to(torch.bfloat16).parameters())
+    in_bf16 = sum(
+        each.numel() * each.element_size() for each in network.to(torch.bfloat16).parameters()
+    )
     assert frozen_bytes(facts, Load()) == in_bf16
     assert frozen_bytes(facts, Load(bf16=False)) == 2 * in_bf16
 
@@ -172,14 +210,22 @@ def test_qwen2_audio_is_as_large_as_its_published_weights():
 def test_matrices_are_those_that_the_network_has(published):
     _, network, facts = published
     layer = network.model.language_model.layers[0]
-    own = {name.split(".")[-1]: each for name, each in layer.named_modules() if isinstance(each, torch.nn.Linear)}
-    assert matrices(facts) == {name: (each.in_features, each.out_features) for name, each in own.items()}
+    own = {
+        name.split(".")[-1]: each
+        for name, each in layer.named_modules()
+        if isinstance(each, torch.nn.Linear)
+    }
+    assert matrices(facts) == {
+        name: (each.in_features, each.out_features) for name, each in own.items()
+    }
 
 
 def test_quantized_weights_are_counted_matrix_by_matrix(published):
     _, network, facts = published
     layers = network.model.language_model.layers
-    n_matrices = sum(each.weight.numel() for each in layers.modules() if isinstance(each, torch.nn.Linear))
+    n_matrices = sum(
+        each.weight.numel() for each in layers.modules() if isinstance(each, torch.nn.Linear)
+    )
     rest = 2 * (facts.n_parameters - n_matrices)
     assert frozen_bytes(facts, Load(), "8bit") == n_matrices + rest
     assert frozen_bytes(facts, Load(), "4bit") == n_matrices // 2 + n_matrices // 16 + rest
@@ -197,7 +243,8 @@ def test_what_learns_is_counted_as_the_training_has_it(folder: Path):
     pytest.importorskip("peft")
     llm = AudioLLM.load(folder, device="cpu")
     config = SpeechLLMConfig(
-        model=GRUConfig(n_units=16, n_layers=2), speech=SpeechConfig(audio_llm=str(folder), lora=LoRAConfig(r=3))
+        model=GRUConfig(n_units=16, n_layers=2),
+        speech=SpeechConfig(audio_llm=str(folder), lora=LoRAConfig(r=3)),
     )
     encoder = build_model(config.model, n_features=20, n_days=3, n_classes=41)
     network = SpeechNetwork(encoder, config.speech, llm.audio_width, llm)
@@ -210,11 +257,13 @@ def test_what_learns_is_counted_as_the_training_has_it(folder: Path):
 
 
 def test_what_a_layer_keeps_by_hand():
-    # Qwen2-Audio, 100 positions a trial: two norms of 4096 in float32 and their scales; queries, keys, values and
-    # result of 4096 in bfloat16; a row of the mask; a sum for each of 32 heads; gate, its activation and up of 11008.
+    # Qwen2-Audio, 100 positions a trial: two norms of 4096 in float32 and their scales; queries,
+    # keys, values and result of 4096 in bfloat16; a row of the mask; a sum for each of 32 heads;
+    # gate, its activation and up of 11008.
     frozen = 2 * (4 * 4096 + 4) + 4 * 2 * 4096 + 2 * 100 + 4 * 32 + 3 * 2 * 11008
     assert layer_kept(PUBLISHED[QWEN], None, 100, Load()) == frozen
-    # LoRA on the query: its input in bfloat16, a byte for what is dropped of it, and 8 numbers between its matrices.
+    # LoRA on the query: its input in bfloat16, a byte for what is dropped of it, and 8 numbers
+    # between its matrices.
     lora = LoRAConfig(r=8, modules=["q_proj"])
     assert layer_kept(PUBLISHED[QWEN], lora, 100, Load()) == frozen + 3 * 4096 + 2 * 8
 
@@ -224,7 +273,10 @@ def test_what_a_layer_keeps_by_hand():
 def test_what_is_kept_is_what_autograd_saves(folder: Path, lora, checkpointing):
     llm, work = at_work(folder, lora, checkpointing)
     saved = []
-    for n_trials in (N_TRIALS, 2 * N_TRIALS):  # the difference leaves out what does not depend on the batch
+    for n_trials in (
+        N_TRIALS,
+        2 * N_TRIALS,
+    ):  # the difference leaves out what does not depend on the batch
         kept: dict[int, torch.Tensor] = {}
 
         def pack(tensor: torch.Tensor, kept: dict[int, torch.Tensor] = kept) -> torch.Tensor:
@@ -283,9 +335,14 @@ def test_most_that_is_held_while_writing_is_as_estimated(deeper: Path, beams):
 
 def sentences(llm: AudioLLM, beams: int, length: int):
     """Writes sentences that are all as long as may be."""
-    brain_BPA, n_patches_B = torch.randn(N_TRIALS, N_PATCHES, llm.audio_width), torch.full((N_TRIALS,), N_PATCHES)
+    brain_BPA, n_patches_B = (
+        torch.randn(N_TRIALS, N_PATCHES, llm.audio_width),
+        torch.full((N_TRIALS,), N_PATCHES),
+    )
     prompt = llm.prompt("Write it.")
-    return lambda: generate(llm, brain_BPA, n_patches_B, prompt, beams=beams, max_length=length, min_length=length - 1)
+    return lambda: generate(
+        llm, brain_BPA, n_patches_B, prompt, beams=beams, max_length=length, min_length=length - 1
+    )
 
 
 # operations and time
@@ -297,9 +354,12 @@ def test_operations_of_training_are_those_that_torch_counts(folder: Path, lora, 
     llm, work = at_work(folder, lora, checkpointing)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         token_loss(llm).backward()
-    # This kernel keeps attention's weights instead of computing them a second time: four products for two.
+    # This kernel keeps attention's weights instead of computing them a second time: four products
+    # for two.
     tokens = N_TRIALS * work.n_positions
-    second = 2 * work.n_positions * llm.facts.heads * llm.facts.head_width * tokens * llm.facts.layers
+    second = (
+        2 * work.n_positions * llm.facts.heads * llm.facts.head_width * tokens * llm.facts.layers
+    )
     assert work.training_flops() - second == pytest.approx(counter.get_total_flops(), rel=0.005)
 
 
@@ -313,14 +373,21 @@ def test_operations_of_writing_are_those_that_torch_counts(folder: Path, beams):
 
 def test_time_by_hand():
     gpu = GPU("of a thousand TFLOPS", flops_s=1e15, bandwidth_bytes_s=1e12)
-    found = Estimate({}, {}, training_flops=1e15, generation_flops=5e14, step_bytes=10**10, steps=50)
+    found = Estimate(
+        {}, {}, training_flops=1e15, generation_flops=5e14, step_bytes=10**10, steps=50
+    )
     assert found.training_hours(1800, gpu, share=0.5) == pytest.approx(1.0)  # 2 s a batch
     assert found.generation_s(gpu, share=0.5) == pytest.approx((0.5 + 50 * 0.01) / 0.5)
 
 
 def test_accumulation_takes_less_memory_and_as_many_operations():
-    whole, pieces = (estimate(settings(gradient_accumulation_steps=n), PUBLISHED[AERO]) for n in (1, 4))
-    assert pieces.training["kept of the language model"] == whole.training["kept of the language model"] // 4
+    whole, pieces = (
+        estimate(settings(gradient_accumulation_steps=n), PUBLISHED[AERO]) for n in (1, 4)
+    )
+    assert (
+        pieces.training["kept of the language model"]
+        == whole.training["kept of the language model"] // 4
+    )
     assert pieces.training_flops == whole.training_flops
 
 
@@ -349,9 +416,13 @@ def test_what_is_advised_lowers_it_most_and_then_fits(name, free_gb, lora):
     with pytest.raises(LanguageModelError) as caught:
         check_gpu_memory(config, facts, "cuda:0", free_bytes=free)
     line = str(caught.value)
-    assert line.startswith(f"{name}: not enough GPU memory: about {needed / 1e9:.1f} GB are needed, and cuda:0 has")
+    assert line.startswith(
+        f"{name}: not enough GPU memory: about {needed / 1e9:.1f} GB are needed, and cuda:0 has"
+    )
     assert "\n" not in line
-    after = {setting: MARGIN * estimate(other, facts).needed_bytes for setting, other in savings(config)}
+    after = {
+        setting: MARGIN * estimate(other, facts).needed_bytes for setting, other in savings(config)
+    }
     best = min(after, key=after.__getitem__)
     assert f"{best} lowers it most, to {after[best] / 1e9:.1f} GB" in line
     for setting in line.rpartition("; ")[2].split() if " together to " in line else [best]:
@@ -365,7 +436,9 @@ def with_setting(config: SpeechLLMConfig, setting: str) -> SpeechLLMConfig:
     if key == "gradient_accumulation_steps":
         return replace(config, gradient_accumulation_steps=int(value))
     if key == "speech.generation.beams":
-        return replace(config, speech=replace(config.speech, generation=GenerationConfig(beams=int(value))))
+        return replace(
+            config, speech=replace(config.speech, generation=GenerationConfig(beams=int(value)))
+        )
     change = {"true": True}.get(value, value)
     return replace(config, speech=replace(config.speech, **{key.removeprefix("speech."): change}))
 
@@ -389,7 +462,9 @@ def test_lora_on_unknown_matrices_is_an_error():
 
 
 def test_a_trial_shorter_than_a_patch_is_an_error():
-    with pytest.raises(ConfigError, match="13 bins are not one patch of 14; give --n-bins 14 or more"):
+    with pytest.raises(
+        ConfigError, match="13 bins are not one patch of 14; give --n-bins 14 or more"
+    ):
         plan("speech_llm", GPUS["h100"], load=Load(n_bins=13))
 
 
@@ -414,7 +489,17 @@ def test_the_verb_prints_tables_or_json():
     app = typer.Typer()
     speech_llm_memory.add_verbs(app)
     app.command()(lambda: None)
-    arguments = ["memory", "--config", "speech_llm", "--audio-llm", AERO, "--gpu", "a100", "--share", "0.5"]
+    arguments = [
+        "memory",
+        "--config",
+        "speech_llm",
+        "--audio-llm",
+        AERO,
+        "--gpu",
+        "a100",
+        "--share",
+        "0.5",
+    ]
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "estimated from shapes" in shown.output
@@ -423,7 +508,9 @@ def test_the_verb_prints_tables_or_json():
     (stage,) = found["stages"]
     expected = estimate(settings({"audio_llm": AERO}), PUBLISHED[AERO])
     assert stage["training_bytes"]["all"] == expected.training_bytes
-    assert stage["training_hours"] == pytest.approx(expected.training_flops * 120_000 / (0.5 * 312e12) / 3600)
+    assert stage["training_hours"] == pytest.approx(
+        expected.training_flops * 120_000 / (0.5 * 312e12) / 3600
+    )
     assert not found["measured"]
 
 
@@ -432,7 +519,9 @@ def test_the_verb_prints_tables_or_json():
 
 def test_the_pages_table_is_what_is_estimated():
     rows = [
-        line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith(("| Qwen2-", "| Aero-"))
+        line.strip("|").split("|")
+        for line in PAGE.read_text().splitlines()
+        if line.startswith(("| Qwen2-", "| Aero-"))
     ]
     assert len(rows) == 24
     models = {name.split("/")[1]: facts for name, facts in PUBLISHED.items()}
@@ -443,18 +532,26 @@ def test_the_pages_table_is_what_is_estimated():
         found = estimate(config, models[model])
         bytes_ = (found.training["frozen weights"], found.training_bytes, found.generation_bytes)
         hours = (found.training_hours(120_000, GPUS[name], 0.4) for name in ("h100", "a100"))
-        assert figures == [f"{each / 1e9:.1f}" for each in bytes_] + [f"{each:.0f}" for each in hours]
+        assert figures == [f"{each / 1e9:.1f}" for each in bytes_] + [
+            f"{each:.0f}" for each in hours
+        ]
 
 
 def test_the_pages_commands_run_and_its_line_is_what_is_said():
     app = typer.Typer()
     speech_llm_memory.add_verbs(app)
     app.command()(lambda: None)
-    commands = [line for line in PAGE.read_text().splitlines() if line.startswith("cortext speech-llm memory")]
+    commands = [
+        line
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("cortext speech-llm memory")
+    ]
     assert len(commands) == 3
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[2:])
         assert done.exit_code == 0, done.output
     with pytest.raises(LanguageModelError) as caught:
-        check_gpu_memory(settings({"lora": LoRAConfig()}), PUBLISHED[QWEN], "cuda:0", free_bytes=84e9)
+        check_gpu_memory(
+            settings({"lora": LoRAConfig()}), PUBLISHED[QWEN], "cuda:0", free_bytes=84e9
+        )
     assert f"\n{caught.value}\n" in PAGE.read_text()

@@ -1,4 +1,7 @@
-"""The network of a speech LLM: what it gives, what learns in it, and that padding and company change nothing."""
+"""The network of a speech LLM.
+
+What it gives, what learns in it, and that padding and company change nothing.
+"""
 
 import pytest
 import torch
@@ -35,7 +38,11 @@ def batch(network: SpeechNetwork, rows=(0, 1, 2), padding: float = 0.0) -> dict:
         x_BTC[row, n_bins:] = padding
     n_bins_B = torch.tensor(N_BINS_B)[list(rows)]
     x_BTC = x_BTC[list(rows), : int(n_bins_B.max())]
-    return {"x_BTC": x_BTC, "day_B": torch.tensor([0, 1, 1])[list(rows)], "n_patches_B": network.n_patches(n_bins_B)}
+    return {
+        "x_BTC": x_BTC,
+        "day_B": torch.tensor([0, 1, 1])[list(rows)],
+        "n_patches_B": network.n_patches(n_bins_B),
+    }
 
 
 def answers(llm: AudioLLM, rows=(0, 1, 2)) -> list[list[int]]:
@@ -67,10 +74,16 @@ def test_padding_and_other_trials_change_nothing(llm, merged):
         n_tokens = len(wanted[row])
         for other, place in ((loud, row), (alone, 0)):
             torch.testing.assert_close(
-                other.brain_BPA[place, :n_patches], read.brain_BPA[row, :n_patches], atol=1e-5, rtol=1e-4
+                other.brain_BPA[place, :n_patches],
+                read.brain_BPA[row, :n_patches],
+                atol=1e-5,
+                rtol=1e-4,
             )
             torch.testing.assert_close(
-                other.answers[0][place, :n_tokens], read.answers[0][row, :n_tokens], atol=1e-4, rtol=1e-4
+                other.answers[0][place, :n_tokens],
+                read.answers[0][row, :n_tokens],
+                atol=1e-4,
+                rtol=1e-4,
             )
             for one, many in zip(other.pooled, read.pooled, strict=True):
                 torch.testing.assert_close(one[place], many[row], atol=1e-5, rtol=1e-4)
@@ -89,17 +102,24 @@ def test_only_encoder_projector_and_lora_learn_and_are_saved(llm):
     network = built(llm, gamma=1.0, lora=LoRAConfig())
     parts = {name.partition(".")[0] for name in network.state_dict()}
     assert parts == {"encoder", "projector", "lora"}
-    for name, weight in network.lora.items():  # what begins as zero has no effect, and then its factor no gradient
+    for (
+        name,
+        weight,
+    ) in network.lora.items():  # what begins as zero has no effect, and then its factor no gradient
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1)
     read = network.train()(**batch(network), answers=answers(llm))
     (read.answers[0].square().mean() + read.pooled[0].square().mean()).backward()
     without = {
-        name for name, parameter in network.named_parameters() if parameter.grad is None or not parameter.grad.any()
+        name
+        for name, parameter in network.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
     }
     assert without == {"encoder.out.weight", "encoder.out.bias"}
     own = set(map(id, network.parameters()))
-    assert not any(weight.requires_grad for weight in llm.network.parameters() if id(weight) not in own)
+    assert not any(
+        weight.requires_grad for weight in llm.network.parameters() if id(weight) not in own
+    )
 
 
 def test_what_no_loss_reads_is_not_computed():
@@ -140,5 +160,8 @@ def test_the_three_networks_can_be_the_encoder_too(llm):
 def test_a_model_without_hidden_units_is_one_line():
     encoder = torch.nn.Linear(3, 3)
     encoder.config = GRUConfig()
-    with pytest.raises(ConfigError, match="model 'gru' gives out no hidden units; use kind gru or triple_gru, or add"):
+    with pytest.raises(
+        ConfigError,
+        match="model 'gru' gives out no hidden units; use kind gru or triple_gru, or add",
+    ):
         SpeechNetwork(encoder, SpeechConfig(), 24, None)

@@ -1,4 +1,7 @@
-"""That everything is wired up: a tiny instance learns 32 sentences by heart. Memorising is all that this shows."""
+"""That everything is wired up: a tiny instance learns 32 sentences by heart.
+
+Memorising is all that this shows.
+"""
 
 from dataclasses import replace
 
@@ -11,13 +14,21 @@ from cortext.data import open_packed
 from cortext.features import Augmentation
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.speechllm.cache import TargetCache, write_targets
-from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig, read_speech_config
+from cortext.speechllm.config import (
+    GenerationConfig,
+    LoRAConfig,
+    SpeechConfig,
+    SpeechLLMConfig,
+    read_speech_config,
+)
 from cortext.speechllm.parts import revision_there
 from cortext.speechllm.stages import train_speech_llm
 from cortext.speechllm.writing import evaluate
 
 BATCHES = 260
-"""Three seeds, with one thread and two and with older instructions (ONEDNN_MAX_CPU_ISA), make no error from 195 on."""
+"""Three seeds, with one thread and two and with older instructions (ONEDNN_MAX_CPU_ISA), make no
+error from 195 on.
+"""
 
 
 @pytest.mark.slow
@@ -48,7 +59,9 @@ def test_32_simulated_sentences_are_written_without_an_error(recordings, cached,
 
 def _settings(llm: str) -> SpeechLLMConfig:
     start = read_speech_config("speech_llm")
-    still = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False)
+    still = Augmentation(
+        white_noise_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False
+    )
     return SpeechLLMConfig(
         model=GRUConfig(
             n_units=128,

@@ -39,23 +39,31 @@ def heard(llm: AudioLLM) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def forced(llm: AudioLLM, brain_BPA: torch.Tensor, n_B: torch.Tensor) -> Sequence:
-    return teacher_forced(llm, brain_BPA, n_B, llm.prompt(INSTRUCTION), [llm.answer(each) for each in SENTENCES])
+    return teacher_forced(
+        llm, brain_BPA, n_B, llm.prompt(INSTRUCTION), [llm.answer(each) for each in SENTENCES]
+    )
 
 
 def library_chats(llm: AudioLLM, side: str) -> Any:
-    """Inputs that the library's processor makes of whole chats with audio, answers and their end included."""
+    """Inputs that the library's processor makes of whole chats with audio, answers and their end
+    included.
+    """
     content = [{"type": "audio", "audio_url": ""}, {"type": "text", "text": INSTRUCTION}]
     asked = llm.processor.apply_chat_template(
         [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
     )
     llm.tokenizer.padding_side = side
     texts = [f"{asked}{sentence}<|im_end|>" for sentence in SENTENCES]
-    return llm.processor(text=texts, audio=waves(), sampling_rate=16000, return_tensors="pt", padding=True)
+    return llm.processor(
+        text=texts, audio=waves(), sampling_rate=16000, return_tensors="pt", padding=True
+    )
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @torch.no_grad()
-def test_with_audio_in_place_of_brains_the_logits_are_those_of_the_library(llm: AudioLLM, side: str) -> None:
+def test_with_audio_in_place_of_brains_the_logits_are_those_of_the_library(
+    llm: AudioLLM, side: str
+) -> None:
     inputs = library_chats(llm, side)
     expected_BSV = llm.network(**inputs).logits
     found_BKV = answer_logits(llm, forced(llm, *heard(llm)))
@@ -63,7 +71,9 @@ def test_with_audio_in_place_of_brains_the_logits_are_those_of_the_library(llm: 
         true = inputs["attention_mask"][row].nonzero()[:, 0]
         n_tokens = len(llm.tokenizer(sentence)["input_ids"]) + 1
         readers = true[-n_tokens - 1 : -1]  # each token is told one position before it
-        torch.testing.assert_close(found_BKV[row, :n_tokens], expected_BSV[row, readers], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            found_BKV[row, :n_tokens], expected_BSV[row, readers], rtol=1e-4, atol=1e-4
+        )
         assert inputs["input_ids"][row, readers + 1].tolist() == llm.answer(sentence)
 
 
@@ -89,8 +99,12 @@ def test_neither_padding_nor_the_other_trials_change_a_trial(llm: AudioLLM) -> N
     torch.testing.assert_close(answer_logits(llm, forced(llm, padded_BPA, n_B)), together)
     for row, sentence in enumerate(SENTENCES):
         n, answer = int(n_B[row]), llm.answer(sentence)
-        alone = teacher_forced(llm, brain_BPA[row : row + 1, :n], n_B[row : row + 1], llm.prompt(INSTRUCTION), [answer])
-        torch.testing.assert_close(answer_logits(llm, alone)[0], together[row, : len(answer)], rtol=1e-4, atol=1e-5)
+        alone = teacher_forced(
+            llm, brain_BPA[row : row + 1, :n], n_B[row : row + 1], llm.prompt(INSTRUCTION), [answer]
+        )
+        torch.testing.assert_close(
+            answer_logits(llm, alone)[0], together[row, : len(answer)], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_gradients_reach_true_patches_and_only_those(llm: AudioLLM) -> None:
@@ -104,10 +118,14 @@ def test_gradients_reach_true_patches_and_only_those(llm: AudioLLM) -> None:
 
 
 @torch.no_grad()
-def test_logits_are_computed_at_answers_alone(llm: AudioLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_computed_at_answers_alone(
+    llm: AudioLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[torch.Size] = []
     logits = llm.logits
-    monkeypatch.setattr(llm, "logits", lambda hidden: (seen.append(hidden.shape), logits(hidden))[1])
+    monkeypatch.setattr(
+        llm, "logits", lambda hidden: (seen.append(hidden.shape), logits(hidden))[1]
+    )
     sequence = forced(llm, *heard(llm))
     answer_logits(llm, sequence)
     assert seen == [(*sequence.targets_BK.shape, llm.text_width)]

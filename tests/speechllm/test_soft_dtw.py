@@ -1,4 +1,6 @@
-"""Soft-DTW against all paths one by one, the plain recursion, hand computations and finite differences."""
+"""Soft-DTW against all paths one by one, the plain recursion, hand computations and finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,15 @@ def plain_soft_dtw(costs: list[list[float]], gamma: float) -> float:
     table = {(-1, -1): 0.0}
     for p, row in enumerate(costs):
         for n, cost in enumerate(row):
-            before = [table[cell] for cell in ((p - 1, n), (p, n - 1), (p - 1, n - 1)) if cell in table]
+            before = [
+                table[cell] for cell in ((p - 1, n), (p, n - 1), (p - 1, n - 1)) if cell in table
+            ]
             least = min(before)
-            table[p, n] = cost + least - gamma * math.log(sum(math.exp((least - value) / gamma) for value in before))
+            table[p, n] = (
+                cost
+                + least
+                - gamma * math.log(sum(math.exp((least - value) / gamma) for value in before))
+            )
     return table[len(costs) - 1, len(costs[0]) - 1]
 
 
@@ -88,12 +96,18 @@ def test_a_small_gamma_gives_the_cheapest_path():
 
 
 def test_costs_by_hand():
-    assert warping_cost(torch.zeros(1, 2, 2), *lengths((2, 2)), 0.5).item() == pytest.approx(-0.5 * math.log(3))
+    assert warping_cost(torch.zeros(1, 2, 2), *lengths((2, 2)), 0.5).item() == pytest.approx(
+        -0.5 * math.log(3)
+    )
     # A single row has one path, the sum of its costs.
-    assert warping_cost(torch.tensor([[[1.0, 2.0, 4.0]]]), *lengths((1, 3)), 0.5).item() == pytest.approx(7.0)
+    assert warping_cost(
+        torch.tensor([[[1.0, 2.0, 4.0]]]), *lengths((1, 3)), 0.5
+    ).item() == pytest.approx(7.0)
     # Costs 0 on the diagonal and 1 beside it: paths of cost 0, 1 and 1.
     expected = -math.log(1 + 2 * math.exp(-1.0))
-    assert warping_cost(1 - torch.eye(2)[None], *lengths((2, 2)), 1.0).item() == pytest.approx(expected)
+    assert warping_cost(1 - torch.eye(2)[None], *lengths((2, 2)), 1.0).item() == pytest.approx(
+        expected
+    )
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -119,7 +133,9 @@ def test_padding_changes_neither_values_nor_gradients(padding):
         alone_B = warping_cost(costs_BPN[i : i + 1, :n_patches, :n_frames], *lengths(pairs[i]), 0.1)
         torch.testing.assert_close(alone_B[0], results[0][0][i])
         gradient_PN = results[1][1][i]
-        assert gradient_PN[:n_patches, :n_frames].sum() >= max(n_patches, n_frames) - 1e-4  # every path is that long
+        assert (
+            gradient_PN[:n_patches, :n_frames].sum() >= max(n_patches, n_frames) - 1e-4
+        )  # every path is that long
         assert not gradient_PN[n_patches:].any()
         assert not gradient_PN[:, n_frames:].any()
 
@@ -130,7 +146,9 @@ def test_float32_keeps_its_precision_at_full_length():
     gradients = []
     for dtype in (torch.float64, torch.float32):
         typed_BPN = costs_BPN.to(dtype).requires_grad_()
-        gradients.append(torch.autograd.grad(warping_cost(typed_BPN, *pairs, 0.1).sum(), typed_BPN)[0].double())
+        gradients.append(
+            torch.autograd.grad(warping_cost(typed_BPN, *pairs, 0.1).sum(), typed_BPN)[0].double()
+        )
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-3)
 
 
@@ -145,16 +163,25 @@ def test_per_step_it_is_zero_for_equal_vectors_and_the_cost_of_a_step_for_equal_
     same = torch.ones(3, 9, 4)
     pairs = lengths((9, 5), (1, 1), (6, 9))
     assert soft_dtw(same, pairs[0], same, pairs[1]).tolist() == pytest.approx([0.0] * 3, abs=1e-6)
-    # Vectors at right angles: a step costs 1. With a small gamma only the shortest paths count, of the longer length.
-    across = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(3, 9, 4), torch.tensor([0.0, 1.0, 0.0, 0.0]).expand(3, 9, 4)
+    # Vectors at right angles: a step costs 1. With a small gamma only the shortest paths count, of
+    # the longer length.
+    across = (
+        torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(3, 9, 4),
+        torch.tensor([0.0, 1.0, 0.0, 0.0]).expand(3, 9, 4),
+    )
     found_B = soft_dtw(across[0], pairs[0], across[1], pairs[1], gamma=1e-5)
     assert found_B.tolist() == pytest.approx([1.0] * 3, abs=1e-4)
 
 
 def test_per_step_it_is_the_path_sum_less_that_of_zero_costs_over_the_longer_length():
     generator = torch.Generator().manual_seed(SEED)
-    brain_BPA, target_BNA = (torch.randn(1, n, 3, generator=generator, dtype=torch.float64) for n in (4, 3))
-    costs = [[1 - torch.cosine_similarity(p, n, dim=0).item() for n in target_BNA[0]] for p in brain_BPA[0]]
+    brain_BPA, target_BNA = (
+        torch.randn(1, n, 3, generator=generator, dtype=torch.float64) for n in (4, 3)
+    )
+    costs = [
+        [1 - torch.cosine_similarity(p, n, dim=0).item() for n in target_BNA[0]]
+        for p in brain_BPA[0]
+    ]
     expected = (plain_soft_dtw(costs, 0.2) - plain_soft_dtw([[0.0] * 3] * 4, 0.2)) / 4
     found_B = soft_dtw(brain_BPA, *lengths((4, 3))[:1], target_BNA, *lengths((4, 3))[1:], gamma=0.2)
     assert found_B.item() == pytest.approx(expected, rel=1e-6)

@@ -27,11 +27,15 @@ from cortext.speechllm.targets import LiveTargets, build_cache, sentences_of_dat
 from cortext.speechllm.voices import Voice, open_voice
 from cortext.speechllm.voices.speaking import say_all
 
-SENTENCES = [f"{number} apples fall" for number in "one two three four five six seven eight nine ten".split()]
+SENTENCES = [
+    f"{number} apples fall" for number in "one two three four five six seven eight nine ten".split()
+]
 
 
 class Ears:
-    """Stands in for an audio LLM: a frame of 40 ms is its loudness, three times over; counts what it hears.
+    """Stands in for an audio LLM: a frame of 40 ms is its loudness, three times over.
+
+    Counts what it hears.
 
     log:             gets a line for each wave
     interrupt_after: waves after which a Ctrl-C comes
@@ -40,7 +44,9 @@ class Ears:
     name, revision, audio_width, frame_ms, sample_rate = "some/ears", "a1b2", 3, 40.0, 16_000
     device = torch.device("cpu")
 
-    def __init__(self, log: Path | None = None, interrupt_after: int | None = None, pause_s: float = 0) -> None:
+    def __init__(
+        self, log: Path | None = None, interrupt_after: int | None = None, pause_s: float = 0
+    ) -> None:
         self.heard: list[int] = []
         self.log, self.interrupt_after, self.pause_s = log, interrupt_after, pause_s
 
@@ -76,7 +82,9 @@ class Beeps(Voice):
 
 
 def build(out: Path, ears: Any, sentences: Any = SENTENCES, **more: Any) -> dict[str, Any]:
-    return build_cache(sentences, ears, more.pop("voice", Beeps()), out, workers=more.pop("workers", 0), **more)
+    return build_cache(
+        sentences, ears, more.pop("voice", Beeps()), out, workers=more.pop("workers", 0), **more
+    )
 
 
 @pytest.fixture
@@ -111,12 +119,18 @@ def left_beside(out: Path) -> list[str]:
 
 def test_every_sentence_is_there_and_was_heard_once(out: Path) -> None:
     ears, told = Ears(), []
-    facts = build(out, ears, [*SENTENCES, *SENTENCES, " one  apples fall "], progress=lambda *at: told.append(at))
+    facts = build(
+        out,
+        ears,
+        [*SENTENCES, *SENTENCES, " one  apples fall "],
+        progress=lambda *at: told.append(at),
+    )
     assert len(ears.heard) == facts["sentences"] == facts["added"] == 10
     assert told[-1] == (10, 10)
     cache = TargetCache.open(out, "a1b2", 3)
     assert not cache.missing(SENTENCES)
-    # 15 characters are 150 ms of sound, 4 frames of 40 ms, each as loud as a sine is in the mean, 2 / pi
+    # 15 characters are 150 ms of sound, 4 frames of 40 ms, each as loud as a sine is in the mean, 2
+    # / pi
     target_BNA, n_frames_B = cache.features(["one apples fall"])
     assert n_frames_B.tolist() == [4]
     letters = 1 + len(set("one apples fall"))
@@ -129,17 +143,26 @@ def test_features_have_the_true_duration_whatever_the_batch(
     tiny_audio_llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm, voice = AudioLLM.load(tiny_audio_llm, "cpu"), open_voice("formant")
-    texts = ["sea", "the cat sat on the mat", "it was a long and difficult journey, and we were glad to be home"]
+    texts = [
+        "sea",
+        "the cat sat on the mat",
+        "it was a long and difficult journey, and we were glad to be home",
+    ]
     for number, windows in enumerate((1, 3)):
         monkeypatch.setattr(targets, "WINDOWS", {"cpu": windows})
-        cached = TargetCache(Path(build(tmp_path / f"{number}", llm, texts, voice="formant")["cache"]))
+        cached = TargetCache(
+            Path(build(tmp_path / f"{number}", llm, texts, voice="formant")["cache"])
+        )
         for text in texts:
             wave = voice.speak(text)
             alone_NA = llm.audio_features([wave])[0]
-            # a mel frame begins every 160 samples; a convolution of stride 2, then pairs of frames are averaged
+            # a mel frame begins every 160 samples; a convolution of stride 2, then pairs of frames
+            # are averaged
             n_mels = -(-len(wave) // 160)
             assert cached.n_frames(text) == len(alone_NA) == ((n_mels - 1) // 2 + 1 - 2) // 2 + 1
-            np.testing.assert_allclose(cached.features([text])[0][0], alone_NA, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(
+                cached.features([text])[0][0], alone_NA, rtol=1e-3, atol=1e-3
+            )
     assert cached.n_frames("sea") == 7  # 300 ms: 30 mel frames, 15, 7
     assert cached.origin.frame_ms == 40
 
@@ -187,7 +210,9 @@ t.build(Path(sys.argv[2]), t.Ears(Path(sys.argv[3]), pause_s=0.05))
 """
 
 
-def test_a_killed_build_goes_on_with_what_it_had(out: Path, tmp_path: Path, parts_at_once: None) -> None:
+def test_a_killed_build_goes_on_with_what_it_had(
+    out: Path, tmp_path: Path, parts_at_once: None
+) -> None:
     log = tmp_path / "heard"
     log.touch()
     here = Path(__file__).parent
@@ -198,7 +223,9 @@ def test_a_killed_build_goes_on_with_what_it_had(out: Path, tmp_path: Path, part
             time.sleep(0.01)
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    parts = [TargetCache(path) for path in out.with_name(f"{out.name}.parts").glob("part-*.safetensors")]
+    parts = [
+        TargetCache(path) for path in out.with_name(f"{out.name}.parts").glob("part-*.safetensors")
+    ]
     there = {key for part in parts for key in part.keys()}  # noqa: SIM118 - not a mapping
     assert 2 <= len(there) < 10
     ears = Ears()
@@ -214,7 +241,9 @@ def test_what_a_kill_while_writing_leaves_is_cleared(out: Path) -> None:
     folder.mkdir()
     (folder / ".part-000001.safetensors.99.tmp").write_bytes(b"half a")
     out.with_name(f".{out.name}.99.tmp").write_bytes(b"half a")
-    (folder / "part-000003.safetensors").write_bytes(out.read_bytes())  # merged, and not yet removed
+    (folder / "part-000003.safetensors").write_bytes(
+        out.read_bytes()
+    )  # merged, and not yet removed
     changed = out.stat().st_mtime_ns
     assert build(out, Ears(), SENTENCES[:2])["added"] == 0
     assert left_beside(out) == []
@@ -233,9 +262,14 @@ def test_a_damaged_part_is_made_again(out: Path, parts_at_once: None) -> None:
     assert not third.exists()
 
 
-def test_ctrl_c_ends_after_the_batch_and_keeps_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_after_the_batch_and_keeps_it(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(targets, "WINDOWS", {"cpu": 2})
-    with pytest.raises(Interrupted, match=r"interrupted after 4 of 10 sentences; the same command goes on with what"):
+    with pytest.raises(
+        Interrupted,
+        match=r"interrupted after 4 of 10 sentences; the same command goes on with what",
+    ):
         build(out, Ears(interrupt_after=3))
     assert not out.exists()
     ears = Ears()
@@ -246,7 +280,10 @@ def test_ctrl_c_ends_after_the_batch_and_keeps_it(out: Path, monkeypatch: pytest
 def test_a_full_disk_is_one_line_and_loses_nothing(out: Path, parts_at_once: None) -> None:
     with (
         no_file_above(800),
-        pytest.raises(RunError, match=r"cannot write the file: File too large; free some space; the same command"),
+        pytest.raises(
+            RunError,
+            match=r"cannot write the file: File too large; free some space; the same command",
+        ),
     ):
         build(out, Ears())  # parts fit, and all together do not
     assert not out.exists()
@@ -267,7 +304,10 @@ def test_a_disk_too_full_for_a_part_is_one_line(out: Path, parts_at_once: None) 
 
 
 def test_two_builds_of_one_file_are_refused(out: Path) -> None:
-    with UnfinishedCache(out).held(), pytest.raises(RunError, match="another process is making this cache; wait"):
+    with (
+        UnfinishedCache(out).held(),
+        pytest.raises(RunError, match="another process is making this cache; wait"),
+    ):
         build(out, Ears())
     build(out, Ears())
 
@@ -285,11 +325,14 @@ def test_another_model_or_voice_is_refused_before_any_work(
     other = Ears()
     other.revision = "ffff"
     with pytest.raises(
-        DataError, match=rf"with the audio LLM some/ears at revision a1b2, and this one is ffff; {where}"
+        DataError,
+        match=rf"with the audio LLM some/ears at revision a1b2, and this one is ffff; {where}",
     ):
         build(out, other, ["yes"])
     monkeypatch.setattr(Beeps, "revision", "8")
-    with pytest.raises(DataError, match=rf"was made with the voice beeps at revision 7, and this one is 8; {where}"):
+    with pytest.raises(
+        DataError, match=rf"was made with the voice beeps at revision 7, and this one is 8; {where}"
+    ):
         build(out, other := Ears(), ["yes"])
     assert not other.heard
 
@@ -307,7 +350,8 @@ def test_a_file_of_something_else_is_not_overwritten(out: Path) -> None:
 def test_a_sentence_without_words_is_named_before_any_work(out: Path) -> None:
     ears = Ears()
     with pytest.raises(
-        TextError, match=r"^sentence 2: '\.\.\.' cannot be spoken by beeps: .* \(and 1 more sentences\)"
+        TextError,
+        match=r"^sentence 2: '\.\.\.' cannot be spoken by beeps: .* \(and 1 more sentences\)",
     ):
         build(out, ears, ["yes", "...", "no", "  "])
     assert not ears.heard
@@ -318,17 +362,27 @@ def test_a_sentence_without_words_is_named_before_any_work(out: Path) -> None:
 
 
 def test_a_sentence_in_another_script_asks_for_another_voice(out: Path) -> None:
-    with pytest.raises(TextError, match=r"^sentence 2: 'да' cannot be spoken by formant: it reads none of .*--voice"):
+    with pytest.raises(
+        TextError,
+        match=r"^sentence 2: 'да' cannot be spoken by formant: it reads none of .*--voice",
+    ):
         build(out, Ears(), ["yes", "да"], voice=open_voice("formant"))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("fail now", r"beeps cannot speak 'fail now' \(a cable is loose\)"), ("hush now", "nothing is heard when beeps")],
+    [
+        ("fail now", r"beeps cannot speak 'fail now' \(a cable is loose\)"),
+        ("hush now", "nothing is heard when beeps"),
+    ],
 )
-def test_what_a_voice_fails_at_is_named(out: Path, text: str, said: str, parts_at_once: None) -> None:
+def test_what_a_voice_fails_at_is_named(
+    out: Path, text: str, said: str, parts_at_once: None
+) -> None:
     with pytest.raises(TextError, match=rf"^line 3: {said}.*leave it out"):
-        build(out, Ears(), {"a long sentence": "line 1", "another long one": "line 2", text: "line 3"})
+        build(
+            out, Ears(), {"a long sentence": "line 1", "another long one": "line 2", text: "line 3"}
+        )
     ears = Ears()
     build(out, ears, ["a long sentence", "another long one"])
     assert not ears.heard
@@ -336,12 +390,16 @@ def test_what_a_voice_fails_at_is_named(out: Path, text: str, said: str, parts_a
 
 def test_what_is_too_long_for_the_tower_is_named(tiny_audio_llm: Path, out: Path) -> None:
     llm = AudioLLM.load(tiny_audio_llm, "cpu")  # hears 12 s: 1,200 of its letters
-    said = r"'a{100,} \.\.\. a{100,}' cannot be heard: wave 0 takes 12.0 s, .* at most 12 s; leave the"
+    said = (
+        r"'a{100,} \.\.\. a{100,}' cannot be heard: wave 0 takes 12.0 s, .* at most 12 s; leave the"
+    )
     with pytest.raises(DataError, match=said):
         build(out, llm, ["yes", "a" * 1201, "no"])
 
 
-def test_memory_that_runs_out_makes_smaller_batches(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_makes_smaller_batches(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Small(Ears):
         def audio_features(self, waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
             sizes.append(len(waves))
@@ -355,7 +413,9 @@ def test_memory_that_runs_out_makes_smaller_batches(out: Path, monkeypatch: pyte
     build(out, Small())
     assert sizes == [8, 4, 2, 2, 4, 2, 2, 2]
     room = 0
-    with pytest.raises(LanguageModelError, match="not enough memory for the audio tower to hear 'yes'; use another"):
+    with pytest.raises(
+        LanguageModelError, match="not enough memory for the audio tower to hear 'yes'; use another"
+    ):
         build(out, Small(), ["yes"])
 
 
@@ -364,7 +424,9 @@ def test_numbers_beyond_half_precision_are_refused(out: Path) -> None:
         def audio_features(self, waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
             return [torch.full((3, 3), 1e5) for _ in waves]
 
-    with pytest.raises(LanguageModelError, match="numbers for 'three apples fall' are not finite in half precision"):
+    with pytest.raises(
+        LanguageModelError, match="numbers for 'three apples fall' are not finite in half precision"
+    ):
         build(out, Loud())
 
 
@@ -383,7 +445,11 @@ def test_sentences_of_data_are_those_of_its_labelled_trials(recordings: Path) ->
 def test_lines_of_a_text_are_numbered_and_blank_ones_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("Yes.\n\n  no  way \nYes.\n!\n")
-    assert sentences_of_text(path) == {"Yes.": f"{path} line 1", "no way": f"{path} line 3", "!": f"{path} line 5"}
+    assert sentences_of_text(path) == {
+        "Yes.": f"{path} line 1",
+        "no way": f"{path} line 3",
+        "!": f"{path} line 5",
+    }
     path.write_bytes(b"caf\xe9")
     with pytest.raises(TextError, match="is not UTF-8 text"):
         sentences_of_text(path)
@@ -407,10 +473,16 @@ def test_a_process_that_is_killed_is_one_line(out: Path) -> None:
     waves = say_all(voice, [f"apple {'and apple ' * 30}"] * 200, workers=1)
     next(waves)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    speaking = [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    speaking = [
+        int(child)
+        for child in children
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
     for process in speaking:
         os.kill(process, signal.SIGKILL)
-    with pytest.raises(RunError, match=r"formant: a process that speaks was killed \(out of memory\?\); the same"):
+    with pytest.raises(
+        RunError, match=r"formant: a process that speaks was killed \(out of memory\?\); the same"
+    ):
         list(waves)
 
 
@@ -436,4 +508,6 @@ def test_processes_that_speak_end_with_the_one_that_listens(tmp_path: Path) -> N
     deadline = time.monotonic() + 20
     while any(child.exists() for child in children) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not any(child.exists() and "Z" not in (child / "stat").read_text().split()[2] for child in children)
+    assert not any(
+        child.exists() and "Z" not in (child / "stat").read_text().split()[2] for child in children
+    )

@@ -1,4 +1,7 @@
-"""Training a speech LLM: the trainer's promises hold, stages follow each other, and what cannot be is one line."""
+"""Training a speech LLM.
+
+The trainer's promises hold, stages follow each other, and what cannot be is one line.
+"""
 
 import json
 from dataclasses import replace
@@ -68,35 +71,59 @@ def test_word_errors_are_those_of_the_sentences_that_are_shown(trained, recordin
     chosen = [split.sentence(i) for i in (0, 5, 11)]  # val_wer_trials = 3 of twelve, evenly spread
     for line in lines(trained, "val"):
         assert list(line["val_samples"]) == chosen
-        counts = [edit_counts(normalize(one).split(), normalize(line["val_samples"][one]).split()) for one in chosen]
-        errors, words = sum(each.errors for each in counts), sum(each.reference_length for each in counts)
+        counts = [
+            edit_counts(normalize(one).split(), normalize(line["val_samples"][one]).split())
+            for one in chosen
+        ]
+        errors, words = (
+            sum(each.errors for each in counts),
+            sum(each.reference_length for each in counts),
+        )
         assert line["val_wer"] == pytest.approx(errors / words)
 
 
-def test_nothing_that_is_written_depends_on_the_reference(config, recordings, cached, tmp_path, monkeypatch):
+def test_nothing_that_is_written_depends_on_the_reference(
+    config, recordings, cached, tmp_path, monkeypatch
+):
     """What is written with the reference before each token would change with the reference."""
-    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, progress=False
+    ) as trainer:
         trainer.run(4)
         validator = trainer.validator
         _, results = validator.measure(trainer.engine.forward)
         texts = [result.text for result in results]
-        validator.loss._answers = dict.fromkeys(validator.loss._answers, trainer.model.network.llm.answer("not this"))
+        validator.loss._answers = dict.fromkeys(
+            validator.loss._answers, trainer.model.network.llm.answer("not this")
+        )
         metrics, results = validator.measure(trainer.engine.forward)
     assert [result.text for result in results] == texts
-    assert metrics["val_tokens"] != pytest.approx(lines(tmp_path / "run", "val")[-1]["val_tokens"], rel=1e-3)
+    assert metrics["val_tokens"] != pytest.approx(
+        lines(tmp_path / "run", "val")[-1]["val_tokens"], rel=1e-3
+    )
 
 
-def test_a_run_in_pieces_is_the_run_in_one_to_the_bit(config, recordings, cached, trained, tmp_path):
-    with SpeechTrainer(config, recordings, tmp_path / "pieces", cache=cached, progress=False) as trainer:
+def test_a_run_in_pieces_is_the_run_in_one_to_the_bit(
+    config, recordings, cached, trained, tmp_path
+):
+    with SpeechTrainer(
+        config, recordings, tmp_path / "pieces", cache=cached, progress=False
+    ) as trainer:
         trainer.run(3)
-    train_speech_llm(config, recordings, tmp_path / "pieces", cache=cached, resume=True, progress=False)
+    train_speech_llm(
+        config, recordings, tmp_path / "pieces", cache=cached, resume=True, progress=False
+    )
     assert_same_weights(tmp_path / "pieces", trained)
 
 
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, recordings, cached, tmp_path):
-    """Without dropout, and without the contrast, whose wrong answers are those of the same piece."""
+    """Without dropout, and without the contrast, whose wrong answers are those of the same
+    piece.
+    """
     still = replace(
-        config.model, rnn_dropout=0.0, input_network=replace(config.model.input_network, input_layer_dropout=0.0)
+        config.model,
+        rnn_dropout=0.0,
+        input_network=replace(config.model.input_network, input_layer_dropout=0.0),
     )
     speech = replace(config.speech, gamma=0.0, lora=replace(config.speech.lora, dropout=0.0))
     config = replace(config, model=still, speech=speech, num_training_batches=3)
@@ -112,18 +139,27 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, recordings, ca
 def test_absent_days_stay_where_they_are(config, recordings, cached, tmp_path):
     dataset = replace(config.dataset, days_per_batch=1)
     config = replace(config, dataset=dataset, num_training_batches=1, lr_warmup_steps_day=0)
-    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, progress=False
+    ) as trainer:
         before = trainer.model.network.encoder.day_bias.detach().clone()
         trainer.run()
         moved = (trainer.model.network.encoder.day_bias != before).any(1)
     assert moved.sum() == 1
 
 
-def test_the_frozen_language_model_stays_as_it_is(config, recordings, cached, tiny_audio_llm, tmp_path):
+def test_the_frozen_language_model_stays_as_it_is(
+    config, recordings, cached, tiny_audio_llm, tmp_path
+):
     before = AudioLLM.load(tiny_audio_llm, hears=False).network.state_dict()
-    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, progress=False
+    ) as trainer:
         trainer.run(4)
-        now = {name.replace(".base_layer", ""): t for name, t in trainer.model.network.llm.network.state_dict().items()}
+        now = {
+            name.replace(".base_layer", ""): t
+            for name, t in trainer.model.network.llm.network.state_dict().items()
+        }
     for name, tensor in before.items():
         assert torch.equal(now[name], tensor), name
 
@@ -139,9 +175,9 @@ def test_the_encoder_is_an_ordinary_run(trained, recordings):
 def test_stages_follow_each_other_and_a_stopped_one_goes_on(config, recordings, cached, tmp_path):
     """As speech_llm_best has them; stopped in the second stage."""
     stages = [
-        "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1, speech.lora: null,"
-        " best_metric: val_per}}, {name: alignment, set: {speech.beta: 0, speech.gamma: 0, speech.lora: null,"
-        " best_metric: val_loss}}, {name: end, set: {}}]"
+        "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1,"
+        " speech.lora: null, best_metric: val_per}}, {name: alignment, set: {speech.beta: 0,"
+        " speech.gamma: 0, speech.lora: null, best_metric: val_loss}}, {name: end, set: {}}]"
     ]
     start = {"overrides": stages, "cache": cached, "progress": False}
     train_speech_llm(config, recordings, tmp_path / "one", **start)
@@ -171,7 +207,12 @@ def test_it_starts_from_a_run_of_the_ctc_trainer(config, recordings, cached, tmp
     train("tiny", recordings, tmp_path / "ctc", overrides=plain, progress=False)
     begun = load_file(tmp_path / "ctc" / "model.safetensors")
     with SpeechTrainer(
-        config, recordings, tmp_path / "run", cache=cached, init_from=tmp_path / "ctc", progress=False
+        config,
+        recordings,
+        tmp_path / "run",
+        cache=cached,
+        init_from=tmp_path / "ctc",
+        progress=False,
     ) as trainer:
         for name, tensor in trainer.model.network.encoder.state_dict().items():
             assert torch.equal(tensor, begun[name])
@@ -187,23 +228,49 @@ def test_it_starts_from_another_speech_llm(config, recordings, cached, trained, 
             assert torch.equal(state[prefix + name], tensor)
 
 
-def test_a_projector_for_another_audio_llm_is_one_line(config, recordings, cached, trained, tmp_path):
+def test_a_projector_for_another_audio_llm_is_one_line(
+    config, recordings, cached, trained, tmp_path
+):
     from tiny import save_tiny_audio_llm
 
     other = save_tiny_audio_llm(tmp_path / "other", seed=1)
     speech = replace(config.speech, audio_llm=str(other), alpha=0.0)
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(replace(config, speech=speech), recordings, tmp_path / "run", init_from=trained, progress=False)
-    assert_one_line(caught.value, str(trained), "its projector is of another audio language model", "the same one")
+        SpeechTrainer(
+            replace(config, speech=speech),
+            recordings,
+            tmp_path / "run",
+            init_from=trained,
+            progress=False,
+        )
+    assert_one_line(
+        caught.value,
+        str(trained),
+        "its projector is of another audio language model",
+        "the same one",
+    )
 
 
 def test_an_encoder_of_another_width_is_one_line(config, recordings, cached, tmp_path):
     train(
-        "tiny", recordings, tmp_path / "ctc", overrides=["model.n_units=20", "num_training_batches=1"], progress=False
+        "tiny",
+        recordings,
+        tmp_path / "ctc",
+        overrides=["model.n_units=20", "num_training_batches=1"],
+        progress=False,
     )
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, init_from=tmp_path / "ctc", progress=False)
-    assert_one_line(caught.value, "needed to start from it; set the section model as in its config.yaml")
+        SpeechTrainer(
+            config,
+            recordings,
+            tmp_path / "run",
+            cache=cached,
+            init_from=tmp_path / "ctc",
+            progress=False,
+        )
+    assert_one_line(
+        caught.value, "needed to start from it; set the section model as in its config.yaml"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -224,54 +291,105 @@ def test_a_sentence_without_audio_is_named(config, recordings, cached, tmp_path)
     kept = {key: target for key, target in targets_of(cache).items() if key != text_key(lost)}
     write_targets(tmp_path / "less.safetensors", kept, cache.origin)
     with pytest.raises(DataError) as caught:
-        SpeechTrainer(config, recordings, tmp_path / "run", cache=tmp_path / "less.safetensors", progress=False)
-    assert_one_line(caught.value, "less.safetensors", repr(lost), "/block ", "cortext speech-llm cache")
+        SpeechTrainer(
+            config,
+            recordings,
+            tmp_path / "run",
+            cache=tmp_path / "less.safetensors",
+            progress=False,
+        )
+    assert_one_line(
+        caught.value, "less.safetensors", repr(lost), "/block ", "cortext speech-llm cache"
+    )
 
 
 def test_speech_of_another_model_is_one_line(config, recordings, cached, tmp_path):
     cache = TargetCache.open(cached)
     everything = targets_of(cache)
-    write_targets(tmp_path / "other.safetensors", everything, replace(cache.origin, revision="0" * 64))
+    write_targets(
+        tmp_path / "other.safetensors", everything, replace(cache.origin, revision="0" * 64)
+    )
     with pytest.raises(DataError) as caught:
-        SpeechTrainer(config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", progress=False)
-    assert_one_line(caught.value, "other.safetensors", "000000000000", "make one with `cortext speech-llm cache`")
+        SpeechTrainer(
+            config,
+            recordings,
+            tmp_path / "run",
+            cache=tmp_path / "other.safetensors",
+            progress=False,
+        )
+    assert_one_line(
+        caught.value,
+        "other.safetensors",
+        "000000000000",
+        "make one with `cortext speech-llm cache`",
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "arguments", "line"),
     [
-        ({}, {"cache": None}, "there is no cached speech to align to; make it with cortext speech-llm cache"),
-        ({}, {"device": "tpu"}, "a speech LLM is trained with torch on a CPU or on GPUs, and torchax is asked for"),
+        (
+            {},
+            {"cache": None},
+            "there is no cached speech to align to; make it with cortext speech-llm cache",
+        ),
+        (
+            {},
+            {"device": "tpu"},
+            "a speech LLM is trained with torch on a CPU or on GPUs, and torchax is asked for",
+        ),
         ({}, {"lm": "lm"}, "a speech LLM writes its sentences without an n-gram; leave out --lm"),
-        ({"val_wer_trials": 0}, {}, "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials"),
+        (
+            {"val_wer_trials": 0},
+            {},
+            "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials",
+        ),
         ({"trainable": ["projektor."]}, {}, "trainable names 'projektor.'"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(config, recordings, cached, tmp_path, changes, arguments, line):
+def test_what_cannot_be_trained_is_one_line(
+    config, recordings, cached, tmp_path, changes, arguments, line
+):
     with pytest.raises(ConfigError) as caught:
         SpeechTrainer(
-            replace(config, **changes), recordings, tmp_path / "run", **{"cache": cached, "progress": False} | arguments
+            replace(config, **changes),
+            recordings,
+            tmp_path / "run",
+            **{"cache": cached, "progress": False} | arguments,
         )
     assert_one_line(caught.value, line)
     assert not (tmp_path / "run").exists()
 
 
-def test_sentences_longer_than_the_models_positions_are_told_before_training(config, recordings, cached, tmp_path):
+def test_sentences_longer_than_the_models_positions_are_told_before_training(
+    config, recordings, cached, tmp_path
+):
     start = {"cache": cached, "progress": False}
     long = ["speech.generation.max_length=1024"]
     for stages in ([], STAGES):
         with pytest.raises(DecodingError) as caught:
-            train_speech_llm(config, recordings, tmp_path / "run", overrides=[*long, *stages], **start)
-        assert_one_line(caught.value, "1024 tokens behind", "the model knows 1024", "speech.generation.max_length")
+            train_speech_llm(
+                config, recordings, tmp_path / "run", overrides=[*long, *stages], **start
+            )
+        assert_one_line(
+            caught.value,
+            "1024 tokens behind",
+            "the model knows 1024",
+            "speech.generation.max_length",
+        )
         assert not list(tmp_path.rglob("model.safetensors"))
     none_written = [*long, "val_wer_trials=0", "best_metric=val_per"]
     SpeechTrainer(config, recordings, tmp_path / "run", overrides=none_written, **start).close()
 
 
-def test_another_audio_llm_cannot_finish_a_run(config, recordings, cached, tmp_path, tiny_audio_llm):
+def test_another_audio_llm_cannot_finish_a_run(
+    config, recordings, cached, tmp_path, tiny_audio_llm
+):
     from tiny import save_tiny_audio_llm
 
-    with SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, progress=False) as trainer:
+    with SpeechTrainer(
+        config, recordings, tmp_path / "run", cache=cached, progress=False
+    ) as trainer:
         trainer.run(2)
     moved = tmp_path / "other"
     save_tiny_audio_llm(moved, seed=1)
@@ -284,17 +402,24 @@ def test_another_audio_llm_cannot_finish_a_run(config, recordings, cached, tmp_p
     config = replace(config, speech=replace(config.speech, audio_llm=str(moved)))
     with pytest.raises(RunError, match="the run was begun with audio_llm = "):
         train_speech_llm(
-            config, recordings, tmp_path / "run", cache=tmp_path / "other.safetensors", resume=True, progress=False
+            config,
+            recordings,
+            tmp_path / "run",
+            cache=tmp_path / "other.safetensors",
+            resume=True,
+            progress=False,
         )
 
 
 STAGES = [
-    "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1, speech.lora: null,"
-    " best_metric: val_per}}, {name: end, set: {}}]"
+    "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1,"
+    " speech.lora: null, best_metric: val_per}}, {name: end, set: {}}]"
 ]
 
 
-def test_what_a_later_stage_needs_is_looked_for_before_the_first(config, recordings, cached, tmp_path):
+def test_what_a_later_stage_needs_is_looked_for_before_the_first(
+    config, recordings, cached, tmp_path
+):
     start = {"overrides": STAGES, "progress": False}
     with pytest.raises(ConfigError, match="there is no cached speech to align to"):
         train_speech_llm(config, recordings, tmp_path / "run", **start)
@@ -303,16 +428,22 @@ def test_what_a_later_stage_needs_is_looked_for_before_the_first(config, recordi
     kept = dict(list(targets_of(cache).items())[1:])
     write_targets(tmp_path / "less.safetensors", kept, cache.origin)
     with pytest.raises(DataError, match="has no audio of"):
-        train_speech_llm(config, recordings, tmp_path / "run", cache=tmp_path / "less.safetensors", **start)
+        train_speech_llm(
+            config, recordings, tmp_path / "run", cache=tmp_path / "less.safetensors", **start
+        )
     assert not (tmp_path / "run" / "stages" / "ctc" / "model.safetensors").exists()
 
 
-def test_a_staged_run_is_written_only_where_it_can_be(config, recordings, cached, trained, tmp_path):
+def test_a_staged_run_is_written_only_where_it_can_be(
+    config, recordings, cached, trained, tmp_path
+):
     start = {"overrides": STAGES, "cache": cached, "progress": False}
     with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
         train_speech_llm(config, recordings, tmp_path / "run", resume=True, **start)
     with pytest.raises(RunError, match="there is no run to resume; leave out --resume"):
-        train_speech_llm(config, recordings, tmp_path / "run", resume=True, cache=cached, progress=False)
+        train_speech_llm(
+            config, recordings, tmp_path / "run", resume=True, cache=cached, progress=False
+        )
     with pytest.raises(RunError, match="the run is finished"):
         train_speech_llm(config, recordings, trained, **start)
     (tmp_path / "mine").mkdir()
@@ -330,10 +461,14 @@ def test_a_staged_run_is_written_only_where_it_can_be(config, recordings, cached
         train_speech_llm(config, recordings, tmp_path / "run", callbacks=[Stop()], **start)
 
 
-def test_what_another_run_has_learnt_is_never_left_out_in_silence(config, recordings, cached, trained, tmp_path):
+def test_what_another_run_has_learnt_is_never_left_out_in_silence(
+    config, recordings, cached, trained, tmp_path
+):
     config = replace(config, speech=replace(config.speech, lora=None))
     with pytest.raises(RunError) as caught:
-        SpeechTrainer(config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False)
+        SpeechTrainer(
+            config, recordings, tmp_path / "run", cache=cached, init_from=trained, progress=False
+        )
     assert_one_line(caught.value, FILE, "has LoRA weights, such as lora.", "give speech.lora")
 
 
@@ -345,8 +480,14 @@ def test_verbs_for_other_runs_say_what_this_one_is(trained, recordings, tmp_path
             ["train", "--config", "speech_llm", *plain],
             "is the configuration of a speech LLM; give it to cortext speech-",
         ),
-        (["adapt", str(trained), *plain], "is the run of a speech LLM, which can neither be adapted"),
-        (["export", str(trained), "--format", "release", "--out", str(tmp_path / "out")], "is the run of a speech LLM"),
+        (
+            ["adapt", str(trained), *plain],
+            "is the run of a speech LLM, which can neither be adapted",
+        ),
+        (
+            ["export", str(trained), "--format", "release", "--out", str(tmp_path / "out")],
+            "is the run of a speech LLM",
+        ),
     ):
         assert run(arguments) == 2
         (said,) = capsys.readouterr().err.splitlines()

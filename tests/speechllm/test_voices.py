@@ -23,13 +23,17 @@ from cortext.speechllm.voices.formant import SOUNDS, FormantVoice, tracks
 from cortext.speechllm.voices.voice import resampled, trimmed
 from cortext.text.phonemes import ARPABET
 
-needs_espeak = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)")
+needs_espeak = pytest.mark.skipif(
+    shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)"
+)
 RATE = 16_000
 
 
 @pytest.fixture(params=["formant", pytest.param("espeak-ng", marks=needs_espeak), "vits"])
 def voice(request: pytest.FixtureRequest) -> Voice:
-    return open_voice(str(request.getfixturevalue("tiny_vits")) if request.param == "vits" else request.param)
+    return open_voice(
+        str(request.getfixturevalue("tiny_vits")) if request.param == "vits" else request.param
+    )
 
 
 def power_between(wave: np.ndarray, low_hz: float, high_hz: float) -> float:
@@ -39,7 +43,10 @@ def power_between(wave: np.ndarray, low_hz: float, high_hz: float) -> float:
 
 
 def resonances(wave: np.ndarray, order: int = 14) -> list[float]:
-    """Formants of a vowel at 8 kHz by linear prediction (autocorrelation method): narrow poles, ascending, Hz."""
+    """Formants of a vowel at 8 kHz by linear prediction (autocorrelation method).
+
+    Narrow poles, ascending, Hz.
+    """
     from scipy.linalg import solve_toeplitz
     from scipy.signal import decimate, lfilter
 
@@ -79,7 +86,11 @@ def test_a_voice_knows_what_it_cannot_say(voice: Voice) -> None:
 
 def test_a_voice_knows_what_it_passes_over(tiny_vits: Path) -> None:
     formant, vits = open_voice("formant"), open_voice(str(tiny_vits))
-    for text, lost in (("Yes, it's a well-known cat.", ""), ("I have 3 cats, 3!", "3"), ("A naïve 42nd", "ï42")):
+    for text, lost in (
+        ("Yes, it's a well-known cat.", ""),
+        ("I have 3 cats, 3!", "3"),
+        ("A naïve 42nd", "ï42"),
+    ):
         assert (formant.passed_over(text), vits.passed_over(text)) == (lost, lost)
 
 
@@ -97,13 +108,18 @@ def test_a_vits_voice_that_needs_another_program_says_so(tiny_vits: Path, tmp_pa
 @pytest.mark.slow
 def test_a_voice_says_the_same_in_another_process(voice: Voice) -> None:
     program = (
-        "import sys, hashlib; from cortext.speechllm.voices import open_voice; "
-        "print(hashlib.sha256(open_voice(sys.argv[1]).speak('nine men').tobytes()).hexdigest(), 'torch' in sys.modules)"
+        "import sys, hashlib; from cortext.speechllm.voices import open_voice;"
+        " print(hashlib.sha256(open_voice(sys.argv[1]).speak('nine men').tobytes()).hexdigest(),"
+        " 'torch' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", program, voice.name], capture_output=True, check=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", program, voice.name], capture_output=True, check=True, text=True
+    )
     digest, has_torch = said.stdout.split()[-2:]
     assert digest == hashlib.sha256(voice.speak("nine men").tobytes()).hexdigest()
-    assert has_torch == str(voice.name not in ("formant", "espeak-ng"))  # whose processes begin sooner without it
+    assert has_torch == str(
+        voice.name not in ("formant", "espeak-ng")
+    )  # whose processes begin sooner without it
 
 
 # the project's own
@@ -114,13 +130,22 @@ def test_every_phoneme_has_a_sound_and_a_length() -> None:
 
 
 def test_a_word_takes_the_time_of_its_phonemes() -> None:
-    # edges of 6 frames; S 95 * 1.05 = 99.75 ms, 20 frames; the last vowel, IY, 1.4 times that, 139.65 ms, 28 frames
+    # edges of 6 frames; S 95 * 1.05 = 99.75 ms, 20 frames; the last vowel, IY, 1.4 times that,
+    # 139.65 ms, 28 frames
     assert len(FormantVoice().speak("sea")) == (6 + 20 + 28 + 6) * 80
 
 
-@pytest.mark.parametrize(("word", "vowel"), [("he", "IY"), ("ma", "AA"), ("who", "UW"), ("hair", "EH"), ("hat", "AE")])
+@pytest.mark.parametrize(
+    ("word", "vowel"), [("he", "IY"), ("ma", "AA"), ("who", "UW"), ("hair", "EH"), ("hat", "AE")]
+)
 def test_vowels_have_the_resonances_of_peterson_and_barney(word: str, vowel: str) -> None:
-    published = {"IY": (270, 2290), "AA": (730, 1090), "UW": (300, 870), "EH": (530, 1840), "AE": (660, 1720)}
+    published = {
+        "IY": (270, 2290),
+        "AA": (730, 1090),
+        "UW": (300, 870),
+        "EH": (530, 1840),
+        "AE": (660, 1720),
+    }
     wave = FormantVoice().speak(word)
     voiced = np.flatnonzero(tracks(word).voice_F > 0.95)
     if word == "hair":
@@ -164,11 +189,18 @@ def test_a_comma_is_a_pause_and_a_question_rises() -> None:
 
 
 def test_the_revision_stands_for_the_waves() -> None:
-    """Who changes what is said here gives the voice another revision, so that caches of the old one are refused."""
-    at = tracks("The quick brown fox jumps over a lazy dog, measuring each joy; why should thin things vouch?")
+    """Who changes what is said here gives the voice another revision, so that caches of the old
+    one are refused.
+    """
+    at = tracks(
+        "The quick brown fox jumps over a lazy dog, measuring each joy; why should thin things"
+        " vouch?"
+    )
     sums = [float(track.sum()) for track in vars(at).values()]
     assert FormantVoice.revision == "1"
-    assert sums == pytest.approx([4698290, 127354.661, 564.39, 7.0, 23.356, 4566850, 1833850], rel=1e-6)
+    assert sums == pytest.approx(
+        [4698290, 127354.661, 564.39, 7.0, 23.356, 4566850, 1833850], rel=1e-6
+    )
 
 
 # helpers
@@ -201,12 +233,15 @@ def test_espeak_reads_aloud_what_looks_like_an_option() -> None:
 def test_without_the_program_the_other_voice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(
-        MissingLibrary, match="espeak-ng is not installed; apt-get install espeak-ng, or use --voice formant"
+        MissingLibrary,
+        match="espeak-ng is not installed; apt-get install espeak-ng, or use --voice formant",
     ):
         open_voice("espeak-ng")
 
 
-def test_durations_of_a_vits_voice_are_drawn_by_the_text_and_leave_the_generator_alone(tiny_vits: Path) -> None:
+def test_durations_of_a_vits_voice_are_drawn_by_the_text_and_leave_the_generator_alone(
+    tiny_vits: Path,
+) -> None:
     voice = open_voice(str(tiny_vits))
     torch.manual_seed(3)
     first = voice.speak("good morning")
@@ -220,13 +255,19 @@ def test_durations_of_a_vits_voice_are_drawn_by_the_text_and_leave_the_generator
 def test_a_vits_voice_says_what_the_model_itself_says(tiny_vits: Path) -> None:
     from transformers import VitsModel, VitsTokenizer
 
-    model, tokenizer = VitsModel.from_pretrained(tiny_vits).eval(), VitsTokenizer.from_pretrained(tiny_vits)
+    model, tokenizer = (
+        VitsModel.from_pretrained(tiny_vits).eval(),
+        VitsTokenizer.from_pretrained(tiny_vits),
+    )
     torch.manual_seed(zlib.crc32(b"hello"))
     with torch.no_grad():
         whole = model(**tokenizer("hello", return_tensors="pt")).waveform[0].numpy()
     said = open_voice(str(tiny_vits)).speak("hello")
     assert 0 < len(said) <= len(whole)
-    assert any(np.allclose(whole[i : i + len(said)], said, atol=1e-6) for i in range(len(whole) - len(said) + 1))
+    assert any(
+        np.allclose(whole[i : i + len(said)], said, atol=1e-6)
+        for i in range(len(whole) - len(said) + 1)
+    )
 
 
 def test_the_revision_of_a_vits_voice_follows_its_weights(tiny_vits: Path, tmp_path: Path) -> None:
@@ -240,14 +281,18 @@ def test_the_revision_of_a_vits_voice_follows_its_weights(tiny_vits: Path, tmp_p
 
 def test_a_vits_voice_is_opened_again_in_another_process(tiny_vits: Path) -> None:
     voice = open_voice(str(tiny_vits))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(voice)).speak("tea"), voice.speak("tea"))
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(voice)).speak("tea"), voice.speak("tea")
+    )
 
 
 def test_what_is_no_voice_is_refused(
     tiny_audio_llm: Path, tiny_vits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LanguageModelError, match="is no VITS voice, but of the type qwen2_audio; give `formant`"):
+    with pytest.raises(
+        LanguageModelError, match="is no VITS voice, but of the type qwen2_audio; give `formant`"
+    ):
         open_voice(str(tiny_audio_llm))
     with pytest.raises(LanguageModelError, match="neither a directory nor"):
         open_voice("no/such-voice-anywhere")
@@ -256,5 +301,7 @@ def test_what_is_no_voice_is_refused(
     broken = shutil.copytree(tiny_vits, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
     save_file(dict(list(weights.items())[3:]), broken / "model.safetensors", {"format": "pt"})
-    with pytest.raises(LanguageModelError, match=r"lacks 3 of its weights, .*: this is no VITS voice"):
+    with pytest.raises(
+        LanguageModelError, match=r"lacks 3 of its weights, .*: this is no VITS voice"
+    ):
         open_voice(str(broken))

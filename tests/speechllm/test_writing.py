@@ -34,7 +34,9 @@ def test_an_evaluation_directory_is_written(evaluated, recordings):
     for line in lists:
         scores = [each["score"] for each in line["hypotheses"]]
         assert scores == sorted(scores, reverse=True)
-        assert all(each["llm"] <= each["score"] < 0 for each in line["hypotheses"])  # of one token and more
+        assert all(
+            each["llm"] <= each["score"] < 0 for each in line["hypotheses"]
+        )  # of one token and more
         assert {each["acoustic"] for each in line["hypotheses"]} == {None}
     with (out / "predictions.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(split)
@@ -54,7 +56,9 @@ def test_sentences_are_written_for_the_competition(trained, recordings, tmp_path
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["text"] for row in rows] == texts
-    assert [row["id"] for row in rows] == [str(i) for i in range(len(open_packed(recordings).split("test")))]
+    assert [row["id"] for row in rows] == [
+        str(i) for i in range(len(open_packed(recordings).split("test")))
+    ]
 
 
 def test_what_cannot_be_written_is_one_line(trained, recordings, tmp_path):
@@ -79,16 +83,45 @@ def test_what_cannot_be_written_is_one_line(trained, recordings, tmp_path):
 
 def test_verbs(trained, recordings, cached, settings, tmp_path, capsys):
     overrides = [part for each in settings for part in ("--set", each)]
-    train = ["speech-llm", "train", "--config", "speech_llm", "--data", str(recordings), "--out", str(tmp_path / "run")]
+    train = [
+        "speech-llm",
+        "train",
+        "--config",
+        "speech_llm",
+        "--data",
+        str(recordings),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert run([*train, "--cache", str(cached), *overrides, "--set", "num_training_batches=2"]) == 0
     assert "2 batches" in capsys.readouterr().out
     assert run(train) == 2
     assert "there is no cached speech to align to" in capsys.readouterr().err
     common = ["--data", str(recordings), "--beams", "2", "--max-length", "4"]
     out = tmp_path / "eval"
-    assert run(["speech-llm", "evaluate", str(trained), *common, "--nbest", "2", "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["wer"] == json.loads((out / "metrics.json").read_text())["wer"]
-    assert run(["speech-llm", "decode", str(trained), *common, "--out", str(tmp_path / "a.csv")]) == 0
+    assert (
+        run(
+            [
+                "speech-llm",
+                "evaluate",
+                str(trained),
+                *common,
+                "--nbest",
+                "2",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
+    assert (
+        json.loads(capsys.readouterr().out)["wer"]
+        == json.loads((out / "metrics.json").read_text())["wer"]
+    )
+    assert (
+        run(["speech-llm", "decode", str(trained), *common, "--out", str(tmp_path / "a.csv")]) == 0
+    )
     assert "a.csv: " in capsys.readouterr().out
     assert run(["speech-llm", "evaluate", str(tmp_path), *common, "--out", str(out)]) == 2
     assert "no speech LLM here" in capsys.readouterr().err

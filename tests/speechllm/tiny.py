@@ -1,4 +1,7 @@
-"""Tiny audio LLMs and voices of the real classes with random weights, made on the spot; nothing is downloaded."""
+"""Tiny audio LLMs and voices of the real classes with random weights, made on the spot.
+
+Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,20 @@ def tiny_tokenizer() -> Any:
     """A byte-level BPE tokenizer with the audio and the chat markers, each one token."""
     tokenizer = bpe_tokenizer(bos=None, eos=TEXT_END)
     tokenizer.add_special_tokens(
-        {"additional_special_tokens": [TURN, TURN_END, AUDIO, AUDIO_BOS, AUDIO_EOS], "pad_token": TEXT_END}
+        {
+            "additional_special_tokens": [TURN, TURN_END, AUDIO, AUDIO_BOS, AUDIO_EOS],
+            "pad_token": TEXT_END,
+        }
     )
     return tokenizer
 
 
-def save_tiny_audio_llm(folder: Path, text_width: int = 32, audio_width: int = 24, seed: int = 0) -> Path:
-    """A random Qwen2-Audio of two layers each in tower and language model, with its processor, saved in a folder."""
+def save_tiny_audio_llm(
+    folder: Path, text_width: int = 32, audio_width: int = 24, seed: int = 0
+) -> Path:
+    """A random Qwen2-Audio of two layers each in tower and language model, with its processor,
+    saved in a folder.
+    """
     import torch
     from transformers import (
         GenerationConfig,
@@ -67,7 +77,9 @@ def save_tiny_audio_llm(folder: Path, text_width: int = 32, audio_width: int = 2
         initializer_range=0.3,  # far from uniform, so that a wrong token, position or mask is seen
     )
     config = Qwen2AudioConfig(
-        audio_config=tower, text_config=language, audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO)
+        audio_config=tower,
+        text_config=language,
+        audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -79,10 +91,13 @@ def save_tiny_audio_llm(folder: Path, text_width: int = 32, audio_width: int = 2
                 if weight.ndim == 2:
                     torch.nn.init.normal_(weight, std=0.2)
     network.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.convert_tokens_to_ids([TEXT_END, TURN_END]), pad_token_id=tokenizer.pad_token_id
+        eos_token_id=tokenizer.convert_tokens_to_ids([TEXT_END, TURN_END]),
+        pad_token_id=tokenizer.pad_token_id,
     )
     network.save_pretrained(folder)
-    ears = WhisperFeatureExtractor(feature_size=N_MELS, chunk_length=WINDOW_S, return_attention_mask=True)
+    ears = WhisperFeatureExtractor(
+        feature_size=N_MELS, chunk_length=WINDOW_S, return_attention_mask=True
+    )
     Qwen2AudioProcessor(ears, tokenizer, chat_template=CHAT).save_pretrained(folder)
     return folder
 
@@ -95,7 +110,9 @@ def save_tiny_vits(folder: Path) -> Path:
     letters = [*"abcdefghijklmnopqrstuvwxyz", "'", "-", " ", "_"]
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / "vocab.json"
-    vocabulary.write_text(json.dumps({letter: number for number, letter in enumerate(letters)}), encoding="utf-8")
+    vocabulary.write_text(
+        json.dumps({letter: number for number, letter in enumerate(letters)}), encoding="utf-8"
+    )
     tokenizer = VitsTokenizer(
         str(vocabulary),
         pad_token="_",

@@ -1,6 +1,9 @@
-"""Commands of `cortext` as a user starts them: each in a process of its own, with limits of memory and time.
+"""Commands of `cortext` as a user starts them.
 
-The processes are forked from one that has loaded the package, which saves the seconds of loading it for each command.
+Each in a process of its own, with limits of memory and time.
+
+The processes are forked from one that has loaded the package, which saves the seconds of loading it
+for each command.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u20
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. `status` is negative for a signal; `peak_mb` is the most memory that it held."""
+    """How a command ended.
+
+    `status` is negative for a signal; `peak_mb` is the most memory that it held.
+    """
 
     status: int
     stdout: str
@@ -47,7 +53,10 @@ class Ended:
         return self.stdout + self.stderr
 
     def check_harmless(self, most_mb: float = 1500, most_s: float = 60) -> None:
-        """Check what holds after any attack: no traceback, no escapes for the terminal, bounded memory and time."""
+        """Check what holds after any attack.
+
+        No traceback, no escapes for the terminal, bounded memory and time.
+        """
         assert "Traceback" not in self.said, self.said[-3000:]
         assert not _NOT_PRINTABLE.search(self.said), repr(self.said[:2000])
         assert self.status in (0, 2), (self.status, self.said[-2000:])
@@ -55,7 +64,9 @@ class Ended:
         assert self.seconds < most_s
 
     def check_refused(self, says: str = "", most_mb: float = 1500, most_s: float = 60) -> None:
-        """Check that it ended with status 2 and one line of at most 1,000 characters that matches the pattern."""
+        """Check that it ended with status 2 and one line of at most 1,000 characters that
+        matches the pattern.
+        """
         self.check_harmless(most_mb, most_s)
         lines = [line for line in self.stderr.splitlines() if line.startswith("cortext: ")]
         assert self.status == 2, (self.status, self.said[-2000:])
@@ -75,7 +86,9 @@ class Command:
         self._folder = Path(tempfile.mkdtemp(prefix="command-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         texts = [str(argument) for argument in arguments]
-        self.process = CONTEXT.Process(target=_run, args=(texts, self._folder, memory, environment), daemon=True)
+        self.process = CONTEXT.Process(
+            target=_run, args=(texts, self._folder, memory, environment), daemon=True
+        )
         self.process.start()
         self._start_s = time.monotonic()  # the first start loads what the others are forked from
 
@@ -124,7 +137,9 @@ class Command:
         return path.read_bytes().decode(errors="surrogateescape") if path.exists() else ""
 
 
-def run(*arguments: str | Path, patience_s: float = 120, memory: int = 6 * GIB, **environment: str) -> Ended:
+def run(
+    *arguments: str | Path, patience_s: float = 120, memory: int = 6 * GIB, **environment: str
+) -> Ended:
     """Run a command to its end."""
     return Command(*arguments, memory=memory, **environment).wait(patience_s)
 
@@ -138,7 +153,9 @@ def _run(arguments: list[str], folder: Path, memory: int, environment: dict[str,
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    main: Any = next(iter(importlib.metadata.entry_points(group="console_scripts", name="cortext"))).load()
+    main: Any = next(
+        iter(importlib.metadata.entry_points(group="console_scripts", name="cortext"))
+    ).load()
     try:
         main(arguments)
     finally:

@@ -1,4 +1,7 @@
-"""Attacks on compiled code, each in a forked process of its own: a wrong address is one failure, not the tests' end."""
+"""Attacks on compiled code, each in a forked process of its own.
+
+A wrong address is one failure, not the tests' end.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,22 @@ from typing import Any
 import numpy as np
 
 PATIENCE_S = 20
-REFUSALS = ("ValueError", "TypeError", "IndexError", "UnicodeEncodeError", "DecodingError", "LanguageModelError")
+REFUSALS = (
+    "ValueError",
+    "TypeError",
+    "IndexError",
+    "UnicodeEncodeError",
+    "DecodingError",
+    "LanguageModelError",
+)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What is done, and that it is refused with one line that the pattern `says`; empty: an answer will do, too."""
+    """What is done, and that it is refused with one line that the pattern `says`.
+
+    Empty: an answer will do, too.
+    """
 
     name: str
     do: Callable[[Any], object]
@@ -52,7 +65,10 @@ def check_attack(attack: Attack, there: object = None) -> None:
 
 
 def in_process_of_its_own(do: Callable[[], object]) -> tuple[str | None, str]:
-    """What it raised in a fork of this process, and with what message; fails where the process died or hung."""
+    """What it raised in a fork of this process, and with what message.
+
+    Fails where the process died or hung.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -73,5 +89,7 @@ def in_process_of_its_own(do: Callable[[], object]) -> tuple[str | None, str]:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert ready, f"it is not done after {PATIENCE_S} s"
-    assert os.waitstatus_to_exitcode(status) == 0, f"the process died with {os.waitstatus_to_exitcode(status)}"
+    assert os.waitstatus_to_exitcode(status) == 0, (
+        f"the process died with {os.waitstatus_to_exitcode(status)}"
+    )
     return tuple(json.loads(said))

@@ -17,11 +17,21 @@ SECRET = 1234.5
 
 
 def write_recordings(folder: Path) -> Path:
-    """Write two sessions of three trials into `data`, and beside it another person's files; return the folder."""
+    """Write two sessions of three trials into `data`, and beside it another person's files.
+
+    Return the folder.
+    """
     generator = np.random.default_rng(0)
     for day in (DAY, OTHER_DAY):
         trials = [
-            Trial(generator.standard_normal((BINS, N_FEATURES), np.float32), day, 1, number, "a text", LABELS)
+            Trial(
+                generator.standard_normal((BINS, N_FEATURES), np.float32),
+                day,
+                1,
+                number,
+                "a text",
+                LABELS,
+            )
             for number in range(3)
         ]
         write_session(folder / "data" / day / "data_train.hdf5", trials)

@@ -16,7 +16,9 @@ def untrained_run(folder: Path, sessions: Sequence[str], n_features: int) -> Pat
     """Write the model of a run into the folder, always the same, and return the folder."""
     torch.manual_seed(0)
     config = model_config({"kind": "gru", "n_units": 8, "n_layers": 1})
-    network = build_model(config, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE))
+    network = build_model(
+        config, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE)
+    )
     model = AcousticModel(
         network,
         sessions=sessions,

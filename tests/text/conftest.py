@@ -1,4 +1,7 @@
-"""The scripts under tools/ as modules: they hold the held-out list and the rules that made the shipped data."""
+"""The scripts under tools/ as modules.
+
+They hold the held-out list and the rules that made the shipped data.
+"""
 
 import importlib.util
 import sys
@@ -14,7 +17,9 @@ def load_tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    module = sys.modules[name] = importlib.util.module_from_spec(
+        spec
+    )  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 

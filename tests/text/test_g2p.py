@@ -70,7 +70,9 @@ def test_phoneme_error_on_a_thousand_held_out_lemmas_is_below_ten_percent(train_
 
 
 @pytest.mark.slow
-def test_shipped_model_is_what_training_without_the_held_out_lemmas_gives(train_g2p, held_out, tmp_path):
+def test_shipped_model_is_what_training_without_the_held_out_lemmas_gives(
+    train_g2p, held_out, tmp_path
+):
     tested, excluded = held_out
     lexicon, path = Lexicon.cmu(), tmp_path / "g2p.npz"
     words = [word for word in lexicon if word not in excluded]
@@ -101,7 +103,8 @@ def test_no_word_with_a_tested_stem_is_trained_on(train_g2p, held_out):
     assert len(trained) > 100_000
 
 
-# --- Training ---------------------------------------------------------------------------------------------------------
+# --- Training
+# ---------------------------------------------------------------------------------------------------------
 
 
 def all_alignments(train_g2p, word, phonemes):
@@ -123,7 +126,14 @@ def all_alignments(train_g2p, word, phonemes):
 
 @pytest.mark.parametrize(
     ("word", "phonemes"),
-    [("tax", "T AE K S"), ("ought", "AO T"), ("a", "EY"), ("bb", "B"), ("w", "Y UW"), ("see", "S IY")],
+    [
+        ("tax", "T AE K S"),
+        ("ought", "AO T"),
+        ("a", "EY"),
+        ("bb", "B"),
+        ("w", "Y UW"),
+        ("see", "S IY"),
+    ],
 )
 def test_alignment_agrees_with_enumerating_all_of_them(train_g2p, word, phonemes):
     phonemes = tuple(phonemes.split())
@@ -189,9 +199,13 @@ def test_probabilities_after_any_history_follow_the_back_off_recursion_and_sum_t
         ours, following = model.successors(int(node))
         expected = [log_p(grams[node], token) for token in range(len(ours))]
         np.testing.assert_allclose(ours, expected, rtol=1e-5)
-        assert np.exp(ours).sum() == pytest.approx(1.0, abs=0.05)  # scores are stored in a byte each
+        assert np.exp(ours).sum() == pytest.approx(
+            1.0, abs=0.05
+        )  # scores are stored in a byte each
         for token in range(0, len(ours), 17):
-            longest = next(g for n in range(len(grams[node]) + 1) if (g := (*grams[node][n:], token)) in nodes)
+            longest = next(
+                g for n in range(len(grams[node]) + 1) if (g := (*grams[node][n:], token)) in nodes
+            )
             assert grams[int(following[token])] == longest
 
 
@@ -221,5 +235,7 @@ def test_best_pronunciation_is_that_of_an_exhaustive_search(small):
     model, _ = small
     for word in ("at", "ask", "the"):
         wide = model.nbest(word, beam=10**6)
-        assert g2p.JointModel.predict(model, word) == tuple(ARPABET[n] for n in max(wide, key=wide.get))
+        assert g2p.JointModel.predict(model, word) == tuple(
+            ARPABET[n] for n in max(wide, key=wide.get)
+        )
         assert np.logaddexp.reduce(list(wide.values())) < 0

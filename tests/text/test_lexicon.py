@@ -38,15 +38,26 @@ def test_dictionary_has_126_thousand_words_of_normalised_text_and_fits_in_a_mega
     assert 125_000 < len(lexicon) < 127_000
     assert CMUDICT.stat().st_size < 1_000_000
     assert all(word == normalize(word) for word in lexicon)
-    used = {phoneme for word in list(lexicon)[::7] for variant in lexicon.pronunciations(word) for phoneme in variant}
+    used = {
+        phoneme
+        for word in list(lexicon)[::7]
+        for variant in lexicon.pronunciations(word)
+        for phoneme in variant
+    }
     assert used == set(ARPABET)
 
 
 def test_dictionary_is_loaded_on_first_use_only():
     code = (
-        "import sys, cortext.text; from cortext.text.lexicon import Lexicon; print(Lexicon.cmu.cache_info().currsize)"
+        "import sys, cortext.text; from cortext.text.lexicon import Lexicon;"
+        " print(Lexicon.cmu.cache_info().currsize)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "0\n"
+    )
 
 
 def test_attribution_of_the_dictionary_is_in_the_notice():
@@ -57,7 +68,8 @@ def test_attribution_of_the_dictionary_is_in_the_notice():
 
 def test_variants_that_differ_in_stress_only_are_one_and_dots_vanish(build_lexicon):
     source = (
-        "a AH0\na(2) EY1\nan AE1 N\nan(2) AE0 N # weak\na.n. EY1 EH1 N\nno N OW1\nno. N AH1 M B ER0\netc. T IY1\nx2 K\n"
+        "a AH0\na(2) EY1\nan AE1 N\nan(2) AE0 N # weak\na.n. EY1 EH1 N\nno N OW1\nno. N AH1 M B"
+        " ER0\netc. T IY1\nx2 K\n"
     )
     words = build_lexicon.merge_dotted(build_lexicon.parse(source))
     lexicon = {word: [decode(code) for code in codes] for word, codes in words.items()}
@@ -116,7 +128,10 @@ def test_tab_between_word_and_phonemes_and_blank_lines_are_read(tmp_path):
         ("no N SIL OW SIL", "line 2: unknown phoneme 'SIL'"),
         ("no SIL", "line 2: 'no' has no phonemes before SIL"),
         ("no", "line 2: the pronunciation of 'no' does not end with SIL"),
-        ("no N OW", "line 2: the pronunciation of 'no' does not end with SIL; close every line with SIL"),
+        (
+            "no N OW",
+            "line 2: the pronunciation of 'no' does not end with SIL; close every line with SIL",
+        ),
         ("no\t-1 N OW SIL", "line 2: weight -1.0 of 'no' is not a positive number"),
         ("no\tnan N OW SIL", "line 2: weight nan of 'no' is not a positive number"),
     ],
@@ -151,7 +166,9 @@ def test_empty_pronunciation_is_an_error():
 
 
 words = st.text(alphabet="abz'-", min_size=1, max_size=5)
-variants = st.lists(st.lists(st.sampled_from(ARPABET), min_size=1, max_size=5).map(tuple), min_size=1, unique=True)
+variants = st.lists(
+    st.lists(st.sampled_from(ARPABET), min_size=1, max_size=5).map(tuple), min_size=1, unique=True
+)
 
 
 @given(st.dictionaries(words, variants, min_size=1, max_size=5))

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from cortext.errors import TextError
 from cortext.text import EditCounts, align, confusion, edit_counts, error_rate
 
-sentences = st.lists(st.sampled_from(["a", "b", "ab", "abc", "it's", "well-off"]), min_size=1, max_size=8).map(" ".join)
-hypotheses = st.lists(st.sampled_from(["a", "b", "ab", "abd", "its", "well-off"]), max_size=8).map(" ".join)
+sentences = st.lists(
+    st.sampled_from(["a", "b", "ab", "abc", "it's", "well-off"]), min_size=1, max_size=8
+).map(" ".join)
+hypotheses = st.lists(st.sampled_from(["a", "b", "ab", "abd", "its", "well-off"]), max_size=8).map(
+    " ".join
+)
 pairs = st.lists(st.tuples(sentences, hypotheses), min_size=1, max_size=6)
 
 
@@ -20,7 +24,9 @@ def slow_distance(left, right):
     table[:, 0], table[0, :] = range(len(left) + 1), range(len(right) + 1)
     for i, a in enumerate(left):
         for j, b in enumerate(right):
-            table[i + 1, j + 1] = min(table[i, j] + (a != b), table[i, j + 1] + 1, table[i + 1, j] + 1)
+            table[i + 1, j + 1] = min(
+                table[i, j] + (a != b), table[i, j + 1] + 1, table[i + 1, j] + 1
+            )
     return table[-1, -1]
 
 
@@ -35,7 +41,10 @@ def test_edits_are_as_few_as_possible_and_balance_the_lengths(reference, hypothe
 @given(pairs)
 def test_word_error_rate_and_counts_agree_with_jiwer(trials):
     references, found = map(list, zip(*trials, strict=True))
-    theirs, ours = jiwer.process_words(references, found), error_rate(references, found, "word", n_boot=0)
+    theirs, ours = (
+        jiwer.process_words(references, found),
+        error_rate(references, found, "word", n_boot=0),
+    )
     assert ours.rate == pytest.approx(theirs.wer)
     assert ours.counts == EditCounts(
         theirs.substitutions, theirs.insertions, theirs.deletions, sum(map(len, theirs.references))
@@ -45,7 +54,10 @@ def test_word_error_rate_and_counts_agree_with_jiwer(trials):
 @given(pairs)
 def test_character_error_rate_and_counts_agree_with_jiwer_blanks_included(trials):
     references, found = map(list, zip(*trials, strict=True))
-    theirs, ours = jiwer.process_characters(references, found), error_rate(references, found, "char", n_boot=0)
+    theirs, ours = (
+        jiwer.process_characters(references, found),
+        error_rate(references, found, "char", n_boot=0),
+    )
     assert ours.rate == pytest.approx(theirs.cer)
     assert ours.counts == EditCounts(
         theirs.substitutions, theirs.insertions, theirs.deletions, sum(map(len, references))
@@ -57,14 +69,18 @@ def test_sentences_are_normalised_before_they_are_compared():
 
 
 def test_rate_is_pooled_over_trials_not_averaged():
-    result = error_rate([[1, 2, 3, 4, 5, 6, 7, 8], [1, 2]], [[1, 2, 3, 4, 5, 6, 7, 8], [9, 2]], "phoneme")
+    result = error_rate(
+        [[1, 2, 3, 4, 5, 6, 7, 8], [1, 2]], [[1, 2, 3, 4, 5, 6, 7, 8], [9, 2]], "phoneme"
+    )
     assert result.rate == pytest.approx(1 / 10)
     assert result.counts == EditCounts(1, 0, 0, 10)
     assert result.n_trials == 2
 
 
 def test_phonemes_may_be_symbols():
-    assert error_rate([["K", "AE", "T", "SIL"]], [["K", "AH", "SIL"]], "phoneme").rate == pytest.approx(2 / 4)
+    assert error_rate(
+        [["K", "AE", "T", "SIL"]], [["K", "AH", "SIL"]], "phoneme"
+    ).rate == pytest.approx(2 / 4)
 
 
 def test_empty_hypothesis_deletes_everything_and_the_rate_may_exceed_one():
@@ -72,7 +88,9 @@ def test_empty_hypothesis_deletes_everything_and_the_rate_may_exceed_one():
     assert error_rate(["a"], ["b c d"]).rate == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("references", "found", "insertions"), [([], [], 0), ([""], [""], 0), (["?"], ["a b"], 2)])
+@pytest.mark.parametrize(
+    ("references", "found", "insertions"), [([], [], 0), ([""], [""], 0), (["?"], ["a b"], 2)]
+)
 def test_rate_and_interval_are_none_where_there_is_no_reference(references, found, insertions):
     result = error_rate(references, found)
     assert (result.rate, result.low, result.high) == (None, None, None)
@@ -121,7 +139,12 @@ def test_unknown_unit_is_an_error():
 
 
 def test_alignment_pairs_units_and_marks_what_is_missing_with_none():
-    assert align(["K", "AE", "T", "S"], ["K", "AH", "T"]) == [("K", "K"), ("AE", "AH"), ("T", "T"), ("S", None)]
+    assert align(["K", "AE", "T", "S"], ["K", "AH", "T"]) == [
+        ("K", "K"),
+        ("AE", "AH"),
+        ("T", "T"),
+        ("S", None),
+    ]
     assert align([], [7]) == [(None, 7)]
     assert align("", "") == []
 
@@ -145,5 +168,9 @@ def test_confusion_counts_rows_as_references_with_insertions_and_deletions_last(
 def test_real_decoder_output_has_its_published_phoneme_error_rate(real_data):
     lines = (real_data / "phonemes" / "t12_val_even.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    result = error_rate([row["true_phonemes"] for row in rows], [row["gru_phonemes"] for row in rows], "phoneme")
-    assert result.low < 0.217 < result.high  # 21.7 % over the whole validation set, of which this is every other trial
+    result = error_rate(
+        [row["true_phonemes"] for row in rows], [row["gru_phonemes"] for row in rows], "phoneme"
+    )
+    assert (
+        result.low < 0.217 < result.high
+    )  # 21.7 % over the whole validation set, of which this is every other trial

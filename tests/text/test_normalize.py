@@ -10,7 +10,10 @@ from cortext.text import normalize
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
-        ("Nuclear rockets can destroy airfields with ease.", "nuclear rockets can destroy airfields with ease"),
+        (
+            "Nuclear rockets can destroy airfields with ease.",
+            "nuclear rockets can destroy airfields with ease",
+        ),
         ("I'm  fine,\n thanks! ", "i'm fine thanks"),
         ("3.5 km (café)", "km caf"),
         ("one\ttwo", "onetwo"),

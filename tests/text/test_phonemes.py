@@ -16,7 +16,9 @@ def test_both_published_orders_number_41_tokens_with_the_blank_first():
 def test_reordering_moves_the_silence_as_the_release_does():
     release_order = np.arange(41)
     np.testing.assert_array_equal(release_order[LM.order_from(RELEASE)], [0, 40, *range(1, 40)])
-    np.testing.assert_array_equal(release_order[LM.order_from(RELEASE)][RELEASE.order_from(LM)], release_order)
+    np.testing.assert_array_equal(
+        release_order[LM.order_from(RELEASE)][RELEASE.order_from(LM)], release_order
+    )
 
 
 def test_ids_and_names_undo_each_other():

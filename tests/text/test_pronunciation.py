@@ -35,7 +35,9 @@ def test_words_beyond_the_dictionary_are_built_from_their_parts(word, expected):
 
 def test_all_variants_of_the_parts_are_combined_most_usual_first():
     assert pronounce("the-read") == tuple(
-        the + read for the in (("DH", "AH"), ("DH", "IY")) for read in (("R", "EH", "D"), ("R", "IY", "D"))
+        the + read
+        for the in (("DH", "AH"), ("DH", "IY"))
+        for read in (("R", "EH", "D"), ("R", "IY", "D"))
     )
 
 
@@ -44,7 +46,9 @@ def test_variants_of_many_parts_are_limited():
 
 
 @given(
-    st.text(alphabet="abcdefghijklmnopqrstuvwxyz'-", min_size=1, max_size=12).filter(lambda w: re.search("[a-z]", w))
+    st.text(alphabet="abcdefghijklmnopqrstuvwxyz'-", min_size=1, max_size=12).filter(
+        lambda w: re.search("[a-z]", w)
+    )
 )
 def test_every_word_with_a_letter_has_a_pronunciation(word):
     found = pronounce(word)

@@ -12,7 +12,9 @@ from cortext.text.normalize import normalize
 from cortext.text.numbers import cardinal, ordinal, spell_numbers, year
 from cortext.text.prose import Report, sentences
 
-REAL = Path(os.environ.get("CORTEXT_REAL_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+REAL = Path(
+    os.environ.get("CORTEXT_REAL_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")
+)
 
 
 def read(text: str) -> list[str]:
@@ -37,7 +39,9 @@ def read(text: str) -> list[str]:
         ("He works for Acme Inc.", ["he works for acme incorporated"]),
     ],
 )  # fmt: skip
-def test_abbreviations_initials_and_decimals_do_not_end_a_sentence(text: str, expected: list[str]) -> None:
+def test_abbreviations_initials_and_decimals_do_not_end_a_sentence(
+    text: str, expected: list[str]
+) -> None:
     assert read(text) == expected
 
 
@@ -63,7 +67,10 @@ def test_abbreviations_initials_and_decimals_do_not_end_a_sentence(text: str, ex
         ("costs $2.5 billion or €5m", "costs two point five billion dollars or five million euros"),
         ("at 3:45 pm", "at three forty five pm"),
         ("at 9:05, 7:00 or 10am", "at nine oh five seven o'clock or ten am"),
-        ("add 1/2 cup, 2/3 cup or 2 1/4 cups", "add one half cup two thirds cup or two and a quarter cups"),
+        (
+            "add 1/2 cup, 2/3 cup or 2 1/4 cups",
+            "add one half cup two thirds cup or two and a quarter cups",
+        ),
         ("add ¾ or 2½ cups", "add three quarters or two and a half cups"),
         ("open 24/7 since 9/11", "open twenty four seven since nine eleven"),
         ("5 km at 60 mph", "five kilometers at sixty miles per hour"),
@@ -113,7 +120,11 @@ def test_marks_markup_and_addresses_are_resolved(text: str, expected: str) -> No
 
 
 def test_paragraph_tags_end_a_sentence() -> None:
-    assert read("<p>One thing</p><p>another thing<br/>a third</p>") == ["one thing", "another thing", "a third"]
+    assert read("<p>One thing</p><p>another thing<br/>a third</p>") == [
+        "one thing",
+        "another thing",
+        "a third",
+    ]
 
 
 def test_what_is_kept_and_rejected_is_reported() -> None:
@@ -130,7 +141,13 @@ def test_what_is_kept_and_rejected_is_reported() -> None:
     ]
     assert list(sentences(lines, report)) == ["the cat sat", "it ran"]
     assert (report.lines, report.sentences, report.words) == (8, 2, 5)
-    assert report.rejected == {"other_script": 1, "no_letters": 2, "bad_encoding": 1, "not_prose": 1, "too_long": 2}
+    assert report.rejected == {
+        "other_script": 1,
+        "no_letters": 2,
+        "bad_encoding": 1,
+        "not_prose": 1,
+        "too_long": 2,
+    }
     assert report.examples["other_script"] == ["Привет, мир."]
     assert report.examples["no_letters"] == ["2 + 2 = 4", "https://example.com/x"]
     assert json.loads(json.dumps(report.to_json()))["rejected"]["too_long"] == 2
@@ -157,7 +174,9 @@ def test_lines_are_taken_one_at_a_time() -> None:
     assert taken == [0]
 
 
-@pytest.mark.parametrize("piece", ["a.", "'x ", "<!--", "<a ", "1/", "1-", "x@", "www.", "- ", "$1", "e.g. ", "Dr. "])
+@pytest.mark.parametrize(
+    "piece", ["a.", "'x ", "<!--", "<a ", "1/", "1-", "x@", "www.", "- ", "$1", "e.g. ", "Dr. "]
+)
 def test_long_lines_of_anything_take_no_longer_than_their_length(piece: str) -> None:
     list(sentences([piece * 50_000]))  # squared, it would take hours
 
@@ -197,7 +216,14 @@ def test_cardinals(number: int, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(1, "first"), (5, "fifth"), (12, "twelfth"), (20, "twentieth"), (32, "thirty second"), (100, "one hundredth")],
+    [
+        (1, "first"),
+        (5, "fifth"),
+        (12, "twelfth"),
+        (20, "twentieth"),
+        (32, "thirty second"),
+        (100, "one hundredth"),
+    ],
 )
 def test_ordinals(number: int, expected: str) -> None:
     assert ordinal(number) == expected
@@ -229,7 +255,9 @@ def test_prepared_text_passes_unchanged() -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real material is not here")
 def test_prompts_agree_with_how_they_are_scored() -> None:
-    """But for abbreviations, dashes and lines of several sentences, the text of the model is the scored text."""
+    """But for abbreviations, dashes and lines of several sentences, the text of the model is the
+    scored text.
+    """
     lines = (REAL / "text" / "transcripts_train.txt").read_text().splitlines()
     different = sum(list(sentences([line])) != [normalize(line)] for line in lines)
     assert different < 0.003 * len(lines)

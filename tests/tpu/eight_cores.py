@@ -1,11 +1,22 @@
-"""Run by test_mesh.py in a process with eight virtual devices: the same steps on one of them and on all."""
+"""Run by test_mesh.py in a process with eight virtual devices.
+
+The same steps on one of them and on all.
+"""
 
 import json
 import sys
 
 import jax
 import numpy as np
-from small_training import N_BINS, N_FEATURES, N_LABELS, make_batch, make_config, make_network, weights_of
+from small_training import (
+    N_BINS,
+    N_FEATURES,
+    N_LABELS,
+    make_batch,
+    make_config,
+    make_network,
+    weights_of,
+)
 
 from cortext.models import xla
 from cortext.tpu.mesh import by_trial, data_mesh, everywhere, put
@@ -15,15 +26,25 @@ from cortext.training.loss import build_loss
 
 
 def steps(kind, devices, pieces):
-    """Losses of three steps with noise (and dropout), the weights after them, and what the cores say to each other."""
+    """Losses of three steps with noise (and dropout), the weights after them, and what the cores
+    say to each other.
+    """
     transforms = {"white_noise_std": 0.5, "constant_offset_std": 0.1, "random_cut": 3}
-    dropout = 0.0 if kind == "gru" else 0.3  # pieces of a batch, which the gru's is cut into, draw their own
+    dropout = (
+        0.0 if kind == "gru" else 0.3
+    )  # pieces of a batch, which the gru's is cut into, draw their own
     config = make_config(
-        kind, dropout=dropout, transforms=transforms, batch_size=16, gradient_accumulation_steps=pieces
+        kind,
+        dropout=dropout,
+        transforms=transforms,
+        batch_size=16,
+        gradient_accumulation_steps=pieces,
     )
     network, mesh = make_network(config), data_mesh(devices)
     loss = build_loss(config.loss, kind)
-    program = Programs(network, loss, config, mesh, n_features=N_FEATURES, n_labels=N_LABELS).lower_update(N_BINS)
+    program = Programs(
+        network, loss, config, mesh, n_features=N_FEATURES, n_labels=N_LABELS
+    ).lower_update(N_BINS)
     program = program.compile()
     weights = put(everywhere(mesh), weights_of(network))
     state = put(everywhere(mesh), jax.device_get(first_state(weights)))
@@ -31,9 +52,13 @@ def steps(kind, devices, pieces):
     for step in range(3):
         batch = make_batch(days=(0, 1, 2, 4) * 4, seed=step)
         values = put(everywhere(mesh), numbers(config, step, 0.005, 0.01))
-        weights, state, losses, norm = program(weights, {}, state, put(by_trial(mesh), batch), values)
+        weights, state, losses, norm = program(
+            weights, {}, state, put(by_trial(mesh), batch), values
+        )
         found += [np.asarray(losses["loss"]), np.asarray(norm)]
-    assert len(weights["out.weight" if kind == "gru" else "day_bias"].sharding.device_set) == len(devices)
+    assert len(weights["out.weight" if kind == "gru" else "day_bias"].sharding.device_set) == len(
+        devices
+    )
     return found, jax.device_get(weights), program.as_text()
 
 

@@ -17,21 +17,38 @@ QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
 
 
 def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **settings):
-    shared = {"rnn_dropout": dropout, "input_network": InputNetworkConfig(input_layer_dropout=dropout)}
+    shared = {
+        "rnn_dropout": dropout,
+        "input_network": InputNetworkConfig(input_layer_dropout=dropout),
+    }
     if kind == "gru":
         model, loss = GRUConfig(n_units=12, n_layers=2, **shared), None
     else:
         units = {"noise_units": 10, "noise_layers": 1, "clean_units": 12, "clean_layers": 2}
         model = TripleGRUConfig(**units, noisy_units=8, noisy_layers=1, **shared)
         loss = AdversarialConfig(reversal_start=0.0, reversal_end=0.7, noise_weight=0.01)
-    defaults = {"precision": "fp32", "num_training_batches": 100, "lr_decay_steps": 100, "lr_decay_steps_day": 100}
-    defaults |= {"lr_warmup_steps": 2, "lr_warmup_steps_day": 3, "lr_max_day": 0.01, "weight_decay": 0.1}
-    dataset = DatasetConfig(batch_size=batch_size, days_per_batch=2, data_transforms=Augmentation(**transforms))
+    defaults = {
+        "precision": "fp32",
+        "num_training_batches": 100,
+        "lr_decay_steps": 100,
+        "lr_decay_steps_day": 100,
+    }
+    defaults |= {
+        "lr_warmup_steps": 2,
+        "lr_warmup_steps_day": 3,
+        "lr_max_day": 0.01,
+        "weight_decay": 0.1,
+    }
+    dataset = DatasetConfig(
+        batch_size=batch_size, days_per_batch=2, data_transforms=Augmentation(**transforms)
+    )
     return TrainConfig(model=model, loss=loss, dataset=dataset, **defaults | settings)
 
 
 def make_network(config):
-    """A network away from its first weights, so that day layers are no identity and no bias is zero."""
+    """A network away from its first weights, so that day layers are no identity and no bias is
+    zero.
+    """
     torch.manual_seed(0)
     network = build_model(config.model, n_features=N_FEATURES, n_days=N_DAYS, n_classes=41)
     with torch.no_grad():
@@ -49,14 +66,22 @@ def make_batch(days=(3, 1, 3, 0), seed=0, n_bins=N_BINS):
     labels_BU[0, 1] = labels_BU[0, 0]  # a repeat, which needs a blank
     n_labels_B = rng.integers(2, N_LABELS + 1, size)
     labels_BU[np.arange(N_LABELS) >= n_labels_B[:, None]] = 0
-    numbers = {"day": np.array(days), "n_bins": n_bins_B, "labels": labels_BU, "n_labels": n_labels_B}
+    numbers = {
+        "day": np.array(days),
+        "n_bins": n_bins_B,
+        "labels": labels_BU,
+        "n_labels": n_labels_B,
+    }
     batch = {name: values.astype(np.int32) for name, values in numbers.items()}
     return batch | {"features": rng.normal(size=(size, n_bins, N_FEATURES)).astype(np.float16)}
 
 
 def as_torch(batch, network, x_BTC):
     """The same batch for torch, with features that are ready for the model."""
-    long = {name: torch.from_numpy(batch[name]).long() for name in ("day", "n_bins", "labels", "n_labels")}
+    long = {
+        name: torch.from_numpy(batch[name]).long()
+        for name in ("day", "n_bins", "labels", "n_labels")
+    }
     n_patches_B = network.n_patches(long["n_bins"])
     numbers = (long["day"], long["n_bins"], n_patches_B, long["labels"], long["n_labels"])
     return TrainBatch(x_BTC, *numbers, np.arange(len(x_BTC)), long["day"].unique())
@@ -64,11 +89,15 @@ def as_torch(batch, network, x_BTC):
 
 def weights_of(network):
     """Copies of the parameters, as the programs take them."""
-    return {name: parameter.detach().numpy().copy() for name, parameter in network.named_parameters()}
+    return {
+        name: parameter.detach().numpy().copy() for name, parameter in network.named_parameters()
+    }
 
 
 def write_recordings(root):
-    """Session files of three days with trials of many lengths, in which a frame tells its phoneme."""
+    """Session files of three days with trials of many lengths, in which a frame tells its
+    phoneme.
+    """
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(41, 8)) * 2
     for session in ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18"):
@@ -80,6 +109,10 @@ def write_recordings(root):
                 labels_U[-1] = 40
                 clean = np.repeat(patterns[labels_U], 14, axis=0)
                 features_TC = (clean + rng.normal(size=clean.shape)).astype(np.float32)
-                trials.append(Trial(features_TC, session, block, number, "a cat sat", labels_U.astype(np.int64)))
+                trials.append(
+                    Trial(
+                        features_TC, session, block, number, "a cat sat", labels_U.astype(np.int64)
+                    )
+                )
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root

@@ -1,4 +1,7 @@
-"""Augmentation and smoothing on XLA: equal to torch's where nothing is drawn, alike in distribution where it is."""
+"""Augmentation and smoothing on XLA.
+
+Equal to torch's where nothing is drawn, alike in distribution where it is.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +45,10 @@ def test_with_everything_off_it_is_what_torch_prepares(smoothed):
 
 
 def test_a_cut_shifts_the_trials_and_leaves_zeros_at_the_end():
-    """As often 0 as 1 or 2 bins, the same for the whole batch; smoothing sees the zeros that it sees beyond the end."""
+    """As often 0 as 1 or 2 bins, the same for the whole batch.
+
+    Smoothing sees the zeros that it sees beyond the end.
+    """
     settings = Augmentation(**OFF | {"random_cut": 3})
     plain = Augmentation(**OFF)
     counts = np.zeros(3, int)
@@ -50,22 +56,32 @@ def test_a_cut_shifts_the_trials_and_leaves_zeros_at_the_end():
         found, n_bins_B = augmented(settings, number)
         (cut,) = set((N_BINS_B - n_bins_B).tolist())
         counts[cut] += 1
-        expected, _ = features.prepare(torch.from_numpy(X_BTC[:, cut:]), torch.tensor(n_bins_B), plain)
+        expected, _ = features.prepare(
+            torch.from_numpy(X_BTC[:, cut:]), torch.tensor(n_bins_B), plain
+        )
         np.testing.assert_allclose(found[:, : 50 - cut], expected.numpy(), atol=1e-6)
     assert counts.min() >= 10  # 20 each are expected; fewer than 10 come once in 500 times
 
 
 def test_noise_has_the_spread_that_the_settings_say():
-    """White noise is independent everywhere, an offset is a trial's and a feature's, as torch draws them."""
+    """White noise is independent everywhere, an offset is a trial's and a feature's, as torch
+    draws them.
+    """
     zeros = np.zeros((64, 80, 16), np.float16)
-    white, _ = augmented(Augmentation(**OFF | {"white_noise_std": 0.7}, smooth_data=False), x_BTC=zeros)
+    white, _ = augmented(
+        Augmentation(**OFF | {"white_noise_std": 0.7}, smooth_data=False), x_BTC=zeros
+    )
     assert white.std() == pytest.approx(0.7, rel=0.01)
     assert abs(white.mean()) < 0.01
     assert (np.abs(white) > 3 * 0.7).mean() == pytest.approx(0.0027, rel=0.2)
     for axis in range(3):
-        neighbours = np.corrcoef(white.take(range(15), axis).ravel(), white.take(range(1, 16), axis).ravel())[0, 1]
+        neighbours = np.corrcoef(
+            white.take(range(15), axis).ravel(), white.take(range(1, 16), axis).ravel()
+        )[0, 1]
         assert abs(neighbours) < 0.02
-    offset, _ = augmented(Augmentation(**OFF | {"constant_offset_std": 0.3}, smooth_data=False), x_BTC=zeros)
+    offset, _ = augmented(
+        Augmentation(**OFF | {"constant_offset_std": 0.3}, smooth_data=False), x_BTC=zeros
+    )
     assert np.ptp(offset, axis=1).max() == 0
     assert offset[:, 0].std() == pytest.approx(0.3, rel=0.1)
 
@@ -95,7 +111,9 @@ def test_draws_are_a_function_of_the_key():
 
 
 def test_streams_are_independent_draws_with_one_key():
-    streams = np.stack([np.asarray(xla.random_bits(key(1), (100, 100), stream)).ravel() for stream in range(5)])
+    streams = np.stack(
+        [np.asarray(xla.random_bits(key(1), (100, 100), stream)).ravel() for stream in range(5)]
+    )
     for bit in (0, 9, 31):
         correlations = np.corrcoef(streams >> bit & 1) - np.eye(5)
         assert np.abs(correlations).max() < 0.05  # five standard deviations
@@ -113,11 +131,16 @@ def test_no_noise_is_a_copy_of_another():
     white_N = alone(white_noise_std=1.0).ravel()
     steps_N = np.diff(alone(random_walk_std=1.0, random_walk_axis=1), axis=1, prepend=0).ravel()
     offset_N = alone(constant_offset_std=1.0)[:, 0].ravel()
-    gain_BC = (alone(first, static_gain_std=1.0) - first)[:40, 0]  # the first row of each trial's matrix
+    gain_BC = (alone(first, static_gain_std=1.0) - first)[
+        :40, 0
+    ]  # the first row of each trial's matrix
     number_BC = np.arange(40)[:, None] * n_features**2 + np.arange(n_features)
     pairs = [(white_N, steps_N)]
     for noise_N in (white_N, steps_N):
-        pairs += [(noise_N[: len(offset_N)], offset_N), (noise_N[number_BC].ravel(), gain_BC.ravel())]
+        pairs += [
+            (noise_N[: len(offset_N)], offset_N),
+            (noise_N[number_BC].ravel(), gain_BC.ravel()),
+        ]
     for one_N, other_N in pairs:
         assert abs(np.corrcoef(one_N, other_N)[0, 1]) < 5 / len(one_N) ** 0.5
 

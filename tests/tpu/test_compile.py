@@ -1,4 +1,6 @@
-"""Programs compiled for a TPU that is not there, and for the CPU, against what they cost by hand."""
+"""Programs compiled for a TPU that is not there, and for the CPU, against what they cost by
+hand.
+"""
 
 import pytest
 
@@ -17,8 +19,18 @@ from cortext.tpu.hlo import parse
 
 N_BINS, N_PATCHES, N_FEATURES, PATCH = 102, 23, 64, 14 * 64  # (102 - 14) / 4 + 1 patches
 TRIALS = 2  # of 16 on each of 8 chips
-UNITS = {"noise_units": 40, "noise_layers": 1, "clean_units": 48, "clean_layers": 2, "noisy_units": 32}
-SETTINGS = ("dataset.batch_size=16", "model.noisy_layers=1", *(f"model.{key}={n}" for key, n in UNITS.items()))
+UNITS = {
+    "noise_units": 40,
+    "noise_layers": 1,
+    "clean_units": 48,
+    "clean_layers": 2,
+    "noisy_units": 32,
+}
+SETTINGS = (
+    "dataset.batch_size=16",
+    "model.noisy_layers=1",
+    *(f"model.{key}={n}" for key, n in UNITS.items()),
+)
 SMALL = {"n_bins": N_BINS, "n_features": N_FEATURES, "n_days": 3, "n_labels": 12}
 
 
@@ -34,14 +46,19 @@ def test_a_step_takes_the_operations_of_the_formula_within_5_percent(found):
     noise = 120 * PATCH + 120 * 40 + 40 * PATCH
     clean = 144 * PATCH + 3 * 144 * 48 + 48 * 41
     noisy = 96 * PATCH + 96 * 32 + 32 * 41
-    # A weight takes 6 operations for each patch; the matrix of a day 4 for each bin, as features need no gradient.
+    # A weight takes 6 operations for each patch; the matrix of a day 4 for each bin, as features
+    # need no gradient.
     by_hand = TRIALS * (N_PATCHES * 6 * (noise + clean + noisy) + N_BINS * 4 * N_FEATURES**2)
     assert found["flops"] == pytest.approx(by_hand, rel=0.05)
     assert found["flops_by_formula"] == by_hand
 
 
 def test_the_loops_over_time_are_found(found):
-    forwards = {6 * TRIALS * 40 * 40, 6 * TRIALS * 48 * 48, 6 * TRIALS * 32 * 32}  # products with recurrent weights
+    forwards = {
+        6 * TRIALS * 40 * 40,
+        6 * TRIALS * 48 * 48,
+        6 * TRIALS * 32 * 32,
+    }  # products with recurrent weights
     recurrent = [loop for loop in found["loops"] if loop["flops"] > 0]
     assert {loop["flops"] / N_PATCHES for loop in recurrent} == forwards
     assert len(recurrent) == 2 * 4  # layers, forwards and backwards
@@ -64,9 +81,9 @@ def test_weights_and_moments_are_not_kept_twice(found):
     three_times = 3 * 4 * found["target"]["parameters"]
     assert memory["arguments"] >= three_times
     assert memory["aliased"] >= three_times
-    assert memory["total"] == sum(memory[part] for part in ("arguments", "temporaries", "program")) + (
-        memory["output"] - memory["aliased"]
-    )
+    assert memory["total"] == sum(
+        memory[part] for part in ("arguments", "temporaries", "program")
+    ) + (memory["output"] - memory["aliased"])
 
 
 def test_all_checks_hold(found):
@@ -80,7 +97,13 @@ def test_the_compilers_estimate_is_above_the_roofline(found):
 @pytest.mark.parametrize(
     ("topology", "message"),
     [
-        ("v9:2x4", "v9:2x4: libtpu cannot describe the topology: .*; name a topology of TPU v5e, such as v5e:2x4"),
+        (
+            "v9:2x4",
+            (
+                "v9:2x4: libtpu cannot describe the topology: .*; name a topology of TPU v5e, such"
+                " as v5e:2x4"
+            ),
+        ),
         ("v4:2x2x1", "v4:2x2x1: no figures are known for TPU v4; name a topology of TPU v5e"),
     ],
 )
@@ -102,7 +125,9 @@ def test_a_step_that_does_not_fit_is_one_line_with_what_helps():
                 "RESOURCE_EXHAUSTED: Ran out of memory on HBM (52G of 15.75G).\n\nLargest:"
             )
 
-    with pytest.raises(CortextError, match=r"v5e:2x4: .*52G of 15.75G\).; lower dataset.batch_size") as caught:
+    with pytest.raises(
+        CortextError, match=r"v5e:2x4: .*52G of 15.75G\).; lower dataset.batch_size"
+    ) as caught:
         tpu_compile._compiled(Lowered(), Target("gru"))
     assert "\n" not in str(caught.value)
 

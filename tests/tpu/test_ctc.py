@@ -14,7 +14,8 @@ from torchax.interop import call_torch
 from cortext.training.loss import ctc_loss
 
 N_PATCHES, N_TOKENS = 40, 41
-# Repeats (which need a blank between them), a label that just fits its frames, an empty one, one frame, long padding.
+# Repeats (which need a blank between them), a label that just fits its frames, an empty one, one
+# frame, long padding.
 LABELS = [[3, 3, 3, 7, 7, 1], [5, 6, 5, 6, 5, 6], [], [9], [2, 2], [40, 1, 40, 2, 40, 3]]
 FRAMES = [40, 6, 12, 1, 3, 20]
 TOO_LONG = 4  # as a trial: [2, 2] needs three frames
@@ -22,9 +23,13 @@ TOO_LONG = 4  # as a trial: [2, 2] needs three frames
 
 def both(frames, dtype):
     """Losses, and the gradient of their sum weighted by trial, on XLA and in torch."""
-    logits_BPV = (np.random.default_rng(0).normal(size=(len(LABELS), N_PATCHES, N_TOKENS)) * 3).astype(np.float32)
+    logits_BPV = (
+        np.random.default_rng(0).normal(size=(len(LABELS), N_PATCHES, N_TOKENS)) * 3
+    ).astype(np.float32)
     labels_BU = np.array([label + [0] * (6 - len(label)) for label in LABELS])
-    return compared(logits_BPV, (np.array(frames), labels_BU, np.array([len(label) for label in LABELS])), dtype)
+    return compared(
+        logits_BPV, (np.array(frames), labels_BU, np.array([len(label) for label in LABELS])), dtype
+    )
 
 
 def compared(logits_BPV, numbers, dtype):
@@ -37,12 +42,24 @@ def compared(logits_BPV, numbers, dtype):
         return (losses_B * weight_B).sum(), losses_B
 
     gradient, found = jax.jit(jax.grad(on_xla, has_aux=True))(jnp.asarray(logits_BPV, dtype))
-    logits = torch.from_numpy(logits_BPV).to(getattr(torch, np.dtype(dtype).name)).double().requires_grad_()
+    logits = (
+        torch.from_numpy(logits_BPV)
+        .to(getattr(torch, np.dtype(dtype).name))
+        .double()
+        .requires_grad_()
+    )
     frames_B, labels, lengths_B = (torch.from_numpy(x) for x in numbers)
     log_probs = logits.log_softmax(-1).transpose(0, 1)
-    expected = torch.nn.functional.ctc_loss(log_probs, labels, frames_B, lengths_B, reduction="none")
+    expected = torch.nn.functional.ctc_loss(
+        log_probs, labels, frames_B, lengths_B, reduction="none"
+    )
     (expected * torch.from_numpy(weight_B)).sum().backward()
-    return np.asarray(found), np.asarray(gradient, np.float32), expected.detach().numpy(), logits.grad.numpy()
+    return (
+        np.asarray(found),
+        np.asarray(gradient, np.float32),
+        expected.detach().numpy(),
+        logits.grad.numpy(),
+    )
 
 
 def test_every_trial_has_its_own_lengths():
@@ -62,10 +79,14 @@ def test_long_trials_keep_their_digits(n_labels):
     n_labels_B, n_patches_B = np.full(n_trials, n_labels), np.full(n_trials, n_patches)
     n_labels_B[:3], n_patches_B[2:4] = (n_labels - 3, 10, 10), n_patches - 7
     labels_BU[np.arange(n_labels) >= n_labels_B[:, None]] = 0
-    found, gradient, expected, of_torch = compared(logits_BPV, (n_patches_B, labels_BU, n_labels_B), jnp.float32)
+    found, gradient, expected, of_torch = compared(
+        logits_BPV, (n_patches_B, labels_BU, n_labels_B), jnp.float32
+    )
     np.testing.assert_allclose(found, expected, rtol=2e-6)
     for trial in range(n_trials):
-        assert np.abs(gradient[trial] - of_torch[trial]).max() < 5e-5 * np.abs(of_torch[trial]).max()
+        assert (
+            np.abs(gradient[trial] - of_torch[trial]).max() < 5e-5 * np.abs(of_torch[trial]).max()
+        )
 
 
 def test_logits_in_bfloat16_have_their_loss_in_float32():

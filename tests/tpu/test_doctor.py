@@ -1,4 +1,6 @@
-"""The doctor: what it says of engines that work, crash or hang, of versions, variables and hugepages."""
+"""The doctor: what it says of engines that work, crash or hang, of versions, variables and
+hugepages.
+"""
 
 import json
 import os
@@ -20,7 +22,13 @@ from cortext.training.engine import ENGINES as TRAINING_ENGINES
 
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
 CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}
-ALL = {"torch": "2.13.0", "torchax": "0.0.14.dev20261026", "jax": "0.10.2", "tensorflow": "2.21.0", "keras": "3.15.1"}
+ALL = {
+    "torch": "2.13.0",
+    "torchax": "0.0.14.dev20261026",
+    "jax": "0.10.2",
+    "tensorflow": "2.21.0",
+    "keras": "3.15.1",
+}
 V5E = Found("kaggle", "local", True, 8, "v5e", libtpu="/lib/libtpu.so")
 
 
@@ -39,11 +47,14 @@ def machine(monkeypatch):
 def answers(devices: dict[str, list | str]):
     """An `ask` whose engines have these devices, or this problem."""
     return lambda request, env, limit_s: (
-        Answer([], found) if isinstance(found := devices[request["engine"]], str) else Answer([found])
+        Answer([], found)
+        if isinstance(found := devices[request["engine"]], str)
+        else Answer([found])
     )
 
 
-# --- engines ---------------------------------------------------------------------------------------------------------
+# --- engines
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_engine_that_trains_is_asked():
@@ -53,19 +64,25 @@ def test_every_engine_that_trains_is_asked():
 def test_only_what_is_installed_is_asked(machine):
     machine({"torch": "2.13.0", "jax": "0.10.2"})
     report = examine(ask=answers({"torch": [CPU]}))
-    assert [(engine.name, engine.versions) for engine in report.engines] == [("torch", {"torch": "2.13.0"})]
+    assert [(engine.name, engine.versions) for engine in report.engines] == [
+        ("torch", {"torch": "2.13.0"})
+    ]
     assert (report.broken, report.found) == ([], "no TPU")
 
 
 def test_an_engine_that_does_not_start_takes_no_other_with_it(machine):
     machine(ALL)
-    report = examine(ask=answers({"torch": [CPU], "torchax": "ImportError: no (status 1)", "tensorflow": [CPU]}))
+    report = examine(
+        ask=answers({"torch": [CPU], "torchax": "ImportError: no (status 1)", "tensorflow": [CPU]})
+    )
     assert [engine.devices for engine in report.engines] == [[CPU], [], [CPU]]
     assert report.broken == ["torchax does not start: ImportError: no (status 1)"]
 
 
 def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
-    (tmp_path / "tensorflow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    (tmp_path / "tensorflow.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     machine({"torch": "2.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"})
     report = examine()
@@ -76,52 +93,73 @@ def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
 def test_an_engine_that_hangs_is_ended(tmp_path):
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
     started = time.monotonic()
-    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2)
+    answer = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
+    )
     assert answer == Answer([], "no answer within 2 s")
     assert time.monotonic() - started < 20
 
 
 def test_an_error_is_told_by_its_last_line(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libfoo.so.1 is missing')\n")
-    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    answer = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+    )
     assert answer == Answer([], "ImportError: libfoo.so.1 is missing (status 1)")
 
 
 def test_what_a_library_writes_to_stdout_is_no_answer(tmp_path):
-    (tmp_path / "torch.py").write_text("print('[libfoo] {hello}')\nprint('{')\nraise ImportError('no')\n")
-    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    (tmp_path / "torch.py").write_text(
+        "print('[libfoo] {hello}')\nprint('{')\nraise ImportError('no')\n"
+    )
+    answer = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+    )
     assert answer == Answer([], "ImportError: no (status 1)")
     (tmp_path / "torch.py").write_text(
-        "import sys\nfrom types import SimpleNamespace\n"
-        "sys.stdout.write('[libfoo] no end of line')\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
+        "import sys\nfrom types import SimpleNamespace\nsys.stdout.write('[libfoo] no end of"
+        " line')\ncuda = SimpleNamespace(device_count=lambda: 0)\n"
     )
-    (devices,) = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60).values
+    (devices,) = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+    ).values
     assert [device["kind"] for device in devices] == ["cpu"]
 
 
 def test_an_engine_that_ends_without_an_answer_is_broken(tmp_path):
     (tmp_path / "torch.py").write_text("import os\nos._exit(0)\n")
-    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60)
+    answer = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
+    )
     assert answer == Answer([], "nothing was said (status 0)")
 
 
 def test_what_an_engine_has_started_is_ended_with_it(tmp_path):
-    (tmp_path / "torch.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '300']).wait()\n")
+    (tmp_path / "torch.py").write_text(
+        "import subprocess\nsubprocess.Popen(['sleep', '300']).wait()\n"
+    )
     started = time.monotonic()
-    answer = ask({"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2)
+    answer = ask(
+        {"do": "devices", "engine": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 2
+    )
     assert answer == Answer([], "no answer within 2 s")
     assert time.monotonic() - started < 20
 
 
 def test_chips_that_no_engine_sees_are_broken(machine):
     machine(ALL, V5E)
-    assert examine(ask=answers({"torch": [CPU], "torchax": [CHIP] * 8, "tensorflow": [CPU]})).broken == []
+    assert (
+        examine(ask=answers({"torch": [CPU], "torchax": [CHIP] * 8, "tensorflow": [CPU]})).broken
+        == []
+    )
     report = examine(ask=answers({"torch": [CPU], "torchax": [CPU], "tensorflow": [CPU]}))
     assert report.broken == ["there are 8 TPU chips, and no installed engine sees them"]
 
 
 def test_one_host_of_several_is_told_that_they_start_together(machine):
-    machine({"torch": "2.13.0"}, Found("gke", "local", True, 8, "v5e", ("a", "b"), 1, "/lib/libtpu.so"))
+    machine(
+        {"torch": "2.13.0"}, Found("gke", "local", True, 8, "v5e", ("a", "b"), 1, "/lib/libtpu.so")
+    )
     advice = examine(ask=answers({"torch": [CHIP]})).advice
     assert "this is one of 2 hosts, which start together: run the doctor on all at once" in advice
 
@@ -129,10 +167,13 @@ def test_one_host_of_several_is_told_that_they_start_together(machine):
 def test_a_wrong_name_is_a_line_of_the_report(monkeypatch):
     monkeypatch.setattr(versions, "installed", lambda: {"torch": "2.13.0"})
     report = examine(env={"TPU_NAME": "v5e-8"}, ask=answers({"torch": [CPU]}))
-    assert report.broken[0].startswith("TPU_NAME is 'v5e-8', which is a kind of TPU and not the name of one")
+    assert report.broken[0].startswith(
+        "TPU_NAME is 'v5e-8', which is a kind of TPU and not the name of one"
+    )
 
 
-# --- steps -----------------------------------------------------------------------------------------------------------
+# --- steps
+# -----------------------------------------------------------------------------------------------------------
 
 
 def steps_of(machine, devices, told, device=None):
@@ -141,7 +182,9 @@ def steps_of(machine, devices, told, device=None):
 
     def step(request, env, limit_s):
         asked.append((request["engine"], request["kind"], dict(env)))
-        assert open_packed(Path(request["data"])).n_features == 512  # as in the published recordings
+        assert (
+            open_packed(Path(request["data"])).n_features == 512
+        )  # as in the published recordings
         return told
 
     report = examine(ask=answers(devices))
@@ -168,13 +211,18 @@ def test_a_step_may_be_asked_of_one_kind_only(machine):
     devices = {"torch": [CPU, CPU | {"kind": "cuda"}], "torchax": [CPU], "tensorflow": "broken"}
     _, asked = steps_of(machine, devices, Answer([]), device="cpu")
     assert [(engine, kind) for engine, kind, _ in asked] == [("torch", "cpu"), ("torchax", "cpu")]
-    assert asked[1][2] == {"JAX_PLATFORMS": "cpu"}  # or JAX would look for a TPU, which is not there
+    assert asked[1][2] == {
+        "JAX_PLATFORMS": "cpu"
+    }  # or JAX would look for a TPU, which is not there
     assert steps_of(machine, devices, Answer([]), device="tpu") == ([], [])
 
 
 def test_what_was_finished_before_a_crash_counts(machine):
     devices = {"torch": [CPU], "torchax": "broken", "tensorflow": "broken"}
-    told = Answer([{"model": "gru", "device": "cpu", "cores": 1, "loss": 3.0, "seconds": 1.0}], "killed (signal 9)")
+    told = Answer(
+        [{"model": "gru", "device": "cpu", "cores": 1, "loss": 3.0, "seconds": 1.0}],
+        "killed (signal 9)",
+    )
     steps, _ = steps_of(machine, devices, told)
     assert [(step.model, step.loss, step.problem) for step in steps] == [
         ("gru", 3.0, None),
@@ -191,7 +239,9 @@ def steps_here(engine: str) -> dict[tuple[str, str], doctor.Step]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str)  # which is no concern of torch's
+@pytest.mark.parametrize(
+    "name", [[], ["--tpu", "grpc://127.0.0.1:9"]], ids=str
+)  # which is no concern of torch's
 def test_torch_takes_a_step_of_each_model(capsys, name):
     assert cortext(["doctor", "--run", "--device", "cpu", "--json", *name]) == 0
     steps = json.loads(capsys.readouterr().out)["steps"]
@@ -211,7 +261,9 @@ def test_torchax_takes_a_step_of_each_model_on_all_cores(monkeypatch):
     for model in MODELS:
         told = steps["torchax", model]
         assert (told.cores, told.problem) == (8, None)
-        assert told.loss == pytest.approx(steps["torch", model].loss, rel=0.05)  # other noise, the same model and batch
+        assert told.loss == pytest.approx(
+            steps["torch", model].loss, rel=0.05
+        )  # other noise, the same model and batch
 
 
 @pytest.mark.tf
@@ -224,7 +276,8 @@ def test_tensorflow_takes_a_step_of_each_model():
         assert told.loss == pytest.approx(steps["torch", model].loss, rel=0.05)
 
 
-# --- versions --------------------------------------------------------------------------------------------------------
+# --- versions
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_versions_that_go_together_are_not_mentioned():
@@ -234,8 +287,14 @@ def test_versions_that_go_together_are_not_mentioned():
 @pytest.mark.parametrize(
     ("have", "line"),
     [
-        ({"torch": "2.13.0+cpu", "torch_xla": "2.9.0"}, "torch_xla 2.9.0 does not import with torch 2.13.0+cpu"),
-        ({"torch": "2.13.0", "torchax": "0.0.13"}, "torchax 0.0.13 does not work with torch 2.13.0"),
+        (
+            {"torch": "2.13.0+cpu", "torch_xla": "2.9.0"},
+            "torch_xla 2.9.0 does not import with torch 2.13.0+cpu",
+        ),
+        (
+            {"torch": "2.13.0", "torchax": "0.0.13"},
+            "torchax 0.0.13 does not work with torch 2.13.0",
+        ),
     ],
 )
 def test_known_clashes_are_told(have, line):
@@ -277,10 +336,14 @@ def test_pins_are_read_from_what_packages_require():
 def test_tensorflow_needs_another_build_for_a_tpu():
     assert "pip install tensorflow-tpu" in tensorflow_without_tpu({"tensorflow": "2.21.0"}, chips=8)
     assert tensorflow_without_tpu({"tensorflow": "2.21.0"}, chips=0) is None
-    assert tensorflow_without_tpu({"tensorflow": "2.20.0", "tensorflow-tpu": "2.20.0"}, chips=8) is None
+    assert (
+        tensorflow_without_tpu({"tensorflow": "2.20.0", "tensorflow-tpu": "2.20.0"}, chips=8)
+        is None
+    )
 
 
-# --- the system ------------------------------------------------------------------------------------------------------
+# --- the system
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -305,11 +368,20 @@ def test_hugepages_are_advised_for_newer_tpus(tmp_path, text, generation, state,
 
 
 def test_the_command_is_the_one_that_jax_tells():
-    assert ENABLE_HUGEPAGES == 'sudo sh -c "echo always > /sys/kernel/mm/transparent_hugepage/enabled"'
+    assert (
+        ENABLE_HUGEPAGES == 'sudo sh -c "echo always > /sys/kernel/mm/transparent_hugepage/enabled"'
+    )
 
 
 def test_variables_of_older_scripts_are_named():
-    lines = variables({"XLA_USE_BF16": "1", "XRT_TPU_CONFIG": "localservice;0;localhost:51011", "XLA_FLAGS": "-x"}, 0)
+    lines = variables(
+        {
+            "XLA_USE_BF16": "1",
+            "XRT_TPU_CONFIG": "localservice;0;localhost:51011",
+            "XLA_FLAGS": "-x",
+        },
+        0,
+    )
     assert [line.partition(" changes")[0] for line in lines] == [
         "XLA_USE_BF16=1",
         "XRT_TPU_CONFIG=localservice;0;localhost:51011",
@@ -327,14 +399,17 @@ def test_variables_that_hide_chips_are_named_where_there_are_some():
     assert variables({"JAX_PLATFORMS": "tpu,cpu"}, chips=8) == []
 
 
-# --- the verb --------------------------------------------------------------------------------------------------------
+# --- the verb
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("problem", "status"), [(None, 0), ("ImportError: no (status 1)", 1)])
 def test_the_status_says_whether_something_is_broken(machine, monkeypatch, capsys, problem, status):
     machine({"torch": "2.13.0", "torch_xla": "2.9.0"})
     monkeypatch.setattr(
-        examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torch": problem or [CPU]})}
+        examine,
+        "__kwdefaults__",
+        examine.__kwdefaults__ | {"ask": answers({"torch": problem or [CPU]})},
     )
     monkeypatch.setenv("XLA_USE_BF16", "1")
     assert cortext(["doctor"]) == status
@@ -350,7 +425,11 @@ def test_the_status_says_whether_something_is_broken(machine, monkeypatch, capsy
 
 def test_equal_devices_stand_in_one_line(machine, monkeypatch, capsys):
     machine({"torchax": "0.0.14.dev20261026", "jax": "0.10.2"}, V5E)
-    monkeypatch.setattr(examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torchax": [CHIP] * 8})})
+    monkeypatch.setattr(
+        examine,
+        "__kwdefaults__",
+        examine.__kwdefaults__ | {"ask": answers({"torchax": [CHIP] * 8})},
+    )
     assert cortext(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "8 x tpu: TPU v5 lite (15.8 GiB)" in out
@@ -359,7 +438,9 @@ def test_equal_devices_stand_in_one_line(machine, monkeypatch, capsys):
 
 def test_brackets_in_what_was_found_are_shown_as_they_are(machine, monkeypatch, capsys):
     machine({"torch": "2.13.0"}, Found(looked=(("TPU_TOPOLOGY", "[/x] [red]2x4 :smile:"),)))
-    monkeypatch.setattr(examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torch": "no [/y]"})})
+    monkeypatch.setattr(
+        examine, "__kwdefaults__", examine.__kwdefaults__ | {"ask": answers({"torch": "no [/y]"})}
+    )
     assert cortext(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "[/x] [red]2x4 :smile:" in out

@@ -1,4 +1,7 @@
-"""Runs on XLA: ordinary run directories, which go on elsewhere; few compilations; what users have registered."""
+"""Runs on XLA: ordinary run directories, which go on elsewhere.
+
+Few compilations; what users have registered.
+"""
 
 import json
 import os
@@ -90,7 +93,9 @@ def shared(packed, tmp_path_factory):
     """The same run, begun on XLA, gone on with in torch, and ended on XLA."""
     out, states = tmp_path_factory.mktemp("shared") / "run", []
     for device, n_batches in (("tpu", 4), ("cpu", 4), ("tpu", 4)):
-        with Trainer(small(), packed, out, device=device, resume=bool(states), progress=False) as trainer:
+        with Trainer(
+            small(), packed, out, device=device, resume=bool(states), progress=False
+        ) as trainer:
             begun = copied(trainer.engine.state())
             trainer.run(n_batches)
             states.append((begun, copied(trainer.engine.state())))
@@ -99,7 +104,12 @@ def shared(packed, tmp_path_factory):
 
 def test_a_run_that_moves_between_engines_is_the_run_of_one(shared, in_torch):
     out, _ = shared
-    for kind, name in (("train", "train_loss"), ("train", "grad_norm"), ("val", "val_loss"), ("val", "val_per")):
+    for kind, name in (
+        ("train", "train_loss"),
+        ("train", "grad_norm"),
+        ("val", "val_loss"),
+        ("val", "val_per"),
+    ):
         expected = [line[name] for line in lines(in_torch, kind)]
         assert [line[name] for line in lines(out, kind)] == pytest.approx(expected, rel=1e-3), name
     assert [line["step"] for line in lines(out, "train")] == [3, 6, 9, 12]
@@ -118,14 +128,31 @@ def test_every_verb_reads_the_run(shared, packed, tmp_path):
     out, _ = shared
     assert load_model(out).n_features == 8
     assert json.loads((out / "summary.json").read_text())["device"] == "cpu (1 core)"
-    arguments = ["evaluate", str(out), "--data", str(packed.path), "--out", str(tmp_path / "eval"), "--json"]
+    arguments = [
+        "evaluate",
+        str(out),
+        "--data",
+        str(packed.path),
+        "--out",
+        str(tmp_path / "eval"),
+        "--json",
+    ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert 0 <= json.loads(result.stdout)["per"] <= 1.5
 
 
 def test_the_command_line_trains_and_keeps_what_it_compiled(recordings, tmp_path):
-    arguments = ["train", "--config", "tiny", "--data", str(recordings), "--out", str(tmp_path / "run"), "--json"]
+    arguments = [
+        "train",
+        "--config",
+        "tiny",
+        "--data",
+        str(recordings),
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+    ]
     arguments += ["--device", "tpu", "--set", f"tpu.compilation_cache={tmp_path / 'programs'}"]
     arguments += ["--set", "num_training_batches=4", "--set", "tpu.length_shapes=1"]
     result = CliRunner().invoke(app, arguments)
@@ -133,13 +160,24 @@ def test_the_command_line_trains_and_keeps_what_it_compiled(recordings, tmp_path
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["steps"] == 4
     written = {path.name for path in (tmp_path / "run").iterdir()}
-    assert written >= {"config.yaml", "model.json", "model.safetensors", "metrics.jsonl", "summary.json", "train_state"}
+    assert written >= {
+        "config.yaml",
+        "model.json",
+        "model.safetensors",
+        "metrics.jsonl",
+        "summary.json",
+        "train_state",
+    }
     assert any((tmp_path / "programs").iterdir())
 
 
-def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(packed, tmp_path, capsys, compilations):
+def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(
+    packed, tmp_path, capsys, compilations
+):
     """Although learning rates, reversal strength, days and random keys change with every step."""
-    changes = {name: getattr(make_config("triple_gru", dropout=0.2), name) for name in ("model", "loss")}
+    changes = {
+        name: getattr(make_config("triple_gru", dropout=0.2), name) for name in ("model", "loss")
+    }
     config = replace(small(2), **changes)
     with Trainer(config, packed, tmp_path / "run", device=TPU) as trainer:
         capsys.readouterr()
@@ -148,24 +186,42 @@ def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(packe
         for batch in trainer.engine.batches(0, 12):
             padded.add(batch.n_bins)
             trainer.engine.update(0, batch)
-        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("compiled the training step")]
+        said = [
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if line.startswith("compiled the training step")
+        ]
     assert len(padded) > 1
     assert len(compilations) == len(said) == len(padded) <= 2
-    for n_bins, line in zip(sorted(padded), sorted(said, key=lambda line: int(line.split()[7])), strict=True):
+    for n_bins, line in zip(
+        sorted(padded), sorted(said, key=lambda line: int(line.split()[7])), strict=True
+    ):
         assert line.startswith(f"compiled the training step for trials of {n_bins} bins in ")
         assert line.endswith(" s")
 
 
 def test_registered_augmentations_are_torchs_own(packed, tmp_path):
-    """The host draws what torch's engine draws, to the rounding to float16; the step then only smooths."""
+    """The host draws what torch's engine draws, to the rounding to float16.
+
+    The step then only smooths.
+    """
     mask = TimeMaskConfig(n_masks=2, max_share=0.3)
     config = small()
-    transforms = replace(config.dataset.data_transforms, white_noise_std=0.5, random_cut=3, smooth_data=False)
-    config = replace(config, dataset=replace(config.dataset, augmentations=[mask], data_transforms=transforms))
+    transforms = replace(
+        config.dataset.data_transforms, white_noise_std=0.5, random_cut=3, smooth_data=False
+    )
+    config = replace(
+        config, dataset=replace(config.dataset, augmentations=[mask], data_transforms=transforms)
+    )
     with Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer:
         engine = trainer.engine
         (found,) = engine.batches(5, 6)
-        make = (trainer.layer_of_day, transforms, torch.device("cpu"), trainer.model.network.n_patches)
+        make = (
+            trainer.layer_of_day,
+            transforms,
+            torch.device("cpu"),
+            trainer.model.network.n_patches,
+        )
         batches = Batches(trainer.train_split, *make, extra=engine.extra)
         (expected,) = batches.training(engine.job.sampler, config.seed, 5, 6)
     n_bins = expected.x_BTC.shape[1]
@@ -192,17 +248,25 @@ def test_a_users_own_model_and_loss_train_as_in_torch(loss, registered, packed, 
     for device in ("cpu", "tpu"):
         with Trainer(config, packed, tmp_path / device, device=device, progress=False) as trainer:
             trainer.run()
-            assert trainer.model.network.unused.tolist() == [1, 1, 1]  # weight decay would have moved it
+            assert trainer.model.network.unused.tolist() == [
+                1,
+                1,
+                1,
+            ]  # weight decay would have moved it
     for name in ("train_loss", "grad_norm", *(["train_energy"] if loss else [])):
         expected = [line[name] for line in lines(tmp_path / "cpu", "train")]
-        assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(expected, rel=2e-3), name
+        assert [line[name] for line in lines(tmp_path / "tpu", "train")] == pytest.approx(
+            expected, rel=2e-3
+        ), name
 
 
 def test_a_loss_that_decides_in_python_is_told_what_to_do(registered, packed, tmp_path):
     config = replace(small(), model=MeansConfig(), loss=FadingConfig(in_python=True))
     with (
         Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer,
-        pytest.raises(ConfigError, match=r"'fading', or model 'means', decides in Python .*torch.where"),
+        pytest.raises(
+            ConfigError, match=r"'fading', or model 'means', decides in Python .*torch.where"
+        ),
     ):
         trainer.run()
 
@@ -247,10 +311,16 @@ class Calls(nn.LayerNorm):
 @pytest.mark.parametrize(
     ("norm", "message"),
     [
-        (nn.BatchNorm1d(9), "BatchNorm1d 'norm' of model 'means' changes its '.*track_running_stats=False"),
+        (
+            nn.BatchNorm1d(9),
+            "BatchNorm1d 'norm' of model 'means' changes its '.*track_running_stats=False",
+        ),
         (
             Calls(16),
-            "Calls 'norm' of model 'means' changes its 'calls' when it is called, which XLA would not keep; train",
+            (
+                "Calls 'norm' of model 'means' changes its 'calls' when it is called, which XLA"
+                " would not keep; train"
+            ),
         ),
     ],
 )
@@ -271,9 +341,16 @@ def test_buffers_are_of_types_that_xla_is_given(registered):
     network = means()
     network.scale = torch.full((16,), 2, dtype=torch.int32)
     lowered(network)
-    for dtype, name in ((torch.float64, "float64"), (torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
+    for dtype, name in (
+        (torch.float64, "float64"),
+        (torch.float16, "float16"),
+        (torch.bfloat16, "bfloat16"),
+    ):
         network.scale = torch.full((16,), 2, dtype=dtype)
-        with pytest.raises(ConfigError, match=rf"'scale' is {name}; XLA is given float32, int64, int32, bool; make it"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"'scale' is {name}; XLA is given float32, int64, int32, bool; make it",
+        ):
             lowered(network)
 
 
@@ -284,16 +361,29 @@ def test_day_layers_that_do_not_learn(packed, tmp_path):
     config = replace(config, model=replace(config.model, input_network=frozen))
     for name, devices in (("torch", ("cpu", "cpu")), ("both", ("tpu", "cpu"))):
         for number, device in enumerate(devices):
-            with Trainer(config, packed, tmp_path / name, device=device, resume=number > 0, progress=False) as trainer:
+            with Trainer(
+                config, packed, tmp_path / name, device=device, resume=number > 0, progress=False
+            ) as trainer:
                 trainer.run(2)
-    found, expected = ([line["grad_norm"] for line in lines(tmp_path / name, "train")] for name in ("both", "torch"))
+    found, expected = (
+        [line["grad_norm"] for line in lines(tmp_path / name, "train")]
+        for name in ("both", "torch")
+    )
     assert found == pytest.approx(expected, rel=1e-3)
     assert len(found) == 4
 
 
 def test_a_batch_that_the_pieces_cannot_share_is_one_line(packed, tmp_path):
-    with pytest.raises(ConfigError, match=r"batch_size is 4, which 1 core and 3 accumulation steps cannot share"):
-        Trainer(small(gradient_accumulation_steps=3), packed, tmp_path / "run", device=TPU, progress=False)
+    with pytest.raises(
+        ConfigError, match=r"batch_size is 4, which 1 core and 3 accumulation steps cannot share"
+    ):
+        Trainer(
+            small(gradient_accumulation_steps=3),
+            packed,
+            tmp_path / "run",
+            device=TPU,
+            progress=False,
+        )
 
 
 def test_too_few_cores_are_one_line(packed, tmp_path):
@@ -302,7 +392,9 @@ def test_too_few_cores_are_one_line(packed, tmp_path):
         Trainer(small(), packed, tmp_path / "run", device=place, progress=False)
 
 
-def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(packed, tmp_path, monkeypatch):
+def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
+    packed, tmp_path, monkeypatch
+):
     monkeypatch.delenv("JAX_PLATFORMS")
     with pytest.raises(RunError, match="no TPU found"):
         Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
@@ -312,7 +404,11 @@ def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
     there = Found("kaggle", "local", attached=True, chips=8, generation="v5e", libtpu="libtpu.so")
     monkeypatch.setattr("cortext.tpu.engine.find_own_tpu", lambda place: there)
     with pytest.raises(
-        RunError, match=r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine \(Kaggle\); pip"
+        RunError,
+        match=(
+            r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine"
+            r" \(Kaggle\); pip"
+        ),
     ):
         Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False)
 
@@ -344,7 +440,11 @@ def test_what_was_found_is_fetched_all_at_once(packed, tmp_path):
         """An array of one shard, on which a host waits."""
 
         def __init__(self, values):
-            self.values, self.data, self.index = np.asarray(values, np.float32), self, (slice(None),)
+            self.values, self.data, self.index = (
+                np.asarray(values, np.float32),
+                self,
+                (slice(None),),
+            )
             self.addressable_shards = [self]
 
         def addressable_data(self, number):
@@ -357,7 +457,10 @@ def test_what_was_found_is_fetched_all_at_once(packed, tmp_path):
             events.append("wait")
             return self.values
 
-    updates = [Update(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5)) for step in range(3)]
+    updates = [
+        Update(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5))
+        for step in range(3)
+    ]
     with Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False) as trainer:
         found = trainer.engine.read(updates)
     assert events == ["start"] * 6 + ["wait"] * 6

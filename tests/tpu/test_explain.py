@@ -15,25 +15,29 @@ class ResourceExhaustedError(Exception):
 
 
 HBM = (
-    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 18.52G of 15.75G "
-    "hbm. Exceeded hbm capacity by 2.77G.\n\nTotal hbm usage >= 18.77G:\n    reserved 258.00M\n"
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm."
+    " Used 18.52G of 15.75G hbm. Exceeded hbm capacity by 2.77G.\n\nTotal hbm usage >= 18.77G:\n   "
+    " reserved 258.00M\n"
 )
 
 
 COMPILED = (  # as jax 0.10.2 with libtpu 0.0.42.1 words it when it compiles for a v5e
-    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (80.47G) exceeds "
-    "available HBM (15.75G)."
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries"
+    " (80.47G) exceeds available HBM (15.75G)."
 )
 
 
 def test_sizes_are_read_from_what_the_compiler_says():
-    assert "64, 8 trials a core (it needs 80.47G of 15.75G a core); " in str(explain(XlaRuntimeError(COMPILED), 64, 8))
+    assert "64, 8 trials a core (it needs 80.47G of 15.75G a core); " in str(
+        explain(XlaRuntimeError(COMPILED), 64, 8)
+    )
 
 
 def test_too_large_a_batch_is_named_with_what_to_lower():
     line = str(explain(XlaRuntimeError(HBM), batch_size=256, cores=8))
     assert line.startswith(
-        "out of memory: resource exhausted with a batch of 256, 32 trials a core (it needs 18.52G of 15.75G a core); "
+        "out of memory: resource exhausted with a batch of 256, 32 trials a core (it needs 18.52G"
+        " of 15.75G a core); "
     )
     assert "gradient_accumulation_steps" in line
     assert "dataset.batch_size" in line
@@ -43,12 +47,18 @@ def test_too_large_a_batch_is_named_with_what_to_lower():
 @pytest.mark.parametrize(
     "error",
     [
-        XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes."),
-        ResourceExhaustedError("{{function_node __wrapped__MatMul}} OOM when allocating tensor with shape[32,7168]"),
+        XlaRuntimeError(
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes."
+        ),
+        ResourceExhaustedError(
+            "{{function_node __wrapped__MatMul}} OOM when allocating tensor with shape[32,7168]"
+        ),
     ],
 )
 def test_memory_runs_out_in_many_words(error):
-    assert str(explain(error, batch_size=64)).startswith("out of memory: resource exhausted with a batch of 64; ")
+    assert str(explain(error, batch_size=64)).startswith(
+        "out of memory: resource exhausted with a batch of 64; "
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,29 +82,44 @@ def test_memory_runs_out_in_many_words(error):
 def test_two_types_that_meet_are_named(error, types):
     told = explain(error, 256, 8)
     assert isinstance(told, RunError)
-    assert str(told).startswith(f"two types of numbers meet in the model: {types}; train with --precision fp32")
+    assert str(told).startswith(
+        f"two types of numbers meet in the model: {types}; train with --precision fp32"
+    )
 
 
 def test_shapes_that_differ_are_no_clash_of_types():
-    assert explain(TypeError("must have equal types: float32[32,7168] and bfloat16[32,768] differ")) is None
+    assert (
+        explain(TypeError("must have equal types: float32[32,7168] and bfloat16[32,768] differ"))
+        is None
+    )
 
 
 def test_a_tpu_that_is_held_is_no_broken_one():
     error = RuntimeError(
-        "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with pid 42."
+        "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with"
+        " pid 42."
     )
     assert str(explain(error)).startswith("the TPU is in use by process 42; end it")
 
 
 def test_one_process_for_each_core_is_one_too_many():
-    error = RuntimeError("Invalid --2a88_slice_builder_worker_addresses specified. Expected 8 worker addresses, got 1.")
-    assert str(explain(error)).startswith("one core instead of 8: this program was started as one of 8 processes; ")
+    error = RuntimeError(
+        "Invalid --2a88_slice_builder_worker_addresses specified. Expected 8 worker addresses,"
+        " got 1."
+    )
+    assert str(explain(error)).startswith(
+        "one core instead of 8: this program was started as one of 8 processes; "
+    )
 
 
 def test_a_backend_that_does_not_start_sends_to_the_doctor():
-    error = RuntimeError("Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/accel0)")
+    error = RuntimeError(
+        "Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/accel0)"
+    )
     line = str(explain(error))
-    assert line.startswith("the TPU did not start: RuntimeError: Unable to initialize backend 'tpu'")
+    assert line.startswith(
+        "the TPU did not start: RuntimeError: Unable to initialize backend 'tpu'"
+    )
     assert "cortext doctor" in line
 
 
@@ -113,5 +138,9 @@ def test_jax_words_a_clash_in_a_scan_as_it_is_read_here():
     jax = pytest.importorskip("jax", reason="run `make test-tpu`")
     jnp = jax.numpy
     with pytest.raises(TypeError) as caught:
-        jax.lax.scan(lambda h, x: ((h + x).astype(jnp.bfloat16), h), jnp.zeros((4, 8)), jnp.zeros((3, 4, 8)))
-    assert str(explain(caught.value)).startswith("two types of numbers meet in the model: f32[4,8] and bf16[4,8]")
+        jax.lax.scan(
+            lambda h, x: ((h + x).astype(jnp.bfloat16), h), jnp.zeros((4, 8)), jnp.zeros((3, 4, 8))
+        )
+    assert str(explain(caught.value)).startswith(
+        "two types of numbers meet in the model: f32[4,8] and bf16[4,8]"
+    )

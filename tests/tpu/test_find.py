@@ -1,4 +1,7 @@
-"""Where a TPU is found: environments as Kaggle, Colab, GKE and TPU VMs set them up, and what users get wrong."""
+"""Where a TPU is found.
+
+Environments as Kaggle, Colab, GKE and TPU VMs set them up, and what users get wrong.
+"""
 
 import threading
 from contextlib import contextmanager
@@ -59,7 +62,11 @@ class Machine:
 
         spec = {"libtpu"} if self.libtpu else set()
         return find_tpu(
-            name, env or {}, root=self.root, metadata=metadata, find_spec=lambda module: module in spec or None
+            name,
+            env or {},
+            root=self.root,
+            metadata=metadata,
+            find_spec=lambda module: module in spec or None,
         )
 
 
@@ -70,7 +77,9 @@ def bare(tmp_path):
 
 @pytest.fixture
 def v5e(tmp_path):
-    machine = Machine(tmp_path).devices("vfio/{}", 8).devices("vfio/vfio", 1).pci("0x1ae0", "0x0063", 8)
+    machine = (
+        Machine(tmp_path).devices("vfio/{}", 8).devices("vfio/vfio", 1).pci("0x1ae0", "0x0063", 8)
+    )
     machine.libtpu = True
     return machine
 
@@ -81,7 +90,13 @@ def test_without_a_tpu_nothing_is_found_and_all_that_was_looked_at_is_said(bare)
     lines = found.describe()
     assert lines[0] == "--tpu: not given"
     assert lines[-1] == "found: no TPU"
-    for variable in ("TPU_NAME", "COLAB_TPU_ADDR", "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "TPU_WORKER_ID"):
+    for variable in (
+        "TPU_NAME",
+        "COLAB_TPU_ADDR",
+        "TPU_WORKER_HOSTNAMES",
+        "TPU_PROCESS_ADDRESSES",
+        "TPU_WORKER_ID",
+    ):
         assert f"{variable}: not set" in lines
     assert "libtpu: not installed" in lines
     assert bare.asked == []  # off Google Cloud the metadata server would only cost time
@@ -104,7 +119,12 @@ def test_nothing_found_is_an_error_only_where_a_tpu_is_needed(bare):
 def test_chips_of_this_machine_are_found_wherever_it_stands(v5e, env, kind, chips, hosts, worker):
     found = v5e.find(env=env).required(attached=True)
     assert (found.kind, found.address, found.attached) == (kind, "local", True)
-    assert (found.chips, found.generation, found.hosts, found.worker) == (chips, "v5e", hosts, worker)
+    assert (found.chips, found.generation, found.hosts, found.worker) == (
+        chips,
+        "v5e",
+        hosts,
+        worker,
+    )
     assert v5e.asked == []
 
 
@@ -127,7 +147,9 @@ def test_chips_on_the_bus_are_enough(bare):
 
 
 def test_other_devices_are_not_taken_for_a_tpu(bare):
-    bare.devices("vfio/{}", 2).devices("accel{}", 1).pci("0x10de", "0x2684", 2).pci("0x1ae0", "0x001f", 1)
+    bare.devices("vfio/{}", 2).devices("accel{}", 1).pci("0x10de", "0x2684", 2).pci(
+        "0x1ae0", "0x001f", 1
+    )
     assert bare.find().kind == "none"
     bare.libtpu = True
     assert bare.find().chips == 1  # a device as older TPUs are, and the library of TPUs
@@ -158,7 +180,8 @@ def test_what_says_nothing_of_this_machine_is_not_checked(bare):
     assert bare.find(env={"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "7"}).kind == "none"
 
 
-# --- by name ---------------------------------------------------------------------------------------------------------
+# --- by name
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_user_says_comes_before_all_variables(v5e):
@@ -203,7 +226,9 @@ def test_local_where_there_are_no_chips_is_refused(bare, where):
 
 def test_a_tpu_vm_that_is_called_by_its_own_name_uses_its_chips(v5e):
     assert v5e.find(env={"TPU_NAME": "my-tpu", "TPU_SKIP_MDS_QUERY": "1"}).address == "local"
-    assert v5e.find(env=GKE | {"TPU_NAME": "my-slice"}).address == "my-slice"  # the resolver finds the other hosts
+    assert (
+        v5e.find(env=GKE | {"TPU_NAME": "my-slice"}).address == "my-slice"
+    )  # the resolver finds the other hosts
 
 
 def test_a_cloud_tpu_is_looked_up_by_name_where_google_cloud_answers(bare):
@@ -234,13 +259,16 @@ def test_a_wrong_name_gives_one_line_with_the_next_step(bare, name, what):
     assert "grpc://HOST:8470" in line.partition(";")[2]
 
 
-# --- what JAX can use ------------------------------------------------------------------------------------------------
+# --- what JAX can use
+# ------------------------------------------------------------------------------------------------
 
 
 def test_jax_is_not_sent_over_the_network(bare):
     found = bare.find("grpc://10.0.0.2:8470")
     assert found.required() is found
-    with pytest.raises(RunError, match="reached over the network, which JAX cannot do; run on the TPU VM itself"):
+    with pytest.raises(
+        RunError, match="reached over the network, which JAX cannot do; run on the TPU VM itself"
+    ):
         found.required(attached=True)
 
 
@@ -266,17 +294,24 @@ def test_generations_are_those_that_jax_knows():
     assert set(theirs) - set(GENERATIONS) == {"0x0056"}  # has no public name
 
 
-# --- cores -----------------------------------------------------------------------------------------------------------
+# --- cores
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_fewer_cores_than_asked_for_are_refused(v5e):
     found = v5e.find(env=KAGGLE)
     check_cores(8, 8, found)
     check_cores(1, None, found)
-    with pytest.raises(RunError, match=r"training would use 1 core instead of 8; unset TPU_VISIBLE_CHIPS"):
+    with pytest.raises(
+        RunError, match=r"training would use 1 core instead of 8; unset TPU_VISIBLE_CHIPS"
+    ):
         check_cores(1, 8, found)
     with pytest.raises(
-        RunError, match=r"use 8 cores instead of 16; take a larger TPU than 8 v5e chips on this machine \(Kaggle\)"
+        RunError,
+        match=(
+            r"use 8 cores instead of 16; take a larger TPU than 8 v5e chips on this machine"
+            r" \(Kaggle\)"
+        ),
     ):
         check_cores(8, 16, found)
     with pytest.raises(RunError, match="no TPU was found"):
@@ -288,17 +323,24 @@ def test_a_tpu_that_jax_passes_over_is_an_error(v5e):
     check_platform("tpu", found)
     check_platform("cpu", Found())
     with pytest.raises(
-        RunError, match=r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine \(Kaggle\); pip"
+        RunError,
+        match=(
+            r"JAX uses the CPU, although there is a TPU: 8 v5e chips on this machine"
+            r" \(Kaggle\); pip"
+        ),
     ):
         check_platform("cpu", found)
 
 
 def test_the_cores_are_said_out_loud(v5e):
     assert cores_line(8, v5e.find(env=KAGGLE)) == "using 8 TPU cores"
-    assert cores_line(1, v5e.find(env=KAGGLE)) == "using 1 TPU core, although this machine has 8 chips"
+    assert (
+        cores_line(1, v5e.find(env=KAGGLE)) == "using 1 TPU core, although this machine has 8 chips"
+    )
 
 
-# --- odd machines ----------------------------------------------------------------------------------------------------
+# --- odd machines
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_number_as_long_as_a_book_is_one_line(bare):

@@ -1,7 +1,5 @@
 """Programs as text, with what they cost worked out by hand."""
 
-# ruff: noqa: E501  (programs have long lines)
-
 import pytest
 
 from cortext.tpu.cost import Exchange, count
@@ -44,16 +42,23 @@ def test_a_loop_in_a_loop_counts_as_often_as_it_runs() -> None:
     cost = count(parse(NESTED))
     once = 2 * 4 * 16 * 32
     assert cost.flops == {"f32": once + 7 * 5 * once}
-    assert [(loop.trips, loop.entered, loop.flops) for loop in cost.loops] == [(7, 1, 35 * once), (5, 7, 35 * once)]
+    assert [(loop.trips, loop.entered, loop.flops) for loop in cost.loops] == [
+        (7, 1, 35 * once),
+        (5, 7, 35 * once),
+    ]
     assert cost.iterations == 7 + 35
 
 
 def test_the_memory_traffic_of_a_loop_counts_as_often_as_it_runs() -> None:
-    once = 4 * (4 * 16 + 16 * 32 + 4 * 32)  # two operands are read, one result is written, four bytes each
+    once = 4 * (
+        4 * 16 + 16 * 32 + 4 * 32
+    )  # two operands are read, one result is written, four bytes each
     assert count(parse(NESTED)).hbm_bytes == once + 7 * 5 * once
 
 
-def tpu_loop(condition: str, step: str = "constant(1)", first: str = "constant(0)", change: str = "add") -> str:
+def tpu_loop(
+    condition: str, step: str = "constant(1)", first: str = "constant(0)", change: str = "add"
+) -> str:
     """A loop as the TPU's compiler writes it: without a word about how often it runs."""
     return f"""HloModule jit_f
 %less (p0: s32[], p1: s32[]) -> pred[] {{
@@ -95,11 +100,20 @@ ENTRY %main (n: s32[]) -> (s32[], s32[]) {{
         (tpu_loop("compare(%j, %ten), direction=LT"), 10),
         (tpu_loop("compare(%j, %ten), direction=LE"), 11),
         (tpu_loop("compare(%j, %ten), direction=LT", step="constant(3)"), 4),
-        (tpu_loop("fusion(%j, %limit), kind=kLoop, calls=%less"), 12),  # the bound comes with the tuple
-        (tpu_loop("compare(%j, %ten), direction=NE", first="constant(20)", step="constant(-1)"), 10),
+        (
+            tpu_loop("fusion(%j, %limit), kind=kLoop, calls=%less"),
+            12,
+        ),  # the bound comes with the tuple
+        (
+            tpu_loop("compare(%j, %ten), direction=NE", first="constant(20)", step="constant(-1)"),
+            10,
+        ),
         (tpu_loop("compare(%j, %ten), direction=GT", first="constant(14)", change="subtract"), 4),
         (tpu_loop("compare(%j, %ten), direction=LT", first="constant(10)"), 0),
-        (tpu_loop("compare(%j, %ten), direction=LT", first="copy(%n)"), None),  # begins with what the program is given
+        (
+            tpu_loop("compare(%j, %ten), direction=LT", first="copy(%n)"),
+            None,
+        ),  # begins with what the program is given
         (tpu_loop("compare(%j, %ten), direction=LT", step="parameter(7)"), None),
         (tpu_loop("compare(%j, %ten), direction=GE", first="constant(10)"), None),  # has no end
     ],
@@ -135,7 +149,8 @@ ENTRY %main (a: {left}, b: {right}) -> {result} {{
 @pytest.mark.parametrize(
     ("text", "flops"),
     [
-        # The TPU's compiler writes a product of 8 trials [900, 512] with 8 matrices [512, 512] as a convolution with holes.
+        # The TPU's compiler writes a product of 8 trials [900, 512] with 8 matrices [512, 512] as a
+        # convolution with holes.
         (
             convolution(
                 "f32[8,900,512]",
@@ -147,11 +162,20 @@ ENTRY %main (a: {left}, b: {right}) -> {result} {{
         ),
         # The gradient of a weight [64, 32] over 22 steps of 8 trials.
         (
-            convolution("f32[64,32,1]", "bf16[22,8,64]", "bf16[22,8,32]", "window={size=22}, dim_labels=0fb_0io->bf0"),
+            convolution(
+                "f32[64,32,1]",
+                "bf16[22,8,64]",
+                "bf16[22,8,32]",
+                "window={size=22}, dim_labels=0fb_0io->bf0",
+            ),
             2 * 22 * 8 * 64 * 32,
         ),
-        (convolution("f32[8,64]", "bf16[8,32]", "bf16[64,32]", "dim_labels=bf_oi->bf"), 2 * 8 * 32 * 64),
-        # Smoothing 10 bins of 6 features, each alone, with 3 points and padding: 2 of 30 points meet padding.
+        (
+            convolution("f32[8,64]", "bf16[8,32]", "bf16[64,32]", "dim_labels=bf_oi->bf"),
+            2 * 8 * 32 * 64,
+        ),
+        # Smoothing 10 bins of 6 features, each alone, with 3 points and padding: 2 of 30 points
+        # meet padding.
         (
             convolution(
                 "f32[4,6,10]",
@@ -161,19 +185,23 @@ ENTRY %main (a: {left}, b: {right}) -> {result} {{
             ),
             2 * 28 * 6 * 4,
         ),
-        # Two axes, the second with a stride and holes in the kernel: 3 x (4 outputs of 2 taps, all inside).
+        # Two axes, the second with a stride and holes in the kernel: 3 x (4 outputs of 2 taps, all
+        # inside).
         (
             convolution(
                 "f32[1,1,3,4]",
                 "f32[1,1,3,9]",
                 "f32[1,1,1,2]",
-                "window={size=1x2 stride=1x2 pad=0_0x0_0 rhs_dilate=1x2}, dim_labels=bf01_oi01->bf01",
+                "window={size=1x2 stride=1x2 pad=0_0x0_0 rhs_dilate=1x2},"
+                " dim_labels=bf01_oi01->bf01",
             ),
             2 * 3 * 4 * 2,
         ),
     ],
 )
-def test_products_written_as_convolutions_are_counted_without_padding_and_holes(text: str, flops: int) -> None:
+def test_products_written_as_convolutions_are_counted_without_padding_and_holes(
+    text: str, flops: int
+) -> None:
     assert count(parse(text)).flops.total() == flops
 
 
@@ -225,7 +253,9 @@ ENTRY %main (a: f32[100,8,32], b: bf16[64,32], c: f32[100,8,64]) -> f32[100,8,64
 
 def test_traffic_is_what_leaves_the_chip() -> None:
     row = 4 * 8 * 32  # of 100 rows one is read, into memory on the chip
-    weights = 2 * 64 * 32  # once brought on the chip, once read by a product where they are, once from the chip
+    weights = (
+        2 * 64 * 32
+    )  # once brought on the chip, once read by a product where they are, once from the chip
     piece = 4 * 8 * 64  # of 100 pieces one is written
     assert count(parse(TRAFFIC)).hbm_bytes == row + 2 * weights + piece
 
@@ -280,14 +310,17 @@ ENTRY %main (x: bf16[6,64], y: bf16[8,64], z: bf16[6,64]) -> (f32[8,6], bf16[6,6
 
 def test_an_exchange_that_goes_on_beside_products_is_counted_where_it_begins() -> None:
     cost = count(parse(CHAIN))
-    assert cost.exchanges == {("all-gather", True): Exchange("all-gather", True, n_bytes=2 * 6 * 64, number=1)}
+    assert cost.exchanges == {
+        ("all-gather", True): Exchange("all-gather", True, n_bytes=2 * 6 * 64, number=1)
+    }
     exchanged = 2 * 6 * 64 + 2 * 6 * 512
     product = 2 * 8 * 64 + 2 * 6 * 64 + 4 * 8 * 6
     assert cost.hbm_bytes == exchanged + product
 
 
 @pytest.mark.parametrize(
-    ("dtype", "n_bytes"), [("bf16", 12), ("f32", 24), ("pred", 6), ("s4", 3), ("f8e4m3fn", 6), ("token", 0)]
+    ("dtype", "n_bytes"),
+    [("bf16", 12), ("f32", 24), ("pred", 6), ("s4", 3), ("f8e4m3fn", 6), ("token", 0)],
 )
 def test_bytes_of_an_array(dtype: str, n_bytes: int) -> None:
     assert Array(dtype, (2, 3), 0).n_bytes == n_bytes

@@ -1,4 +1,7 @@
-"""Headings of the troubleshooting page are messages: each must be the beginning of one that the code prints."""
+"""Headings of the troubleshooting page are messages.
+
+Each must be the beginning of one that the code prints.
+"""
 
 import ast
 import re
@@ -19,7 +22,9 @@ def messages() -> list[Message]:
     for path in sorted((ROOT / "src/cortext").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
-                found.append([part.value if isinstance(part, ast.Constant) else None for part in node.values])
+                found.append(
+                    [part.value if isinstance(part, ast.Constant) else None for part in node.values]
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append([node.value])
     return found
@@ -36,7 +41,9 @@ def begins(message: Message, heading: str) -> bool:
         if start == at or (start > at and not fixed):
             at, own, fixed = start + len(part), own + len(part), True
             continue
-        ends = [length for length in range(1, len(part)) if heading.endswith(part[:length])]  # cut within this part
+        ends = [
+            length for length in range(1, len(part)) if heading.endswith(part[:length])
+        ]  # cut within this part
         cut = max(ends, default=0)
         if fixed and cut != len(heading) - at:
             return False
@@ -60,7 +67,11 @@ def test_every_heading_is_a_message_of_the_code(heading):
         (["no TPU found"], "no TPU found here", False),
         ([None, " does not start: ", None], "jax does not start: why", True),
         ([None, " does not start: ", None], "jax starts", False),
-        (["tensorflow ", None, " has no TPUs; install another"], "tensorflow 2.21 has no TPUs", True),
+        (
+            ["tensorflow ", None, " has no TPUs; install another"],
+            "tensorflow 2.21 has no TPUs",
+            True,
+        ),
         (["tensorflow ", None, " has no TPUs; install another"], "tensorflow 2.21 has TPUs", False),
         (["it is ", None], "it is a long story that nobody wrote", False),
     ],
@@ -71,6 +82,12 @@ def test_what_counts_as_the_beginning_of_a_message(message, heading, expected):
 
 def test_the_page_has_the_messages_that_are_looked_for():
     text = "\n".join(HEADINGS)
-    for phrase in ("resource exhausted", "no TPU found", "core instead of 8", "bf16[32,7168]", "hugepages"):
+    for phrase in (
+        "resource exhausted",
+        "no TPU found",
+        "core instead of 8",
+        "bf16[32,7168]",
+        "hugepages",
+    ):
         assert phrase in text
     assert "https://sites.research.google/trc/" in PAGE

@@ -1,4 +1,7 @@
-"""Torch eager against the same modules on XLA: logits, losses, gradients, and ten steps of training."""
+"""Torch eager against the same modules on XLA.
+
+Logits, losses, gradients, and ten steps of training.
+"""
 
 import re
 
@@ -120,8 +123,12 @@ def test_logits_are_those_of_torch_in_every_frame_of_a_trial(side):
 
 
 @pytest.mark.parametrize("side", ["triple_gru"], indirect=True)
-def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_it_is_to_be(side, found):
-    """The gradient with the adversary less the one without it is -0.42 times what the adversary itself would want."""
+def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_it_is_to_be(
+    side, found
+):
+    """The gradient with the adversary less the one without it is -0.42 times what the adversary
+    itself would want.
+    """
     network = make_network(side.config).double()
     batch = side.torch_batch(network)
     x_BPI = network.inputs(batch.x_BTC, batch.day_B)
@@ -131,7 +138,9 @@ def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_
     (0.2 * losses_B.mean()).backward()
 
     quiet = make_network(side.config).double()
-    side.loss(quiet, side.torch_batch(quiet), 0.0)["loss"].mean().backward()  # the reversal is 0 there
+    side.loss(quiet, side.torch_batch(quiet), 0.0)[
+        "loss"
+    ].mean().backward()  # the reversal is 0 there
     for name, parameter in network.noise_model.named_parameters():
         without = quiet.get_parameter(f"noise_model.{name}").grad
         difference = found[0][f"noise_model.{name}"] - without.numpy()
@@ -142,19 +151,26 @@ def test_the_noise_model_gets_the_adversarys_gradient_reversed_and_as_strong_as_
 def test_in_bfloat16_products_add_up_in_float32_and_the_rest_is_float32(side, expected):
     """Of a whole step; its losses and the norm of its gradient are near those of float64."""
     config = make_config("triple_gru", precision="bf16")
-    lowered = Programs(make_network(config), side.loss, config, ONE_CORE, **SIZES).lower_update(N_BINS)
+    lowered = Programs(make_network(config), side.loss, config, ONE_CORE, **SIZES).lower_update(
+        N_BINS
+    )
     products = re.findall(
-        r"dot_general.*: \(tensor<\S*?(\w+)>, tensor<\S*?(\w+)>\) -> tensor<\S*?(\w+)>", text := lowered.as_text()
+        r"dot_general.*: \(tensor<\S*?(\w+)>, tensor<\S*?(\w+)>\) -> tensor<\S*?(\w+)>",
+        text := lowered.as_text(),
     )
     types = [tuple(kind.lstrip("x0123456789") for kind in product) for product in products]
-    assert types.count(("bf16", "bf16", "f32")) >= 20  # five layers, each with two products forwards and four backwards
+    assert (
+        types.count(("bf16", "bf16", "f32")) >= 20
+    )  # five layers, each with two products forwards and four backwards
     assert {result for *_, result in types} == {"f32"}
     assert not re.search(r"stablehlo\.(exponential|log|log_plus_one|tanh|logistic)\b.*bf16", text)
     state = jax.device_get(first_state(side.weights))
     values = numbers(config, FRACTION_STEP, 0.0, 0.0)
     *_, losses, norm = lowered.compile()(side.weights, {}, state, side.batch, values)
     np.testing.assert_allclose(losses["loss"], expected[1]["loss"], rtol=0.01)
-    assert float(norm) == pytest.approx(sum((g**2).sum() for g in expected[0].values()) ** 0.5, rel=0.03)
+    assert float(norm) == pytest.approx(
+        sum((g**2).sum() for g in expected[0].values()) ** 0.5, rel=0.03
+    )
 
 
 class Both:
@@ -178,13 +194,19 @@ class Both:
     def step(self, step, batch):
         """One step of both; the norms of the gradients."""
         transforms = self.config.dataset.data_transforms
-        x_BTC, _ = prepare(torch.from_numpy(batch["features"]), torch.from_numpy(batch["n_bins"]), transforms)
+        x_BTC, _ = prepare(
+            torch.from_numpy(batch["features"]), torch.from_numpy(batch["n_bins"]), transforms
+        )
         trials = as_torch(batch, self.network, x_BTC)
-        self.loss(self.network.train(), trials, step / self.config.num_training_batches)["loss"].mean().backward()
+        self.loss(self.network.train(), trials, step / self.config.num_training_batches)[
+            "loss"
+        ].mean().backward()
         expected = self.optimizer.step(step, trials.days)
         rates = learning_rate(self.config, step), day_learning_rate(self.config, step)
         values = numbers(self.config, step, *rates)
-        self.weights, self.state, _, norm = self.program(self.weights, {}, self.state, batch, values)
+        self.weights, self.state, _, norm = self.program(
+            self.weights, {}, self.state, batch, values
+        )
         return float(norm), float(expected)
 
 
@@ -229,19 +251,25 @@ def test_a_gradient_that_is_not_finite_moves_nothing(trained):
     norm, expected = trained.step(10, batch)
     assert not np.isfinite(norm)
     assert not np.isfinite(expected)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get((trained.weights, trained.state)), before)
+    jax.tree.map(
+        np.testing.assert_array_equal, jax.device_get((trained.weights, trained.state)), before
+    )
 
 
 def test_the_optimiser_is_torchs_to_a_millionth():
     """The same made-up gradients, among them one that is clipped and days that are absent."""
-    config = make_config(grad_norm_clip_value=3.0, weight_decay_day=0.05, lr_warmup_steps=0, lr_warmup_steps_day=0)
+    config = make_config(
+        grad_norm_clip_value=3.0, weight_decay_day=0.05, lr_warmup_steps=0, lr_warmup_steps_day=0
+    )
     network = make_network(config)
     optimizer = Optimizer(network, config)
     weights = {name: jnp.asarray(array) for name, array in weights_of(network).items()}
     state, move = first_state(weights), jax.jit(AdamW(config).move)
     rng = np.random.default_rng(0)
     for step, (days, scale) in enumerate([((0, 2), 0.01), ((2, 2, 1), 1.0), ((4, 0), 0.001)]):
-        gradients = {name: rng.normal(size=w.shape).astype(np.float32) * scale for name, w in weights.items()}
+        gradients = {
+            name: rng.normal(size=w.shape).astype(np.float32) * scale for name, w in weights.items()
+        }
         for name in ("day_weight", "day_bias"):
             gradients[name][np.setdiff1d(np.arange(N_DAYS), days)] = 0
         for name, parameter in network.named_parameters():

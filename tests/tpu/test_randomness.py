@@ -1,4 +1,7 @@
-"""What a step draws: anew in every step, stream and piece of a batch, and the same again after a run has stopped."""
+"""What a step draws.
+
+Anew in every step, stream and piece of a batch, and the same again after a run has stopped.
+"""
 
 import numpy as np
 import pytest
@@ -49,7 +52,9 @@ def in_two_pieces(batch, dropout):
     programs = Programs(network, loss, config, mesh, n_features=N_FEATURES, n_labels=N_LABELS)
     ready = batch | {"features": batch["features"].astype(np.float32)}
     with tracing(bf16=False):
-        found = jax.jit(programs.gradients)(weights_of(network), {}, ready, numbers(config, 3, 0.0, 0.0))
+        found = jax.jit(programs.gradients)(
+            weights_of(network), {}, ready, numbers(config, 3, 0.0, 0.0)
+        )
     return jax.device_get(found)
 
 
@@ -60,7 +65,9 @@ def test_a_batch_in_pieces_has_the_losses_of_its_trials_in_their_order():
     config = make_config()
     network = make_network(config).double().train()
     x_BTC = torch.from_numpy(batch["features"]).double()
-    expected_B = build_loss(config.loss, "gru")(network, as_torch(batch, network, x_BTC), 0.0)["loss"]
+    expected_B = build_loss(config.loss, "gru")(network, as_torch(batch, network, x_BTC), 0.0)[
+        "loss"
+    ]
     expected_B.mean().backward()
     assert np.diff(np.sort(expected_B.detach().numpy())).min() > 0.1  # so that their order shows
     np.testing.assert_allclose(losses["loss"], expected_B.detach().numpy(), rtol=1e-5)
@@ -79,14 +86,20 @@ def test_a_run_with_noise_and_dropout_that_stopped_goes_on_bit_by_bit(tmp_path):
     packed = pack(write_recordings(tmp_path / "sessions"), tmp_path / "packed")
     noise = {"white_noise_std": 1.0, "constant_offset_std": 0.2, "random_cut": 3}
     tpu = TPUConfig(length_shapes=1, compilation_cache=None)
-    config = make_config(dropout=0.3, transforms=noise, num_training_batches=6, batches_per_val_step=100, tpu=tpu)
+    config = make_config(
+        dropout=0.3, transforms=noise, num_training_batches=6, batches_per_val_step=100, tpu=tpu
+    )
     compiled, ends = {}, []
     for run, n_batches in (("whole", 6), ("parts", 3), ("parts", 3)):
         resume = (tmp_path / run).exists()
-        with Trainer(config, packed, tmp_path / run, device="tpu", resume=resume, progress=False) as trainer:
+        with Trainer(
+            config, packed, tmp_path / run, device="tpu", resume=resume, progress=False
+        ) as trainer:
             trainer.engine._compiled = compiled  # the runs differ in nothing that a program knows
             trainer.run(n_batches)
-            weights = {name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()}
+            weights = {
+                name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()
+            }
             ends.append(weights | trainer.engine.state())
     whole, half, parts = ends
     assert whole.keys() == parts.keys()

@@ -7,7 +7,15 @@ import pytest
 from cortext.tpu.cost import Cost, Exchange, Loop
 from cortext.tpu.roofline import V5E, Chip, exchange_s, hours, roofline
 
-ROUND = Chip("round", "round", flops=1e12, hbm_bytes=1e9, hbm_bytes_per_s=1e11, ici_bytes_per_s=1e10, clock_hz=1e9)
+ROUND = Chip(
+    "round",
+    "round",
+    flops=1e12,
+    hbm_bytes=1e9,
+    hbm_bytes_per_s=1e11,
+    ici_bytes_per_s=1e10,
+    clock_hz=1e9,
+)
 
 
 def cost() -> Cost:
@@ -32,7 +40,9 @@ def test_a_step_takes_the_longer_of_products_and_memory_and_then_the_exchange() 
 def test_what_is_exchanged_beside_the_products_takes_time_only_where_it_takes_longer() -> None:
     beside = cost()
     beside.exchanges["all-gather", True] = Exchange("all-gather", True, 50_000_000, 1)
-    assert roofline(beside, ROUND, n_chips=8)["overlapped_ms"] == pytest.approx(35)  # 7 x 50 MB at 10 GB/s
+    assert roofline(beside, ROUND, n_chips=8)["overlapped_ms"] == pytest.approx(
+        35
+    )  # 7 x 50 MB at 10 GB/s
     assert roofline(beside, ROUND, n_chips=8)["roofline_ms"] == pytest.approx(41.4)
     beside.exchanges["all-gather", True].n_bytes *= 2
     assert roofline(beside, ROUND, n_chips=8)["roofline_ms"] == pytest.approx(71.4)
@@ -69,7 +79,9 @@ def test_the_compilers_cycles_become_time() -> None:
     ],
 )
 def test_what_a_chip_sends_in_a_ring(kind: str, sent: float) -> None:
-    assert exchange_s(Exchange(kind, False, 1_000_000, 1), 8, ROUND) == pytest.approx(sent * 1e6 / 1e10)
+    assert exchange_s(Exchange(kind, False, 1_000_000, 1), 8, ROUND) == pytest.approx(
+        sent * 1e6 / 1e10
+    )
 
 
 def test_one_chip_has_nobody_to_reduce_with() -> None:

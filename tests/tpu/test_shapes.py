@@ -54,12 +54,19 @@ def test_longer_trials_than_any_of_training_get_a_multiple_of_the_longest():
 
 @pytest.mark.parametrize(
     ("least", "cores", "n_rows"),
-    [(4, 2, 4), (2, 1, 3), (2, 2, 4), (6, 4, 8)],  # three trials never are fewer, and cores have as many each
+    [
+        (4, 2, 4),
+        (2, 1, 3),
+        (2, 2, 4),
+        (6, 4, 8),
+    ],  # three trials never are fewer, and cores have as many each
 )
 def test_a_batch_is_padded_to_rows_that_the_cores_share(least, cores, n_rows):
     x_BTC = np.random.default_rng(0).normal(size=(3, 50, 2)).astype(np.float32)
     day_B, n_patches_B, none = torch.tensor([2, 0, 1]), torch.tensor([10, 4, 7]), torch.zeros(3)
-    batch = TrainBatch(torch.from_numpy(x_BTC), day_B, none, n_patches_B, none, none, np.arange(3), none)
+    batch = TrainBatch(
+        torch.from_numpy(x_BTC), day_B, none, n_patches_B, none, none, np.arange(3), none
+    )
     padded = make_shapes([20, 30, 60, 90], 2).pad(batch, least, cores)
     assert padded["features"].shape == (n_rows, 90, 2)
     assert np.array_equal(padded["features"][:3, :50], x_BTC)
@@ -73,7 +80,10 @@ def test_labels_are_padded_to_the_longest():
 
 
 def test_lengths_are_those_of_the_samplers_batches():
-    """Batches of 8 of these trials have one of the longest: a length for short trials would be in vain."""
+    """Batches of 8 of these trials have one of the longest.
+
+    A length for short trials would be in vain.
+    """
     n_bins = np.arange(100, 200)
     days = np.repeat([0, 1], 50)
     sampler = DayBalancedSampler(days, 8, 2, 0, n_bins_N=n_bins)

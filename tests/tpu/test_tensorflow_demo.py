@@ -1,4 +1,6 @@
-"""The kept comparison of TensorFlow with torch on the demo's recordings, and the page that quotes it."""
+"""The kept comparison of TensorFlow with torch on the demo's recordings, and the page that
+quotes it.
+"""
 
 import json
 from pathlib import Path
@@ -24,7 +26,12 @@ def test_both_are_the_demos_recipe_on_the_same_trials_by_the_same_code():
     runs = [KEPT[backend]["run"] for backend in BACKENDS]
     for run in runs:
         assert within(RECIPE, run["config"])
-        assert (run["steps"], run["seed"], run["n_train_trials"], run["n_val_trials"]) == (600, 10, 1320, 204)
+        assert (run["steps"], run["seed"], run["n_train_trials"], run["n_val_trials"]) == (
+            600,
+            10,
+            1320,
+            204,
+        )
     assert runs[0]["config"] == runs[1]["config"]
     commits = {run["provenance"]["commit"] for run in runs}
     assert len(commits) == 1
@@ -45,7 +52,12 @@ def test_the_page_has_the_kept_numbers():
     validations = [KEPT[backend]["validations"] for backend in BACKENDS]
     for torch, tensorflow in zip(*validations, strict=True):
         assert torch["step"] == tensorflow["step"]
-        assert f"| {torch['step']} | {torch['val_per']:.2%} | {tensorflow['val_per']:.2%} |".replace("%", " %") in PAGE
+        assert (
+            f"| {torch['step']} | {torch['val_per']:.2%} | {tensorflow['val_per']:.2%} |".replace(
+                "%", " %"
+            )
+            in PAGE
+        )
     cells = []
     for backend in BACKENDS:
         found = KEPT[backend]["evaluation"]

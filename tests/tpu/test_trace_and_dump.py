@@ -1,4 +1,7 @@
-"""Traces of steps and dumps of compiled programs, each engine in a process of its own: its flags are read once."""
+"""Traces of steps and dumps of compiled programs, each engine in a process of its own.
+
+Its flags are read once.
+"""
 
 import json
 import os
@@ -21,13 +24,18 @@ def test_flags_that_were_set_stay(tmp_path):
     dump_xla(tmp_path / "new" / "dump", env, loaded=())
     folder = tmp_path / "new" / "dump"
     assert folder.is_dir()
-    assert env["XLA_FLAGS"].split()[:2] == ["--xla_force_host_platform_device_count=8", f"--xla_dump_to={folder}"]
+    assert env["XLA_FLAGS"].split()[:2] == [
+        "--xla_force_host_platform_device_count=8",
+        f"--xla_dump_to={folder}",
+    ]
 
 
 @pytest.mark.parametrize("engine", ["jax", "tensorflow"])
 def test_a_dump_that_comes_too_late_is_refused(tmp_path, engine):
     env: dict[str, str] = {}
-    with pytest.raises(ConfigError, match=f"--xla-dump comes too late: {engine} is loaded, and has read XLA_FLAGS"):
+    with pytest.raises(
+        ConfigError, match=f"--xla-dump comes too late: {engine} is loaded, and has read XLA_FLAGS"
+    ):
         dump_xla(tmp_path, env, loaded={engine})
     assert env == {}
 
@@ -51,7 +59,12 @@ def test_only_the_batches_of_the_window_are_traced(first, end, batches, traced):
 
 
 def test_training_lets_its_engine_trace(tmp_path, monkeypatch):
-    simulate(tmp_path / "data", "tiny", seed=1, overrides=["n_days=2", "train_per_day=8", "val_per_day=2"])
+    simulate(
+        tmp_path / "data",
+        "tiny",
+        seed=1,
+        overrides=["n_days=2", "train_per_day=8", "val_per_day=2"],
+    )
     seen = []
 
     @contextmanager
@@ -102,7 +115,9 @@ print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
 
 def files_of(program: str, folder) -> list[str]:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": ""}
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -60,7 +60,11 @@ class Fading:
     def __call__(self, network, batch, fraction):
         logits_BPV = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
         losses_B = ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
-        wrong = {"mean": {"loss": losses_B.mean()}, "one": {"loss": losses_B[:1]}, "other": {"ctc": losses_B}}
+        wrong = {
+            "mean": {"loss": losses_B.mean()},
+            "one": {"loss": losses_B[:1]},
+            "other": {"ctc": losses_B},
+        }
         if self.config.gives in wrong:
             return wrong[self.config.gives]
         energy_B = logits_BPV[:, 0].square().mean(1)

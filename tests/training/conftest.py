@@ -1,4 +1,7 @@
-"""A recording small enough to train on in a second: phonemes drawn at random, each with a pattern of its own."""
+"""A recording small enough to train on in a second.
+
+Phonemes drawn at random, each with a pattern of its own.
+"""
 
 from pathlib import Path
 
@@ -19,15 +22,21 @@ N_FEATURES = 8
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Bit-exact repetition needs the same number of threads, and small matrices are fastest with one."""
+    """Bit-exact repetition needs the same number of threads, and small matrices are fastest with
+    one.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def write_recordings(root: Path, trials_per_split: dict[str, int], n_phonemes: int = 5, bins: int = 16) -> Path:
-    """Session files in which a frame tells its phoneme (1..`n_phonemes`, then SIL) almost without noise."""
+def write_recordings(
+    root: Path, trials_per_split: dict[str, int], n_phonemes: int = 5, bins: int = 16
+) -> Path:
+    """Session files in which a frame tells its phoneme (1..`n_phonemes`, then SIL) almost
+    without noise.
+    """
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(41, N_FEATURES)) * 2
     for session in SESSIONS:
@@ -39,7 +48,11 @@ def write_recordings(root: Path, trials_per_split: dict[str, int], n_phonemes: i
                 clean = np.repeat(patterns[labels_U], bins, axis=0)
                 features_TC = (clean + rng.normal(size=clean.shape)).astype(np.float32)
                 block = list(trials_per_split).index(split)
-                trials.append(Trial(features_TC, session, block, number, "a cat sat", labels_U.astype(np.int64)))
+                trials.append(
+                    Trial(
+                        features_TC, session, block, number, "a cat sat", labels_U.astype(np.int64)
+                    )
+                )
             (root / session).mkdir(parents=True, exist_ok=True)
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root
@@ -60,8 +73,12 @@ def packed(recordings, tmp_path_factory) -> Path:
 @pytest.fixture
 def config() -> TrainConfig:
     return TrainConfig(
-        model=GRUConfig(n_units=16, n_layers=2, rnn_dropout=0.2, input_network=InputNetworkConfig()),
-        dataset=DatasetConfig(batch_size=6, days_per_batch=2, data_transforms=Augmentation(white_noise_std=0.5)),
+        model=GRUConfig(
+            n_units=16, n_layers=2, rnn_dropout=0.2, input_network=InputNetworkConfig()
+        ),
+        dataset=DatasetConfig(
+            batch_size=6, days_per_batch=2, data_transforms=Augmentation(white_noise_std=0.5)
+        ),
         num_training_batches=12,
         lr_decay_steps=12,
         lr_decay_steps_day=12,

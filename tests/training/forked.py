@@ -1,4 +1,7 @@
-"""Trainings in processes of their own that begin at once: they are forked from one that has loaded everything."""
+"""Trainings in processes of their own that begin at once.
+
+They are forked from one that has loaded everything.
+"""
 
 import os
 import signal
@@ -15,9 +18,13 @@ from cortext.training import Callback, Trainer
 class Started:
     """A process that calls a function of this module, with a file for what it says on stderr."""
 
-    def __init__(self, errors: Path, environment: dict[str, str], function: Callable, *arguments: Any) -> None:
+    def __init__(
+        self, errors: Path, environment: dict[str, str], function: Callable, *arguments: Any
+    ) -> None:
         self._errors = errors
-        self.process = CONTEXT.Process(target=_call, args=(errors, environment, function, arguments), daemon=True)
+        self.process = CONTEXT.Process(
+            target=_call, args=(errors, environment, function, arguments), daemon=True
+        )
         self.process.start()
 
     def wait(self, patience_s: float) -> str:

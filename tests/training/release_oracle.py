@@ -1,5 +1,7 @@
-"""Checkpoints as the release writes and reads them: by the restated trainer of `benchmarks/`, and by what the release's
-evaluate_model.py does, restated here. The yardstick of exchange.
+"""Checkpoints as the release writes and reads them.
+
+By the restated trainer of `benchmarks/`, and by what the release's evaluate_model.py does, restated
+here. The yardstick of exchange.
 """
 
 from pathlib import Path
@@ -78,13 +80,26 @@ dataset:
 
 
 def tiny_arguments(**changes) -> dict:
-    """The published arguments at a size for tests; changes by key, `dataset__seed` reaching into a section."""
+    """The published arguments at a size for tests.
+
+    Changes by key, `dataset__seed` reaching into a section.
+    """
     arguments = yaml.safe_load(PUBLISHED)
     arguments["model"] |= {"n_input_features": 8, "n_units": 12, "n_layers": 2}
     arguments["model"]["input_network"]["input_layer_sizes"] = [8]
     arguments["dataset"] |= {"neural_dim": 8, "batch_size": 6, "days_per_batch": 2}
-    arguments |= {"use_amp": False, "num_training_batches": 12, "lr_warmup_steps": 2, "lr_warmup_steps_day": 3}
-    arguments |= {"lr_decay_steps": 12, "lr_decay_steps_day": 11, "batches_per_val_step": 4, "lr_max_day": 0.004}
+    arguments |= {
+        "use_amp": False,
+        "num_training_batches": 12,
+        "lr_warmup_steps": 2,
+        "lr_warmup_steps_day": 3,
+    }
+    arguments |= {
+        "lr_decay_steps": 12,
+        "lr_decay_steps_day": 11,
+        "batches_per_val_step": 4,
+        "lr_max_day": 0.004,
+    }
     for key, value in changes.items():
         section = arguments
         *parents, last = key.split("__")
@@ -95,10 +110,15 @@ def tiny_arguments(**changes) -> dict:
 
 
 def release_trainer(arguments: dict) -> ReleaseTrainer:
-    """The restated trainer for these arguments; its optimiser's groups are labelled as in the release."""
+    """The restated trainer for these arguments.
+
+    Its optimiser's groups are labelled as in the release.
+    """
     sessions, n_features = arguments["dataset"]["sessions"], arguments["model"]["n_input_features"]
     trainer = ReleaseTrainer(arguments, n_features=n_features, n_days=len(sessions))
-    for group, label in zip(trainer.optimizer.param_groups, ("bias", "day_layer", "other"), strict=True):
+    for group, label in zip(
+        trainer.optimizer.param_groups, ("bias", "day_layer", "other"), strict=True
+    ):
         group["group_type"] = label
     return trainer
 
@@ -128,13 +148,17 @@ def trained(arguments: dict, n_steps: int = 5, days: tuple[int, ...] = (0, 2)) -
 
 
 def write_release(folder: Path, arguments: dict, prefix: str = "_orig_mod.", **changes) -> dict:
-    """Write `checkpoint/best_checkpoint` and `args.yaml` as the release does; returns the checkpoint's mapping.
+    """Write `checkpoint/best_checkpoint` and `args.yaml` as the release does.
+
+    Returns the checkpoint's mapping.
 
     changes replace its entries; None leaves one out.
     """
     trainer = trained(arguments)
     checkpoint = {
-        "model_state_dict": {prefix + name: tensor for name, tensor in trainer.model.state_dict().items()},
+        "model_state_dict": {
+            prefix + name: tensor for name, tensor in trainer.model.state_dict().items()
+        },
         "optimizer_state_dict": trainer.optimizer.state_dict(),
         "scheduler_state_dict": trainer.scheduler.state_dict(),
         "val_PER": 0.25,
@@ -151,8 +175,12 @@ def load_as_the_evaluation_script(folder: Path) -> tuple[ReleaseModel, dict]:
     """The model and its arguments, found and renamed as evaluate_model.py does."""
     arguments = yaml.safe_load((folder / "checkpoint" / "args.yaml").read_text())
     sessions, n_classes = arguments["dataset"]["sessions"], arguments["dataset"]["n_classes"]
-    model = ReleaseModel(arguments["model"], arguments["model"]["n_input_features"], len(sessions), n_classes)
-    state = torch.load(folder / "checkpoint" / "best_checkpoint", weights_only=False)["model_state_dict"]
+    model = ReleaseModel(
+        arguments["model"], arguments["model"]["n_input_features"], len(sessions), n_classes
+    )
+    state = torch.load(folder / "checkpoint" / "best_checkpoint", weights_only=False)[
+        "model_state_dict"
+    ]
     for key in list(state.keys()):
         state[key.replace("module.", "")] = state.pop(key)
         state[key.replace("_orig_mod.", "")] = state.pop(key)
@@ -160,7 +188,9 @@ def load_as_the_evaluation_script(folder: Path) -> tuple[ReleaseModel, dict]:
     return model.eval(), arguments
 
 
-def logits_of_the_evaluation_script(model: ReleaseModel, arguments: dict, features_TC: np.ndarray, session: str):
+def logits_of_the_evaluation_script(
+    model: ReleaseModel, arguments: dict, features_TC: np.ndarray, session: str
+):
     """Logits [P, V] of one trial in float32: always smoothed, with padding `valid`."""
     transforms = arguments["dataset"]["data_transforms"]
     impulse = np.zeros(transforms["smooth_kernel_size"], dtype=np.float32)
@@ -168,7 +198,11 @@ def logits_of_the_evaluation_script(model: ReleaseModel, arguments: dict, featur
     kernel = gaussian_filter1d(impulse, transforms["smooth_kernel_std"])
     kernel = kernel[kernel > 0.01]
     kernel /= kernel.sum()
-    smoothed = np.stack([np.convolve(x_T, kernel[::-1], mode="valid") for x_T in features_TC.T], axis=1)
+    smoothed = np.stack(
+        [np.convolve(x_T, kernel[::-1], mode="valid") for x_T in features_TC.T], axis=1
+    )
     with torch.no_grad():
         day = arguments["dataset"]["sessions"].index(session)
-        return model(torch.from_numpy(smoothed.astype(np.float32))[None], torch.tensor([day]))[0].numpy()
+        return model(torch.from_numpy(smoothed.astype(np.float32))[None], torch.tensor([day]))[
+            0
+        ].numpy()

@@ -23,9 +23,17 @@ from cortext.training.adapt import _old_days, _recorded
 OLD = ("t15.2023.08.11", "t15.2023.08.13")
 NEW = "t15.2023.08.18"
 CONFIG = TrainConfig(
-    model=GRUConfig(n_units=24, n_layers=1, rnn_dropout=0, input_network=InputNetworkConfig(input_layer_dropout=0)),
+    model=GRUConfig(
+        n_units=24,
+        n_layers=1,
+        rnn_dropout=0,
+        input_network=InputNetworkConfig(input_layer_dropout=0),
+    ),
     dataset=DatasetConfig(
-        batch_size=6, days_per_batch=2, sessions=list(OLD), data_transforms=Augmentation(white_noise_std=0.5)
+        batch_size=6,
+        days_per_batch=2,
+        sessions=list(OLD),
+        data_transforms=Augmentation(white_noise_std=0.5),
     ),
     num_training_batches=160,
     lr_max=0.01,
@@ -68,13 +76,22 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def only_train(packed: Path, out: Path) -> Path:
     """Session files of the new day without a validation split."""
-    trials = [open_packed(packed).split("train").trial(i) for i in range(len(open_packed(packed).split("train")))]
-    write_session(out / NEW / "data_train.hdf5", [trial for trial in trials if trial.session == NEW])
+    trials = [
+        open_packed(packed).split("train").trial(i)
+        for i in range(len(open_packed(packed).split("train")))
+    ]
+    write_session(
+        out / NEW / "data_train.hdf5", [trial for trial in trials if trial.session == NEW]
+    )
     return out
 
 
@@ -94,7 +111,9 @@ def test_only_the_new_layer_learns_and_all_else_stays_to_the_bit(base, turned, t
 
 def test_a_day_that_no_layer_reads_becomes_readable(base, turned, tmp_path):
     overrides = ["lr_max_day=0.03", "dataset.data_transforms.white_noise_std=0.2"]
-    summary = adapt(base, turned, tmp_path / "run", batches=160, overrides=overrides, progress=False)
+    summary = adapt(
+        base, turned, tmp_path / "run", batches=160, overrides=overrides, progress=False
+    )
     assert summary.val_per_before > 0.6
     assert summary.val_per < 0.5
     assert summary.val_loss < summary.val_loss_before
@@ -107,7 +126,14 @@ def test_the_new_layer_begins_as_that_of_the_day_that_reads_it_best(base, packed
     tensors = weights(source)
     tensors["day_weight"][spoilt] = 0
     save_file(tensors, source / "model.safetensors")
-    summary = adapt(source, packed, tmp_path / "run", trials=4, overrides=["lr_max_day=1e-9", "lr_min_day=0"], **QUICK)
+    summary = adapt(
+        source,
+        packed,
+        tmp_path / "run",
+        trials=4,
+        overrides=["lr_max_day=1e-9", "lr_min_day=0"],
+        **QUICK,
+    )
     assert summary.nearest == OLD[1 - spoilt]
     assert summary.loss_by_session[OLD[1 - spoilt]] < summary.loss_by_session[OLD[spoilt]]
     new = weights(tmp_path / "run")
@@ -118,14 +144,22 @@ def test_the_new_layer_begins_as_that_of_the_day_that_reads_it_best(base, packed
 def test_trials_count_in_the_order_of_recording(recordings, tmp_path):
     trial = next(open_dataset(recordings).trials("train", [NEW]))
     times = [(3, 1), (1, 2), (2, 7), (1, 0)]
-    trials = [Trial(trial.features_TC, NEW, *time, trial.sentence, trial.phoneme_ids) for time in times]
+    trials = [
+        Trial(trial.features_TC, NEW, *time, trial.sentence, trial.phoneme_ids) for time in times
+    ]
     write_session(tmp_path / "files" / NEW / "data_train.hdf5", trials)
     split = pack(tmp_path / "files", tmp_path / "packed").split("train")
     assert _recorded(split, NEW).tolist() == [3, 1, 2, 0]
 
 
 def test_where_learning_does_harm_the_nearest_layer_is_kept(base, packed, tmp_path):
-    summary = adapt(base, packed, tmp_path / "run", overrides=["lr_max_day=1000", "lr_warmup_steps_day=0"], **QUICK)
+    summary = adapt(
+        base,
+        packed,
+        tmp_path / "run",
+        overrides=["lr_max_day=1000", "lr_warmup_steps_day=0"],
+        **QUICK,
+    )
     assert summary.best_step == 0
     assert (summary.val_per, summary.val_loss) == (summary.val_per_before, summary.val_loss_before)
     new = weights(tmp_path / "run")["day_weight"]
@@ -133,13 +167,17 @@ def test_where_learning_does_harm_the_nearest_layer_is_kept(base, packed, tmp_pa
 
 
 def test_without_a_validation_split_some_trials_are_held_out_of_training(base, turned, tmp_path):
-    summary = adapt(base, only_train(turned, tmp_path / "files"), tmp_path / "run", trials=15, **QUICK)
+    summary = adapt(
+        base, only_train(turned, tmp_path / "files"), tmp_path / "run", trials=15, **QUICK
+    )
     assert (summary.n_trials, summary.n_val_trials) == (13, 2)
     assert summary.validated_on == "trials held out of training"
 
 
 def test_the_whole_model_learns_with_old_trials_in_every_batch(base, packed, turned, tmp_path):
-    summary = adapt(base, turned, tmp_path / "run", whole_model=True, old_data=packed, old_trials=9, **QUICK)
+    summary = adapt(
+        base, turned, tmp_path / "run", whole_model=True, old_data=packed, old_trials=9, **QUICK
+    )
     assert (summary.n_trials, summary.n_old_trials, summary.n_val_trials) == (20, 9, 6)
     old, new = weights(base), weights(tmp_path / "run")
     assert not torch.equal(new["gru.weight_hh_l0"], old["gru.weight_hh_l0"])
@@ -157,10 +195,22 @@ def test_without_old_trials_the_whole_model_learns_and_the_old_layers_stay(base,
 
 
 def test_old_trials_are_spread_over_the_known_days_and_the_latest_get_the_rest(base, packed):
-    chosen = _old_days(open_packed(packed), load_model(base).sessions, 7, TrainConfig()).split("train")
-    counts = {name: int((chosen.day_N == chosen.sessions.index(name)).sum()) for name in (*OLD, NEW)}
+    chosen = _old_days(open_packed(packed), load_model(base).sessions, 7, TrainConfig()).split(
+        "train"
+    )
+    counts = {
+        name: int((chosen.day_N == chosen.sessions.index(name)).sum()) for name in (*OLD, NEW)
+    }
     assert counts == {OLD[0]: 3, OLD[1]: 4, NEW: 0}
-    assert chosen.trial_N.tolist() == [0, 9, 19, 0, 6, 12, 19]  # of 20: evenly spread, first and last included
+    assert chosen.trial_N.tolist() == [
+        0,
+        9,
+        19,
+        0,
+        6,
+        12,
+        19,
+    ]  # of 20: evenly spread, first and last included
 
 
 def test_the_new_run_is_evaluated_on_old_days_and_the_new_one(base, packed, tmp_path):
@@ -168,13 +218,19 @@ def test_the_new_run_is_evaluated_on_old_days_and_the_new_one(base, packed, tmp_
     metrics = evaluate(tmp_path / "run", packed, "val", None, tmp_path / "eval")
     assert set(metrics.per_session) == {*OLD, NEW}
     trial = open_packed(packed).split("val").trial(0)
-    before, after = (load_model(run).logits(trial.features_TC, trial.session) for run in (base, tmp_path / "run"))
+    before, after = (
+        load_model(run).logits(trial.features_TC, trial.session) for run in (base, tmp_path / "run")
+    )
     np.testing.assert_array_equal(before, after)
     assert json.loads((tmp_path / "run" / "adaptation.json").read_text())["session"] == NEW
 
 
 def test_what_the_model_reads_stays_as_it_was(packed, tmp_path):
-    dataset = replace(CONFIG.dataset, feature_subset=[6, 1, 3], data_transforms=Augmentation(smooth_kernel_std=1.5))
+    dataset = replace(
+        CONFIG.dataset,
+        feature_subset=[6, 1, 3],
+        data_transforms=Augmentation(smooth_kernel_std=1.5),
+    )
     config = replace(CONFIG, dataset=dataset, num_training_batches=1)
     train(config, packed, tmp_path / "base", progress=False)
     (tmp_path / "base" / "config.yaml").unlink()  # as a run that came without
@@ -187,14 +243,25 @@ def test_what_the_model_reads_stays_as_it_was(packed, tmp_path):
 
 
 def test_a_known_day_learns_on_and_no_other_day_changes(base, packed, tmp_path):
-    """More trials of a day that the model was trained on: its own layer is nearest and is what learns."""
+    """More trials of a day that the model was trained on.
+
+    Its own layer is nearest and is what learns.
+    """
     source = shutil.copytree(base, tmp_path / "source")
     tensors = weights(source)
     tensors["day_weight"][1] = 0  # no other layer reads anything
     tensors["day_bias"][0] += 0.5  # and there is something to learn
     save_file(tensors, source / "model.safetensors")
     overrides = ["lr_max_day=0.03"]
-    summary = adapt(source, packed, tmp_path / "run", session=OLD[0], batches=9, overrides=overrides, progress=False)
+    summary = adapt(
+        source,
+        packed,
+        tmp_path / "run",
+        session=OLD[0],
+        batches=9,
+        overrides=overrides,
+        progress=False,
+    )
     assert summary.val_loss < summary.val_loss_before
     assert (summary.session, summary.nearest) == (OLD[0], OLD[0])
     assert set(summary.loss_by_session) == set(OLD)
@@ -211,7 +278,9 @@ def test_a_known_day_learns_on_and_no_other_day_changes(base, packed, tmp_path):
 
 def test_old_trials_beside_those_of_a_known_day_are_of_the_other_days(base, packed, tmp_path):
     run = tmp_path / "run"
-    summary = adapt(base, packed, run, session=OLD[1], whole_model=True, old_data=packed, old_trials=4, **QUICK)
+    summary = adapt(
+        base, packed, run, session=OLD[1], whole_model=True, old_data=packed, old_trials=4, **QUICK
+    )
     assert (summary.n_trials, summary.n_old_trials) == (20, 4)
     assert "must_include_days:\n  - 1\n" in (run / "config.yaml").read_text()
 
@@ -219,7 +288,9 @@ def test_old_trials_beside_those_of_a_known_day_are_of_the_other_days(base, pack
 def three_days_of_four_features(folder: Path) -> Path:
     features_TC = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
     for session in (NEW, "t15.2023.08.20"):
-        trials = [Trial(features_TC, session, 1, i, "a cat", np.array([1, 2, 40])) for i in range(3)]
+        trials = [
+            Trial(features_TC, session, 1, i, "a cat", np.array([1, 2, 40])) for i in range(3)
+        ]
         write_session(folder / session / "data_train.hdf5", trials)
     return folder
 
@@ -236,10 +307,23 @@ def test_wrong_wishes_are_refused_in_a_line_and_leave_nothing(base, packed, turn
             adapted,
             packed,
             {},
-            f"the model knows every session here: {OLD[0]}, {OLD[1]}, {NEW}; name one with --session",
+            (
+                f"the model knows every session here: {OLD[0]}, {OLD[1]}, {NEW}; name one with"
+                " --session"
+            ),
         ),
-        (base, packed, {"session": "t15.2023.08.81"}, "no training trials of session .*did you mean"),
-        (base, turned, {"trials": 21}, "has 20 training trials, and 21 are asked for; give --trials 20"),
+        (
+            base,
+            packed,
+            {"session": "t15.2023.08.81"},
+            "no training trials of session .*did you mean",
+        ),
+        (
+            base,
+            turned,
+            {"trials": 21},
+            "has 20 training trials, and 21 are asked for; give --trials 20",
+        ),
         (base, files, {"trials": 1}, "both learnt from and validated on; give --trials 2"),
         (base, turned, {"trials": 0}, "trials is 0"),
         (base, turned, {"old_data": packed}, "only the new day's layer learns; give --whole-model"),
@@ -260,16 +344,27 @@ def test_wrong_wishes_are_refused_in_a_line_and_leave_nothing(base, packed, turn
 
 
 def test_of_several_new_days_one_must_be_named(packed, tmp_path):
-    config = replace(CONFIG, num_training_batches=1, dataset=replace(CONFIG.dataset, sessions=[NEW], days_per_batch=1))
+    config = replace(
+        CONFIG,
+        num_training_batches=1,
+        dataset=replace(CONFIG.dataset, sessions=[NEW], days_per_batch=1),
+    )
     train(config, packed, tmp_path / "base", progress=False)
-    with pytest.raises(CortextError, match=r"2 sessions are new to the model: .*11, .*13; name one with --session"):
+    with pytest.raises(
+        CortextError, match=r"2 sessions are new to the model: .*11, .*13; name one with --session"
+    ):
         adapt(tmp_path / "base", packed, tmp_path / "run", **QUICK)
-    assert adapt(tmp_path / "base", packed, tmp_path / "run", session=OLD[1], **QUICK).session == OLD[1]
+    assert (
+        adapt(tmp_path / "base", packed, tmp_path / "run", session=OLD[1], **QUICK).session
+        == OLD[1]
+    )
 
 
 def test_what_fails_on_the_way_leaves_nothing(base, turned, tmp_path, monkeypatch):
     def interrupted(trainer, *_):
-        raise Interrupted("interrupted after 1 of 3 batches; everything is saved", fix="continue with --resume")
+        raise Interrupted(
+            "interrupted after 1 of 3 batches; everything is saved", fix="continue with --resume"
+        )
 
     monkeypatch.setattr(Trainer, "run", interrupted)
     with pytest.raises(RunError, match="interrupted; nothing is kept; adapt again"):

@@ -1,4 +1,7 @@
-"""What a run survives: damaged states, damaged weights, a full disk; and the states that have names."""
+"""What a run survives: damaged states, damaged weights, a full disk.
+
+And the states that have names.
+"""
 
 import json
 import os
@@ -21,7 +24,10 @@ from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, writ
 
 def lines(run: Path) -> list[dict]:
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: line[key] for key in line if not key.endswith(("seconds", "_per_s"))} for line in found]
+    return [
+        {key: line[key] for key in line if not key.endswith(("seconds", "_per_s"))}
+        for line in found
+    ]
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -33,7 +39,10 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 
 def stopped(config, packed, run: Path, after: int) -> Path:
-    """A run that has trained so many of its 12 batches; states are saved every three and at validations (4, 8, 12)."""
+    """A run that has trained so many of its 12 batches.
+
+    States are saved every three and at validations (4, 8, 12).
+    """
     with Trainer(config, packed, run, progress=False) as trainer:
         assert trainer.run(after) is None
     return run
@@ -61,7 +70,9 @@ def undisturbed(config, packed, tmp_path) -> Path:
     return tmp_path / "undisturbed"
 
 
-@pytest.mark.parametrize(("damage", "share"), [(flip, 0.02), (flip, 0.5), (flip, 1.0), (cut, 0.0), (cut, 0.9)])
+@pytest.mark.parametrize(
+    ("damage", "share"), [(flip, 0.02), (flip, 0.5), (flip, 1.0), (cut, 0.0), (cut, 0.9)]
+)
 def test_a_damaged_state_is_noticed_and_the_run_goes_on_from_the_one_before(
     config, packed, undisturbed, tmp_path, capsys, damage, share
 ):
@@ -74,8 +85,12 @@ def test_a_damaged_state_is_noticed_and_the_run_goes_on_from_the_one_before(
     assert_same_run(undisturbed, run)
 
 
-def test_what_was_logged_after_the_state_before_is_cut_off_and_written_again(config, packed, undisturbed, tmp_path):
-    run = stopped(config, packed, tmp_path / "run", 9)  # states of batches 8 and 9; a line at batch 9
+def test_what_was_logged_after_the_state_before_is_cut_off_and_written_again(
+    config, packed, undisturbed, tmp_path
+):
+    run = stopped(
+        config, packed, tmp_path / "run", 9
+    )  # states of batches 8 and 9; a line at batch 9
     assert [line["step"] for line in lines(run)] == [3, 4, 6, 8, 9]
     flip(run / "train_state" / "state.safetensors", 0.7)
     with Trainer(config, packed, run, resume=True, progress=False) as trainer:
@@ -98,7 +113,9 @@ def test_a_sound_state_is_not_replaced_by_a_damaged_one(config, packed, undistur
     assert_same_run(undisturbed, run)
 
 
-def test_a_run_killed_between_two_renames_has_the_state_before(config, packed, undisturbed, tmp_path):
+def test_a_run_killed_between_two_renames_has_the_state_before(
+    config, packed, undisturbed, tmp_path
+):
     run = stopped(config, packed, tmp_path / "run", 7)
     (run / "train_state" / "state.safetensors").unlink()
     with pytest.raises(RunError, match="there is an unfinished run; continue it with --resume"):
@@ -111,17 +128,24 @@ def test_two_damaged_states_are_one_line_that_says_what_is_left(config, packed, 
     run = stopped(config, packed, tmp_path / "run", 7)
     for state in (run / "train_state").iterdir():
         cut(state, 0.5)
-    message = r"state\.safetensors: the saved state cannot be read: .* \(nor can the one before it\).*--init-from"
+    message = (
+        r"state\.safetensors: the saved state cannot be read: .* \(nor can the one before"
+        r" it\).*--init-from"
+    )
     with pytest.raises(RunError, match=message) as error:
         train(config, packed, run, resume=True, progress=False)
     assert "\n" not in str(error.value)
     assert train(config, packed, tmp_path / "next", init_from=run, progress=False).steps == 12
 
 
-def test_damaged_best_weights_are_forgotten_and_the_run_ends_with_sound_ones(config, packed, tmp_path, capsys):
+def test_damaged_best_weights_are_forgotten_and_the_run_ends_with_sound_ones(
+    config, packed, tmp_path, capsys
+):
     run = stopped(config, packed, tmp_path / "run", 7)
     flip(run / "model.safetensors", 0.5)
-    with pytest.raises(RunError, match=r"model\.safetensors: the weights cannot be read: the checksum is"):
+    with pytest.raises(
+        RunError, match=r"model\.safetensors: the weights cannot be read: the checksum is"
+    ):
         load_model(run)
     summary = train(config, packed, run, resume=True)
     (note,) = capsys.readouterr().err.splitlines()
@@ -131,7 +155,9 @@ def test_damaged_best_weights_are_forgotten_and_the_run_ends_with_sound_ones(con
     assert load_model(run)
 
 
-def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_last(config, packed, undisturbed):
+def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_last(
+    config, packed, undisturbed
+):
     (undisturbed / "summary.json").unlink()
     cut(undisturbed / "model.safetensors", 0.5)
     summary = train(config, packed, undisturbed, resume=True, progress=False)
@@ -178,10 +204,21 @@ def test_a_disk_that_fills_up_stops_the_run_whose_last_state_goes_on_when_there_
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)]
-    if shutil.which("unshare") is None or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*IN_A_NAMESPACE, *mount], capture_output=True).returncode
+    ):
         pytest.skip("no file system can be mounted here")
     save_config(config, tmp_path / "config.yaml")
-    program = [sys.executable, "-c", ON_A_SMALL_DISK, tmp_path / "config.yaml", packed, disk, tmp_path / "run"]
+    program = [
+        sys.executable,
+        "-c",
+        ON_A_SMALL_DISK,
+        tmp_path / "config.yaml",
+        packed,
+        disk,
+        tmp_path / "run",
+    ]
     shell = ["sh", "-c", f'{" ".join(mount)} && exec "$@"', "sh"]
     done = subprocess.run([*IN_A_NAMESPACE, *shell, *program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -209,7 +246,10 @@ def test_a_named_state_is_what_training_can_go_back_to(config, packed, undisturb
 @pytest.mark.parametrize("name", ["a/b", "../a", ".a", "", "-a", "a\n", "x" * 101])
 def test_a_name_that_is_no_file_name_is_refused(tmp_path, name):
     directory = RunDirectory(tmp_path)
-    for call in (lambda: directory.save_named(name, {}, Progress()), lambda: directory.load_named(name)):
+    for call in (
+        lambda: directory.save_named(name, {}, Progress()),
+        lambda: directory.load_named(name),
+    ):
         with pytest.raises(RunError, match="cannot name a state; use letters"):
             call()
 
@@ -228,7 +268,9 @@ def test_an_unknown_name_suggests_a_known_one(tmp_path):
 def test_a_damaged_named_state_is_refused(tmp_path):
     path = RunDirectory(tmp_path).save_named("a", {"a": torch.zeros(9)}, Progress())
     flip(path, 1.0)
-    with pytest.raises(RunError, match=r"checkpoints/a\.safetensors: the saved state cannot be read"):
+    with pytest.raises(
+        RunError, match=r"checkpoints/a\.safetensors: the saved state cannot be read"
+    ):
         RunDirectory(tmp_path).load_named("a")
 
 
@@ -252,7 +294,9 @@ def test_the_trials_that_stopped_a_run_come_with_the_settings_that_leave_them_ou
     assert found["settings_to_leave_them_out"] == {"dataset": {"bad_trials_dict": bad}}
 
 
-def test_a_trial_that_breaks_the_loss_is_written_down_and_can_be_left_out(config, packed, tmp_path, monkeypatch):
+def test_a_trial_that_breaks_the_loss_is_written_down_and_can_be_left_out(
+    config, packed, tmp_path, monkeypatch
+):
     from cortext.data.packed import open_packed
     from cortext.training.loss import CTC
 
@@ -262,14 +306,20 @@ def test_a_trial_that_breaks_the_loss_is_written_down_and_can_be_left_out(config
 
     def broken(loss, network, batch, fraction):
         found = original(loss, network, batch, fraction)
-        trials = [(split.session(i), int(split.block_N[i]), int(split.trial_N[i])) for i in batch.indices.tolist()]
+        trials = [
+            (split.session(i), int(split.block_N[i]), int(split.trial_N[i]))
+            for i in batch.indices.tolist()
+        ]
         is_culprit = torch.tensor([trial == culprit for trial in trials])
         return found | {"loss": torch.where(is_culprit, torch.nan, found["loss"])}
 
     config = replace(config, num_training_batches=60)
     with monkeypatch.context() as patch:
         patch.setattr(CTC, "__call__", broken)
-        with pytest.raises(RunError, match=r"not finite, in trials t15\S+/block \d+/trial \d+; see not_finite\.json"):
+        with pytest.raises(
+            RunError,
+            match=r"not finite, in trials t15\S+/block \d+/trial \d+; see not_finite\.json",
+        ):
             train(config, packed, tmp_path / "run", progress=False)
     found = json.loads((tmp_path / "run" / "not_finite.json").read_text())
     assert found["trials"] == [dict(zip(("session", "block", "trial"), culprit, strict=True))]

@@ -94,7 +94,9 @@ def test_a_wrong_setting_is_named(override, message):
 
 
 def test_overrides_reach_into_sections():
-    settings = read_train_config("tiny", ["model.input_network.input_layer_dropout=0.5", "dataset.batch_size=3"])
+    settings = read_train_config(
+        "tiny", ["model.input_network.input_layer_dropout=0.5", "dataset.batch_size=3"]
+    )
     assert settings.model.input_network.input_layer_dropout == 0.5
     assert settings.dataset.batch_size == 3
 
@@ -107,7 +109,11 @@ def test_an_unknown_recipe_names_the_nearest():
 @pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(Augmentation)])
 def test_every_field_is_documented_beneath_it(module):
     for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.ClassDef) and node.decorator_list and "dataclass" in ast.dump(node.decorator_list[0]):
+        if (
+            isinstance(node, ast.ClassDef)
+            and node.decorator_list
+            and "dataclass" in ast.dump(node.decorator_list[0])
+        ):
             for field, below in zip(node.body, [*node.body[1:], None], strict=True):
                 if isinstance(field, ast.AnnAssign):
                     assert isinstance(below, ast.Expr), f"{node.name}.{ast.unparse(field.target)}"

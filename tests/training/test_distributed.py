@@ -23,8 +23,13 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def train_in_two(config: TrainConfig, data: Path, out: Path, *arguments, function=forked.run) -> list[str]:
-    """What torchrun does, without its watching: two processes of one world. Returns what each says on stderr."""
+def train_in_two(
+    config: TrainConfig, data: Path, out: Path, *arguments, function=forked.run
+) -> list[str]:
+    """What torchrun does, without its watching: two processes of one world.
+
+    Returns what each says on stderr.
+    """
     file = out.with_suffix(".yaml")
     save_config(config, file)
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -54,10 +59,22 @@ def assert_alike(run: Path, other: Path) -> None:
 
 @pytest.fixture
 def config(config) -> TrainConfig:
-    """Without dropout, whose masks each process draws for its own trials; with all the noise that there is."""
-    noise = Augmentation(white_noise_std=0.5, constant_offset_std=0.2, random_walk_std=0.01, static_gain_std=0.01)
-    model = GRUConfig(n_units=16, n_layers=2, rnn_dropout=0, input_network=InputNetworkConfig(input_layer_dropout=0))
-    dataset = replace(config.dataset, batch_size=7, data_transforms=noise)  # an odd batch: 4 trials and 3
+    """Without dropout, whose masks each process draws for its own trials.
+
+    With all the noise that there is.
+    """
+    noise = Augmentation(
+        white_noise_std=0.5, constant_offset_std=0.2, random_walk_std=0.01, static_gain_std=0.01
+    )
+    model = GRUConfig(
+        n_units=16,
+        n_layers=2,
+        rnn_dropout=0,
+        input_network=InputNetworkConfig(input_layer_dropout=0),
+    )
+    dataset = replace(
+        config.dataset, batch_size=7, data_transforms=noise
+    )  # an odd batch: 4 trials and 3
     return replace(config, model=model, dataset=dataset, precision="fp32")
 
 
@@ -106,7 +123,9 @@ def test_an_interrupt_of_one_process_stops_both_at_the_next_line(config, packed,
 
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_path):
     train(config, packed, tmp_path / "whole", progress=False)
-    train(replace(config, gradient_accumulation_steps=3), packed, tmp_path / "pieces", progress=False)
+    train(
+        replace(config, gradient_accumulation_steps=3), packed, tmp_path / "pieces", progress=False
+    )
     assert_alike(tmp_path / "whole", tmp_path / "pieces")
 
 
@@ -114,13 +133,19 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole(config, packed, tmp_pa
 def test_what_the_first_process_refuses_all_refuse(config, packed, tmp_path):
     train(config, packed, tmp_path / "run", progress=False)
     for message in train_in_two(config, packed, tmp_path / "run"):
-        assert message.splitlines()[-1].endswith("the run is finished; give another --out, or delete the directory")
+        assert message.splitlines()[-1].endswith(
+            "the run is finished; give another --out, or delete the directory"
+        )
 
 
 @pytest.mark.slow
 def test_a_loss_that_leaves_parameters_unused_is_trained_by_two_as_by_one(config, packed, tmp_path):
     model = TripleGRUConfig(
-        noise_units=8, clean_units=8, noisy_units=8, rnn_dropout=0, input_network=config.model.input_network
+        noise_units=8,
+        clean_units=8,
+        noisy_units=8,
+        rnn_dropout=0,
+        input_network=config.model.input_network,
     )
     config = replace(config, model=model, loss={"kind": "ctc"}, num_training_batches=4)
     train(config, packed, tmp_path / "one", progress=False)

@@ -35,29 +35,49 @@ def test_unknown_backends_are_refused(options):
 
 
 def test_a_tpu_is_named_only_where_one_is_used():
-    with pytest.raises(ConfigError, match="--tpu is 'my-tpu', and --device is 'cpu'; give --device tpu, too"):
+    with pytest.raises(
+        ConfigError, match="--tpu is 'my-tpu', and --device is 'cpu'; give --device tpu, too"
+    ):
         Place(tpu="my-tpu")
-    for place in (Place("tpu", tpu="my-tpu"), Place(backend="tensorflow", tpu="my-tpu"), Place("cpu", tpu="")):
+    for place in (
+        Place("tpu", tpu="my-tpu"),
+        Place(backend="tensorflow", tpu="my-tpu"),
+        Place("cpu", tpu=""),
+    ):
         assert place.tpu is not None
 
 
-def test_an_engine_whose_libraries_are_absent_says_what_brings_them(config, packed, tmp_path, monkeypatch):
+def test_an_engine_whose_libraries_are_absent_says_what_brings_them(
+    config, packed, tmp_path, monkeypatch
+):
     monkeypatch.setitem(ENGINES, "torchax", "library_that_nobody_has.engine:Engine")
-    with pytest.raises(MissingLibrary, match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'"):
+    with pytest.raises(
+        MissingLibrary,
+        match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'",
+    ):
         Trainer(config, packed, tmp_path / "run", device="tpu", progress=False)
     assert not (tmp_path / "run").exists()
 
 
 def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path):
-    with pytest.raises(RunError, match=r"--require-cores: training would use 1 of 2 cores; start a process for each"):
+    with pytest.raises(
+        RunError,
+        match=r"--require-cores: training would use 1 of 2 cores; start a process for each",
+    ):
         Trainer(config, packed, tmp_path / "run", device=Place(require_cores=2), progress=False)
     assert not (tmp_path / "run").exists()  # nothing was read, packed or written before
 
 
-def test_the_network_has_its_place_before_trials_take_half_of_what_is_free(config, packed, tmp_path, monkeypatch):
+def test_the_network_has_its_place_before_trials_take_half_of_what_is_free(
+    config, packed, tmp_path, monkeypatch
+):
     events, move = [], GRU.to
-    monkeypatch.setattr(GRU, "to", lambda *arguments: (events.append("network"), move(*arguments))[1])
-    monkeypatch.setattr("cortext.training.engine.resident_trials", lambda *_: events.append("trials"))
+    monkeypatch.setattr(
+        GRU, "to", lambda *arguments: (events.append("network"), move(*arguments))[1]
+    )
+    monkeypatch.setattr(
+        "cortext.training.engine.resident_trials", lambda *_: events.append("trials")
+    )
     with Trainer(config, packed, tmp_path / "run", progress=False):
         assert events == ["network", "trials"]
 
@@ -67,6 +87,8 @@ def test_the_command_line_says_the_same(packed, tmp_path, capsys):
     assert cli([*arguments, "--require-cores", "2"]) == 2
     assert "training would use 1 of 2 cores" in capsys.readouterr().err
     assert cli([*arguments, "--xla-dump", str(tmp_path / "dump")]) == 2
-    assert "--xla-dump is given, and XLA compiles nothing with --device cpu" in capsys.readouterr().err
+    assert (
+        "--xla-dump is given, and XLA compiles nothing with --device cpu" in capsys.readouterr().err
+    )
     assert cli([*arguments, "--backend", "theano"]) == 2
     assert "unknown backend 'theano'; use torch or tensorflow" in capsys.readouterr().err

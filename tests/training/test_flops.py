@@ -14,7 +14,8 @@ def network(config: object) -> torch.nn.Module:
 
 def test_operations_of_the_baseline() -> None:
     baseline = network(GRUConfig())
-    # A patch has 14 x 512 = 7,168 values; three gates of 768 units; five layers, of which four read 768 units.
+    # A patch has 14 x 512 = 7,168 values; three gates of 768 units; five layers, of which four read
+    # 768 units.
     weights = 2304 * 7168 + 4 * 2304 * 768 + 5 * 2304 * 768 + 768 * 41
     assert flops_per_patch(baseline) == 6 * weights
     assert flops_per_bin(baseline) == 4 * 512 * 512
@@ -30,6 +31,9 @@ def test_operations_of_the_three_networks_at_the_published_width() -> None:
 
 
 def test_a_noise_model_of_another_width_has_a_map_to_the_patch() -> None:
-    narrow, wide = network(TripleGRUConfig(noise_units=8)), network(TripleGRUConfig(noise_units=7168))
+    narrow, wide = (
+        network(TripleGRUConfig(noise_units=8)),
+        network(TripleGRUConfig(noise_units=7168)),
+    )
     noise, published = 24 * 7168 + 3 * 24 * 8 + 8 * 7168, 4 * 21504 * 7168
     assert flops_per_patch(wide) - flops_per_patch(narrow) == 6 * (published - noise)

@@ -15,7 +15,15 @@ from cortext.training import train
 
 
 def start(config: Path, data: Path, run: Path) -> forked.Started:
-    return forked.Started(run.with_suffix(".errors"), {}, forked.run, config, data, run, (run / "config.yaml").exists())
+    return forked.Started(
+        run.with_suffix(".errors"),
+        {},
+        forked.run,
+        config,
+        data,
+        run,
+        (run / "config.yaml").exists(),
+    )
 
 
 def wait_until(started: forked.Started, condition, patience: float = 60) -> bool:
@@ -33,7 +41,10 @@ def size(path: Path) -> int:
 
 
 def modified(path: Path) -> int:
-    """When, in nanoseconds; 0 while it is not there: a state gives way to the next one by being renamed."""
+    """When, in nanoseconds.
+
+    0 while it is not there: a state gives way to the next one by being renamed.
+    """
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -53,7 +64,8 @@ def next_kill(moment: str, run: Path, delays: random.Random):
         return lambda: any(run.glob(".model.safetensors.*.tmp"))
     if moment == "validation":  # the line about training comes just before it
         return lambda: size(metrics) > before
-    # Counted in states, not in seconds: a fast machine must not get to the end, or past the last best weights.
+    # Counted in states, not in seconds: a fast machine must not get to the end, or past the last
+    # best weights.
     states, wanted, last = 0, delays.randint(1, 8), modified(state)
 
     def after_some_states() -> bool:
@@ -69,7 +81,10 @@ def next_kill(moment: str, run: Path, delays: random.Random):
 
 def without_times(run: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: line[key] for key in line if not key.endswith(("seconds", "_per_s"))} for line in lines]
+    return [
+        {key: line[key] for key in line if not key.endswith(("seconds", "_per_s"))}
+        for line in lines
+    ]
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ def same_run(a: Path, b: Path) -> bool:
     files = ("model.safetensors", "train_state/state.safetensors")
     weights = [[load_file(run / name) for name in files] for run in (a, b)]
     equal = all(
-        x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x) for x, y in zip(*weights, strict=True)
+        x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x)
+        for x, y in zip(*weights, strict=True)
     )
     return equal and metrics(a) == metrics(b)
 
@@ -51,9 +52,15 @@ def undisturbed(config, packed, tmp_path) -> Path:
 
 
 def test_a_run_learns_and_writes_what_a_run_directory_holds(config, packed, tmp_path):
-    config = replace(config, num_training_batches=160, lr_decay_steps=160, lr_decay_steps_day=160, lr_max=0.01)
+    config = replace(
+        config, num_training_batches=160, lr_decay_steps=160, lr_decay_steps_day=160, lr_max=0.01
+    )
     config = replace(config, lr_max_day=0.01, batches_per_val_step=80, batches_per_train_log=40)
-    overrides = ["model.n_units=32", "model.rnn_dropout=0", "model.input_network.input_layer_dropout=0"]
+    overrides = [
+        "model.n_units=32",
+        "model.rnn_dropout=0",
+        "model.input_network.input_layer_dropout=0",
+    ]
     summary = train(config, packed, tmp_path / "run", overrides=overrides)
     run = tmp_path / "run"
     assert summary.val_per < 0.4  # three seeds end between 0.11 and 0.15
@@ -76,7 +83,10 @@ def test_a_run_learns_and_writes_what_a_run_directory_holds(config, packed, tmp_
     assert "PER" in str(summary)
     model = load_model(run)
     trial = open_packed(packed).split("val").trial(0)
-    assert model.logits(trial.features_TC, trial.session).shape == (model.n_patches(trial.n_bins), 41)
+    assert model.logits(trial.features_TC, trial.session).shape == (
+        model.n_patches(trial.n_bins),
+        41,
+    )
 
 
 def test_tensorboard_holds_the_same_numbers(undisturbed):
@@ -95,7 +105,9 @@ def test_tensorboard_holds_the_same_numbers(undisturbed):
 
 def test_session_files_are_packed_into_the_run(config, recordings, tmp_path):
     train(config, recordings, tmp_path / "run", progress=False)
-    assert open_packed(tmp_path / "run" / "packed").sessions == tuple(s.name for s in open_dataset(recordings).sessions)
+    assert open_packed(tmp_path / "run" / "packed").sessions == tuple(
+        s.name for s in open_dataset(recordings).sessions
+    )
 
 
 def test_two_runs_of_a_seed_are_equal_and_of_another_are_not(config, packed, undisturbed, tmp_path):
@@ -136,7 +148,9 @@ def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly
 
 
 def test_training_runs_in_a_thread_that_cannot_catch_signals(config, packed, tmp_path):
-    thread = threading.Thread(target=train, args=(config, packed, tmp_path / "run"), kwargs={"progress": False})
+    thread = threading.Thread(
+        target=train, args=(config, packed, tmp_path / "run"), kwargs={"progress": False}
+    )
     thread.start()
     thread.join()
     assert (tmp_path / "run" / "summary.json").is_file()
@@ -153,7 +167,9 @@ def test_what_was_logged_after_the_last_state_is_cut_off_on_resuming(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save_model", die)  # after the validation's line was written, before the state
+        patch.setattr(
+            trainer, "save_model", die
+        )  # after the validation's line was written, before the state
         with pytest.raises(Killed):
             train(config, packed, run, progress=False)
     assert metrics(run, "val")
@@ -182,7 +198,10 @@ def test_a_run_killed_before_its_summary_gets_one_on_resuming(config, packed, un
 def test_what_a_killed_process_was_writing_is_removed(config, packed, tmp_path, monkeypatch):
     run = stopped_run(config, packed, tmp_path / "run", monkeypatch)
     (run / ".packed.123.tmp").mkdir()
-    for half in (run / ".packed.123.tmp" / "train.f16", run / "train_state" / ".state.safetensors.123.tmp"):
+    for half in (
+        run / ".packed.123.tmp" / "train.f16",
+        run / "train_state" / ".state.safetensors.123.tmp",
+    ):
         half.write_bytes(b"half")
     train(config, packed, run, resume=True, progress=False)
     assert not list(run.rglob("*.tmp"))
@@ -243,7 +262,9 @@ def test_resuming_with_another_configuration_or_other_data_is_refused(
         train(config, packed, run, resume=True, lm=tmp_path / "lm")
     (recordings / "t15.2023.08.11" / "data_val.hdf5").rename(tmp_path / "away")
     try:
-        with pytest.raises(RunError, match=r"n_val = \d+, now it is \d+; resume with the same data"):
+        with pytest.raises(
+            RunError, match=r"n_val = \d+, now it is \d+; resume with the same data"
+        ):
             train(config, recordings, run, resume=True)
     finally:
         (tmp_path / "away").rename(recordings / "t15.2023.08.11" / "data_val.hdf5")
@@ -290,7 +311,9 @@ def test_wrong_data_leave_no_run_behind(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, undisturbed, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line_and_the_last_state_survives(
+    config, packed, undisturbed, tmp_path, monkeypatch
+):
     run = tmp_path / "run"
     original = trainer.Trainer._validate
 
@@ -303,7 +326,10 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(config, packed, und
     try:
         with monkeypatch.context() as patch:
             patch.setattr(trainer.Trainer, "_validate", fill_the_disk)
-            with pytest.raises(RunError, match=r"safetensors: cannot write the file: File too large; free some space"):
+            with pytest.raises(
+                RunError,
+                match=r"safetensors: cannot write the file: File too large; free some space",
+            ):
                 train(config, packed, run, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -319,7 +345,10 @@ def test_a_log_that_a_full_disk_refuses_is_named_when_it_is_closed_too(tmp_path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
         for call in (lambda: log.write({"kind": "train"}), log.close):
-            with pytest.raises(RunError, match=r"metrics\.jsonl: cannot be written: File too large; free some space"):
+            with pytest.raises(
+                RunError,
+                match=r"metrics\.jsonl: cannot be written: File too large; free some space",
+            ):
                 call()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -341,11 +370,14 @@ def test_a_loss_that_is_not_finite_names_the_trials(config, packed, tmp_path, mo
     written = json.loads((tmp_path / "run" / "not_finite.json").read_text())
     (trial,) = written["trials"]
     assert f"{trial['session']}/block {trial['block']}/trial {trial['trial']};" in str(error.value)
-    leave_out = (
-        f"dataset.bad_trials_dict={json.dumps(written['settings_to_leave_them_out']['dataset']['bad_trials_dict'])}"
-    )
+    leave_out = f"dataset.bad_trials_dict={json.dumps(written['settings_to_leave_them_out']['dataset']['bad_trials_dict'])}"
     monkeypatch.undo()
-    assert train(config, packed, tmp_path / "again", overrides=[leave_out], progress=False).n_train_trials == 59
+    assert (
+        train(
+            config, packed, tmp_path / "again", overrides=[leave_out], progress=False
+        ).n_train_trials
+        == 59
+    )
 
 
 def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path, monkeypatch):
@@ -358,18 +390,27 @@ def test_a_gradient_that_is_not_finite_names_the_batch(config, packed, tmp_path,
     monkeypatch.setattr(loss, "ctc_loss", explode)
     with trainer.Trainer(config, packed, tmp_path / "run", progress=False) as run:
         before = {name: tensor.clone() for name, tensor in run.model.network.state_dict().items()}
-        with pytest.raises(RunError, match=r"the gradient of batch 0 is not finite, in trials t15.*, t15"):
+        with pytest.raises(
+            RunError, match=r"the gradient of batch 0 is not finite, in trials t15.*, t15"
+        ):
             run.run()
         for name, tensor in run.model.network.state_dict().items():
             assert torch.equal(before[name], tensor), name
         assert not run.engine.state()["day_steps"].any()
 
 
-def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed, tmp_path, monkeypatch):
+def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(
+    config, packed, tmp_path, monkeypatch
+):
     pers, losses = iter([0.5, 0.4, 0.4, 0.4]), iter([1.0, 3.0, 2.0, 2.5])
 
     def measure(validator, forward, processes):
-        return {"val_per": next(pers), "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}, []
+        return {
+            "val_per": next(pers),
+            "val_loss": next(losses),
+            "val_wer": None,
+            "val_per_by_session": {},
+        }, []
 
     monkeypatch.setattr(Validator, "measure", measure)
     config = replace(config, batches_per_val_step=3)
@@ -377,15 +418,26 @@ def test_the_best_weights_are_kept_and_ties_go_to_the_lower_loss(config, packed,
     assert (summary.best_step, summary.best_value, summary.val_loss) == (9, 0.4, 2.0)
 
 
-def test_early_stopping_counts_validations_without_improvement(config, packed, tmp_path, monkeypatch):
+def test_early_stopping_counts_validations_without_improvement(
+    config, packed, tmp_path, monkeypatch
+):
     losses = iter([3.0, 2.0, 2.5, 2.2, 1.0])
 
     def measure(validator, forward, processes):
-        return {"val_per": 0.5, "val_loss": next(losses), "val_wer": None, "val_per_by_session": {}}, []
+        return {
+            "val_per": 0.5,
+            "val_loss": next(losses),
+            "val_wer": None,
+            "val_per_by_session": {},
+        }, []
 
     monkeypatch.setattr(Validator, "measure", measure)
-    config = replace(config, batches_per_val_step=2, early_stopping=True, early_stopping_val_steps=2)
-    summary = train(replace(config, best_metric="val_loss"), packed, tmp_path / "run", progress=False)
+    config = replace(
+        config, batches_per_val_step=2, early_stopping=True, early_stopping_val_steps=2
+    )
+    summary = train(
+        replace(config, best_metric="val_loss"), packed, tmp_path / "run", progress=False
+    )
     assert (summary.steps, summary.best_step, summary.best_metric) == (8, 4, "val_loss")
 
 
@@ -410,7 +462,10 @@ def test_named_sessions_bad_trials_and_feature_subsets_are_honoured(config, pack
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("dataset.sessions=[t15.2023.08.12]", "names 't15.2023.08.12', which the data lack; did you mean"),
+        (
+            "dataset.sessions=[t15.2023.08.12]",
+            "names 't15.2023.08.12', which the data lack; did you mean",
+        ),
         ("model.n_input_features=512", "n_input_features is 512; the data have 8 features"),
         ("dataset.days_per_batch=5", "days_per_batch is 5"),
         ("best_metric=val_wer", "needs a language model"),
@@ -422,18 +477,31 @@ def test_settings_that_do_not_fit_the_data_are_refused(config, packed, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_of_another_run_are_a_start_with_days_taken_by_name(config, packed, undisturbed, tmp_path):
+def test_weights_of_another_run_are_a_start_with_days_taken_by_name(
+    config, packed, undisturbed, tmp_path
+):
     dataset = replace(config.dataset, sessions=["t15.2023.08.18", "t15.2023.08.11"])
-    config = replace(config, dataset=dataset, num_training_batches=1)  # the first batch has a learning rate of zero
+    config = replace(
+        config, dataset=dataset, num_training_batches=1
+    )  # the first batch has a learning rate of zero
     train(config, packed, tmp_path / "run", init_from=undisturbed, progress=False)
-    old, new = load_file(undisturbed / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    old, new = (
+        load_file(undisturbed / "model.safetensors"),
+        load_file(tmp_path / "run" / "model.safetensors"),
+    )
     assert torch.equal(new["day_weight"], old["day_weight"][[2, 0]])
     assert torch.equal(new["gru.weight_hh_l1"], old["gru.weight_hh_l1"])
 
 
 def test_weights_that_do_not_fit_are_refused_as_a_start(config, packed, undisturbed, tmp_path):
     with pytest.raises(RunError, match=r"day_weight is \[3, 8, 8\]; \[3, 4, 4\] is needed"):
-        train(config, packed, tmp_path / "run", init_from=undisturbed, overrides=["dataset.feature_subset=[0,1,2,3]"])
+        train(
+            config,
+            packed,
+            tmp_path / "run",
+            init_from=undisturbed,
+            overrides=["dataset.feature_subset=[0,1,2,3]"],
+        )
 
 
 def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed, undisturbed):
@@ -451,11 +519,17 @@ def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed
         smoothed = smooth(torch.from_numpy(split.trial(i).features_TC)[None])[0].numpy()
         logits_PV = model.logits(smoothed, split.session(i), smooth=False)
         labels = split.labels(i)
-        arguments = (torch.tensor([len(logits_PV)]), torch.from_numpy(labels)[None], torch.tensor([len(labels)]))
+        arguments = (
+            torch.tensor([len(logits_PV)]),
+            torch.from_numpy(labels)[None],
+            torch.tensor([len(labels)]),
+        )
         losses.append(float(ctc_loss(torch.from_numpy(logits_PV)[None], *arguments)))
         counts = edit_counts(labels.tolist(), greedy(logits_PV, "release"))
         errors, length = errors + counts.errors, length + counts.reference_length
-    assert line["val_loss"] == pytest.approx(np.mean(losses), rel=0.02)  # the run may have used bfloat16
+    assert line["val_loss"] == pytest.approx(
+        np.mean(losses), rel=0.02
+    )  # the run may have used bfloat16
     assert line["val_per"] == pytest.approx(errors / length, abs=0.05)
 
 
@@ -469,17 +543,23 @@ def test_words_are_decoded_where_there_is_a_language_model(config, packed, tmp_p
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu:0"])
 def test_a_device_that_is_not_there_is_refused(device, config, packed, tmp_path):
-    with pytest.raises(RunError, match=rf"device '{device}' cannot be used: .*; use cpu, cuda or cuda:N, or .*tpu"):
+    with pytest.raises(
+        RunError, match=rf"device '{device}' cannot be used: .*; use cpu, cuda or cuda:N, or .*tpu"
+    ):
         train(config, packed, tmp_path / "run", device=device)
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_profile_that_would_begin_after_the_last_batch_is_refused(config, packed, tmp_path, resume):
+def test_a_profile_that_would_begin_after_the_last_batch_is_refused(
+    config, packed, tmp_path, resume
+):
     if resume:
         with Trainer(config, packed, tmp_path / "run", progress=False) as trainer:
             trainer.run(config.num_training_batches - 2)
     first = 2 if resume else config.num_training_batches
-    with pytest.raises(ConfigError, match=f"begins at batch {first}, and there are only {first}; give smaller"):
+    with pytest.raises(
+        ConfigError, match=f"begins at batch {first}, and there are only {first}; give smaller"
+    ):
         train(
             config,
             packed,

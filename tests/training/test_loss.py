@@ -24,7 +24,9 @@ def test_loss_is_minus_the_log_of_the_summed_paths(label):
         for path in itertools.product(range(3), repeat=4)
         if collapsed(path) == label
     )
-    loss_B = ctc_loss(logits_PV[None], torch.tensor([4]), torch.tensor([label]), torch.tensor([len(label)]))
+    loss_B = ctc_loss(
+        logits_PV[None], torch.tensor([4]), torch.tensor([label]), torch.tensor([len(label)])
+    )
     assert float(loss_B) == pytest.approx(-math.log(total), rel=1e-5)
 
 
@@ -48,7 +50,9 @@ def test_half_precision_logits_are_normalised_in_float32():
 def test_a_label_longer_than_its_frames_is_found_before_training(packed):
     split = open_packed(packed).split("train")
     check_labels_fit(split, lambda n_bins: (n_bins - 14) // 4 + 1)
-    with pytest.raises(DataError, match=r"t15.2023.08.11/block 0/trial 0: 2 frames .* needs [3-6]; name it in"):
+    with pytest.raises(
+        DataError, match=r"t15.2023.08.11/block 0/trial 0: 2 frames .* needs [3-6]; name it in"
+    ):
         check_labels_fit(split, lambda n_bins: 2)
     longest = int(split.n_bins_N.max())
     with pytest.raises(DataError, match="0 frames are left"):
@@ -64,12 +68,23 @@ def test_trials_are_named_once_and_not_too_many(packed):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda losses: {"loss": losses["loss"].mean()}, r"'loss' of shape \[\] for 6 trials; give a value for each"),
-        (lambda losses: losses | {"penalty": losses["loss"][:1]}, r"'penalty' of shape \[1\] for 6 trials"),
-        (lambda losses: {"ctc": losses["loss"]}, "the loss gives ctc; call what is minimised 'loss'"),
+        (
+            lambda losses: {"loss": losses["loss"].mean()},
+            r"'loss' of shape \[\] for 6 trials; give a value for each",
+        ),
+        (
+            lambda losses: losses | {"penalty": losses["loss"][:1]},
+            r"'penalty' of shape \[1\] for 6 trials",
+        ),
+        (
+            lambda losses: {"ctc": losses["loss"]},
+            "the loss gives ctc; call what is minimised 'loss'",
+        ),
     ],
 )
-def test_a_loss_that_gives_no_value_for_each_trial_is_refused(config, packed, tmp_path, monkeypatch, change, what):
+def test_a_loss_that_gives_no_value_for_each_trial_is_refused(
+    config, packed, tmp_path, monkeypatch, change, what
+):
     given = CTC.__call__
     monkeypatch.setattr(CTC, "__call__", lambda *arguments: change(given(*arguments)))
     with (

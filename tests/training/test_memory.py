@@ -15,9 +15,13 @@ def test_glibc_takes_the_settings_and_other_systems_are_left_alone(monkeypatch):
     assert not keep_freed_memory()
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1 << 30, 1 << 30), (32 << 20, 32 << 20), (0, 128 << 10)])
+@pytest.mark.parametrize(
+    ("most", "expected"), [(1 << 30, 1 << 30), (32 << 20, 32 << 20), (0, 128 << 10)]
+)
 def test_an_older_glibc_gets_the_greatest_threshold_that_it_takes(most, expected, monkeypatch):
-    """mallopt(3): a threshold beyond 32 MB is refused there, and setting anything ends the adjustment by itself."""
+    """mallopt(3): a threshold beyond 32 MB is refused there, and setting anything ends the
+    adjustment by itself.
+    """
     settings = {-3: 128 << 10}
 
     def mallopt(name, value):

@@ -7,7 +7,14 @@ from torch import nn
 
 from cortext.models import GRUConfig, build_model
 from cortext.training import TrainConfig
-from cortext.training.optim import DayAdamW, FusedAdamW, Optimizer, day_learning_rate, learning_rate, lr_factor
+from cortext.training.optim import (
+    DayAdamW,
+    FusedAdamW,
+    Optimizer,
+    day_learning_rate,
+    learning_rate,
+    lr_factor,
+)
 
 
 def test_cosine_schedule_by_hand():
@@ -17,36 +24,56 @@ def test_cosine_schedule_by_hand():
 
 def test_linear_schedule_is_torchs():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.02, total_iters=7)
+    schedule = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=1.0, end_factor=0.02, total_iters=7
+    )
     for step in range(10):
-        assert 2.0 * lr_factor(step, "linear", 0.02, 7, 0) == pytest.approx(schedule.get_last_lr()[0])
+        assert 2.0 * lr_factor(step, "linear", 0.02, 7, 0) == pytest.approx(
+            schedule.get_last_lr()[0]
+        )
         optimizer.step()
         schedule.step()
 
 
 def test_day_layers_have_their_own_cosine_and_share_the_straight_line():
-    settings = {"lr_max": 1.0, "lr_max_day": 4.0, "lr_min": 0.5, "lr_min_day": 0.4, "lr_decay_steps": 100}
+    settings = {
+        "lr_max": 1.0,
+        "lr_max_day": 4.0,
+        "lr_min": 0.5,
+        "lr_min_day": 0.4,
+        "lr_decay_steps": 100,
+    }
     settings |= {"lr_decay_steps_day": 50, "lr_warmup_steps": 0, "lr_warmup_steps_day": 10}
     cosine = TrainConfig(**settings)
     assert learning_rate(cosine, 100) == pytest.approx(0.5)
-    assert [day_learning_rate(cosine, step) for step in (0, 5, 10, 30, 50)] == pytest.approx([0, 2, 4, 2.2, 0.4])
-    linear = TrainConfig(**settings, lr_scheduler_type="linear")
-    assert [learning_rate(linear, 50), day_learning_rate(linear, 50), day_learning_rate(linear, 100)] == pytest.approx(
-        [0.75, 3, 2]
+    assert [day_learning_rate(cosine, step) for step in (0, 5, 10, 30, 50)] == pytest.approx(
+        [0, 2, 4, 2.2, 0.4]
     )
+    linear = TrainConfig(**settings, lr_scheduler_type="linear")
+    assert [
+        learning_rate(linear, 50),
+        day_learning_rate(linear, 50),
+        day_learning_rate(linear, 100),
+    ] == pytest.approx([0.75, 3, 2])
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
-    """The release: absent days have no gradient, so that AdamW leaves weights, moments and step counts alone."""
+    """The release: absent days have no gradient, so that AdamW leaves weights, moments and step
+    counts alone.
+    """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(4, 3, 3, generator=generator)
     stacked = nn.Parameter(start.clone())
     per_day = nn.ParameterList([nn.Parameter(day.clone()) for day in start])
-    reference = torch.optim.AdamW(per_day, lr=1.0, betas=(0.9, 0.99), eps=0.1, weight_decay=weight_decay)
+    reference = torch.optim.AdamW(
+        per_day, lr=1.0, betas=(0.9, 0.99), eps=0.1, weight_decay=weight_decay
+    )
     ours = DayAdamW({"day": stacked}, (0.9, 0.99), 0.1, weight_decay)
     for step in range(12):
-        days = [day for day in range(3) if (step >> day) & 1 == 0 or day == step % 3]  # day 3 is never seen
+        days = [
+            day for day in range(3) if (step >> day) & 1 == 0 or day == step % 3
+        ]  # day 3 is never seen
         lr = 0.1 / (1 + step)
         stacked.grad = torch.zeros_like(stacked)
         for day in range(4):
@@ -68,8 +95,12 @@ class ReleaseModel(nn.Module):
         super().__init__()
         self.source = [source]  # not registered: only its code and shared weights are used
         self.gru, self.out, self.h0 = source.gru, source.out, source.h0
-        self.day_weights = nn.ParameterList([nn.Parameter(day.clone()) for day in source.day_weight.detach()])
-        self.day_biases = nn.ParameterList([nn.Parameter(day.clone()[None]) for day in source.day_bias.detach()])
+        self.day_weights = nn.ParameterList(
+            [nn.Parameter(day.clone()) for day in source.day_weight.detach()]
+        )
+        self.day_biases = nn.ParameterList(
+            [nn.Parameter(day.clone()[None]) for day in source.day_bias.detach()]
+        )
 
     def forward(self, x_BTC, days):
         weights = torch.stack([self.day_weights[day] for day in days])
@@ -94,7 +125,11 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
     named = dict(release.named_parameters())
     biases = [p for name, p in named.items() if "gru.bias" in name or "out.bias" in name]
     days = [p for name, p in named.items() if "day_" in name]
-    others = [p for name, p in named.items() if not ("day_" in name or "gru.bias" in name or "out.bias" in name)]
+    others = [
+        p
+        for name, p in named.items()
+        if not ("day_" in name or "gru.bias" in name or "out.bias" in name)
+    ]
     groups = [
         {"params": biases, "weight_decay": 0},
         {"params": days, "lr": 0.02, "weight_decay": 0},
@@ -112,7 +147,9 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         return factor
 
     shared = cosine(0.0001 / 0.05, 9, 2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(reference, [shared, cosine(0.0001 / 0.02, 7, 3), shared])
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        reference, [shared, cosine(0.0001 / 0.02, 7, 3), shared]
+    )
     generator = torch.Generator().manual_seed(1)
     for step in range(10):
         batch = [step % 2, step % 2, 0]
@@ -127,7 +164,9 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         optimizer.step(step, torch.from_numpy(np.unique(batch)))
     for name, parameter in ours.named_parameters():
         if name.startswith("day_"):
-            expected = torch.stack(list(release.day_weights if "weight" in name else release.day_biases))
+            expected = torch.stack(
+                list(release.day_weights if "weight" in name else release.day_biases)
+            )
             expected = expected.view_as(parameter)
         else:
             expected = named[name]
@@ -140,7 +179,9 @@ def test_the_fused_steps_are_torchs_to_the_last_bit():
     ours = [nn.Parameter(torch.randn(shape)) for shape in ((5, 3), (5,), (2, 2))]
     theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
     groups = [{"params": theirs[1:2], "weight_decay": 0.0}, {"params": [theirs[0], theirs[2]]}]
-    reference = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99), eps=0.1, weight_decay=0.1, fused=True)
+    reference = torch.optim.AdamW(
+        groups, lr=1.0, betas=(0.9, 0.99), eps=0.1, weight_decay=0.1, fused=True
+    )
     found = FusedAdamW([(ours[1:2], 0.0), ([ours[0], ours[2]], 0.1)], (0.9, 0.99), 0.1)
     for step in range(5):
         for mine, other in zip(ours[: 2 + (step > 1)], theirs, strict=False):

@@ -1,4 +1,6 @@
-"""Checkpoints of the release as runs and back, against a restatement of what the release does with them."""
+"""Checkpoints of the release as runs and back, against a restatement of what the release does
+with them.
+"""
 
 import copy
 import json
@@ -33,7 +35,9 @@ def read(folder: Path, name: str = "best_checkpoint") -> dict:
 
 def pick(mapping, like):
     """The part of a nested mapping that has the keys of another."""
-    return {key: pick(mapping[key], like[key]) for key in like} if isinstance(like, dict) else mapping
+    return (
+        {key: pick(mapping[key], like[key]) for key in like} if isinstance(like, dict) else mapping
+    )
 
 
 def assert_same(found, expected, key=""):
@@ -61,7 +65,10 @@ def written_once(tmp_path_factory):
 
 @pytest.fixture
 def published(tmp_path, written_once):
-    """A checkpoint with val_loss as numpy.float64, day 1 of which never moved; its folder and content."""
+    """A checkpoint with val_loss as numpy.float64, day 1 of which never moved.
+
+    Its folder and content.
+    """
     shutil.copytree(written_once[0], tmp_path / "published")
     return tmp_path / "published", copy.deepcopy(written_once[1])
 
@@ -78,7 +85,16 @@ def published(tmp_path, written_once):
         ({}, {"model__patch_size": 0}),
         ({}, {"init_from_checkpoint": True, "init_checkpoint_path": "/data/other"}),
     ],
-    ids=["float64 loss", "no loss", "numbers", "linear", "frozen gru", "frozen days", "no patches", "initialised"],
+    ids=[
+        "float64 loss",
+        "no loss",
+        "numbers",
+        "linear",
+        "frozen gru",
+        "frozen days",
+        "no patches",
+        "initialised",
+    ],
 )
 def test_in_and_out_again_changes_no_bit(tmp_path, changes, arguments):
     mapping = oracle.tiny_arguments(**arguments)
@@ -93,21 +109,31 @@ def test_in_and_out_again_changes_no_bit(tmp_path, changes, arguments):
 def test_moments_of_parameters_that_were_frozen_later_come_out_again(tmp_path):
     arguments = oracle.tiny_arguments()
     before = oracle.write_release(tmp_path / "in", arguments)
-    arguments["model"]["rnn_trainable"] = arguments["model"]["input_network"]["input_trainable"] = False
+    arguments["model"]["rnn_trainable"] = arguments["model"]["input_network"]["input_trainable"] = (
+        False
+    )
     (tmp_path / "in/checkpoint/args.yaml").write_text(yaml.safe_dump(arguments))
     import_checkpoint(tmp_path / "in", tmp_path / "run")
     export_release(tmp_path / "run", tmp_path / "out")
     assert_same(read(tmp_path / "out")["optimizer_state_dict"], before["optimizer_state_dict"])
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."]
+)
 def test_prefixes_of_parallel_and_compiled_models_are_taken_off(tmp_path, prefix):
     before = oracle.write_release(tmp_path / "in", oracle.tiny_arguments(), prefix=prefix)
     import_checkpoint(tmp_path / "in", tmp_path / "run")
     weights = load_model(tmp_path / "run").network.state_dict()
-    assert torch.equal(weights["day_weight"][2], before["model_state_dict"][f"{prefix}day_weights.2"])
-    assert torch.equal(weights["day_bias"][2], before["model_state_dict"][f"{prefix}day_biases.2"][0])
-    assert torch.equal(weights["gru.weight_hh_l1"], before["model_state_dict"][f"{prefix}gru.weight_hh_l1"])
+    assert torch.equal(
+        weights["day_weight"][2], before["model_state_dict"][f"{prefix}day_weights.2"]
+    )
+    assert torch.equal(
+        weights["day_bias"][2], before["model_state_dict"][f"{prefix}day_biases.2"][0]
+    )
+    assert torch.equal(
+        weights["gru.weight_hh_l1"], before["model_state_dict"][f"{prefix}gru.weight_hh_l1"]
+    )
 
 
 def test_the_imported_model_gives_the_releases_logits(tmp_path):
@@ -122,7 +148,9 @@ def test_the_imported_model_gives_the_releases_logits(tmp_path):
 
 
 @pytest.mark.parametrize("smooth_data", [True, False])
-def test_a_run_of_ours_gives_its_logits_in_the_releases_evaluation_script(tmp_path, packed, config, smooth_data):
+def test_a_run_of_ours_gives_its_logits_in_the_releases_evaluation_script(
+    tmp_path, packed, config, smooth_data
+):
     config.dataset.data_transforms.smooth_data = smooth_data
     config.num_training_batches = 4
     train(config, packed, tmp_path / "run")
@@ -139,14 +167,22 @@ def test_the_releases_trainer_goes_on_from_a_run_of_ours(tmp_path, packed, confi
     train(config, packed, tmp_path / "run")
     export_release(tmp_path / "run", tmp_path / "out")
     arguments = yaml.safe_load((tmp_path / "out/checkpoint/args.yaml").read_text())
-    checkpoint, compiled, trainer = read(tmp_path / "out"), torch.nn.Module(), oracle.release_trainer(arguments)
+    checkpoint, compiled, trainer = (
+        read(tmp_path / "out"),
+        torch.nn.Module(),
+        oracle.release_trainer(arguments),
+    )
     compiled._orig_mod, adam, schedule = trainer.model, trainer.optimizer, trainer.scheduler
-    compiled.load_state_dict(checkpoint["model_state_dict"])  # which has the names of a compiled model
+    compiled.load_state_dict(
+        checkpoint["model_state_dict"]
+    )  # which has the names of a compiled model
     adam.load_state_dict(checkpoint["optimizer_state_dict"])
     schedule.load_state_dict(checkpoint["scheduler_state_dict"])
     lrs = [group["lr"] for group in adam.param_groups]
     np.testing.assert_allclose(
-        lrs, [learning_rate(config, 5), day_learning_rate(config, 5), learning_rate(config, 5)], rtol=1e-12
+        lrs,
+        [learning_rate(config, 5), day_learning_rate(config, 5), learning_rate(config, 5)],
+        rtol=1e-12,
     )
     assert schedule.last_epoch == 5
     moved = adam.state[dict(compiled.named_parameters())["_orig_mod.h0"]]
@@ -156,8 +192,12 @@ def test_the_releases_trainer_goes_on_from_a_run_of_ours(tmp_path, packed, confi
     np.testing.assert_allclose(adam.param_groups[1]["lr"], day_learning_rate(config, 6), rtol=1e-12)
 
 
-def test_last_weights_that_are_not_the_best_are_exported_beside_them_with_the_moments(tmp_path, packed, config):
-    config.lr_max = config.lr_max_day = 30.0  # the first validation, before anything has moved, is the best
+def test_last_weights_that_are_not_the_best_are_exported_beside_them_with_the_moments(
+    tmp_path, packed, config
+):
+    config.lr_max = config.lr_max_day = (
+        30.0  # the first validation, before anything has moved, is the best
+    )
     config.batches_per_val_step, config.best_metric = 1, "val_loss"
     summary = train(config, packed, tmp_path / "run")
     assert summary.best_step < summary.steps
@@ -177,7 +217,10 @@ def test_last_weights_that_are_not_the_best_are_exported_beside_them_with_the_mo
 
 
 def test_an_imported_run_is_gone_on_with_as_the_release_would(tmp_path, packed, published):
-    """The state that resuming takes over is that of the release's optimiser: the next step is the same."""
+    """The state that resuming takes over is that of the release's optimiser.
+
+    The next step is the same.
+    """
     folder, _ = published
     import_checkpoint(folder, tmp_path / "run")
     summary = train(tmp_path / "run/config.yaml", packed, tmp_path / "run", resume=True)
@@ -185,7 +228,10 @@ def test_an_imported_run_is_gone_on_with_as_the_release_would(tmp_path, packed, 
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "val"] == [8, 12]
     export_release(tmp_path / "run", tmp_path / "out")
-    final = read(tmp_path / "out", name="final_checkpoint_batch_11" if summary.best_step < 12 else "best_checkpoint")
+    final = read(
+        tmp_path / "out",
+        name="final_checkpoint_batch_11" if summary.best_step < 12 else "best_checkpoint",
+    )
     assert final["scheduler_state_dict"]["last_epoch"] == 12
     steps = {float(entry["step"]) for entry in final["optimizer_state_dict"]["state"].values()}
     assert max(steps) == 12
@@ -196,12 +242,19 @@ def test_the_optimiser_of_an_imported_run_makes_the_releases_next_step(tmp_path,
     trainer = oracle.trained(oracle.tiny_arguments())
     model, adam = trainer.model, trainer.optimizer
     import_checkpoint(folder, tmp_path / "run")
-    ours, config = load_model(tmp_path / "run").network.train(), load_config(tmp_path / "run/config.yaml", TrainConfig)
+    ours, config = (
+        load_model(tmp_path / "run").network.train(),
+        load_config(tmp_path / "run/config.yaml", TrainConfig),
+    )
     optimizer = Optimizer(ours, config)
     tensors, progress = RunDirectory(tmp_path / "run").load_state()
-    optimizer.load({k.removeprefix("optimizer/"): t for k, t in tensors.items() if k.startswith("optimizer/")})
+    optimizer.load(
+        {k.removeprefix("optimizer/"): t for k, t in tensors.items() if k.startswith("optimizer/")}
+    )
     generator = torch.Generator().manual_seed(9)
-    gradients = {name: torch.randn(p.shape, generator=generator) / 50 for name, p in model.named_parameters()}
+    gradients = {
+        name: torch.randn(p.shape, generator=generator) / 50 for name, p in model.named_parameters()
+    }
     for name, parameter in model.named_parameters():
         parameter.grad = None if name.endswith(".0") and "day_" in name else gradients[name].clone()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 10)
@@ -227,7 +280,12 @@ def test_the_optimiser_of_an_imported_run_makes_the_releases_next_step(tmp_path,
 
 def test_another_training_starts_from_an_imported_run(tmp_path, packed, published, config):
     import_checkpoint(published[0], tmp_path / "run")
-    config.model.n_units, config.num_training_batches, config.lr_max, config.lr_max_day = 12, 1, 1e-12, 1e-12
+    config.model.n_units, config.num_training_batches, config.lr_max, config.lr_max_day = (
+        12,
+        1,
+        1e-12,
+        1e-12,
+    )
     train(config, packed, tmp_path / "next", init_from=tmp_path / "run")
     started = load_model(tmp_path / "next").network.state_dict()
     for name, tensor in load_model(tmp_path / "run").network.state_dict().items():
@@ -249,7 +307,11 @@ def test_a_subset_of_the_features_and_the_sessions_validated_on_carry_over(tmp_p
 
 
 def test_settings_that_the_release_lacks_are_named(tmp_path, packed, config):
-    config.num_training_batches, config.dataset.length_buckets, config.dataset.must_include_days = 1, 2, [0]
+    config.num_training_batches, config.dataset.length_buckets, config.dataset.must_include_days = (
+        1,
+        2,
+        [0],
+    )
     train(config, packed, tmp_path / "run")
     notes = export_release(tmp_path / "run", tmp_path / "out").notes
     assert any("has no" in note and "dataset.length_buckets" in note for note in notes)
@@ -277,21 +339,48 @@ def broken_weights(name="_orig_mod.h0", tensor=None):
         (lambda c: c.update(val_PER=math.nan), "val_PER is nan"),
         (lambda c: c.update(model_state_dict=[1]), "model_state_dict is a list"),
         (broken_weights(), "has no h0"),
-        (broken_weights("_orig_mod.h0", torch.zeros(1, 1, 13)), r"h0 is torch.float32 \[1, 1, 13\]"),
+        (
+            broken_weights("_orig_mod.h0", torch.zeros(1, 1, 13)),
+            r"h0 is torch.float32 \[1, 1, 13\]",
+        ),
         (broken_weights("_orig_mod.h0", torch.zeros(1, 1, 12).half()), "h0 is torch.float16"),
-        (broken_weights("_orig_mod.h0", torch.full((1, 1, 12), math.nan)), "h0 has values that are not finite"),
+        (
+            broken_weights("_orig_mod.h0", torch.full((1, 1, 12), math.nan)),
+            "h0 has values that are not finite",
+        ),
         (broken_weights("_orig_mod.h0", 3), "h0 is a int"),
         (broken_weights("_orig_mod.h1", torch.zeros(1)), "has h1, which none"),
         (broken_weights("module.h0", torch.zeros(1, 1, 12)), "holds h0 twice"),
-        (broken_weights("_orig_mod.day_weights.3", torch.eye(8)), "has 4 day layers; args.yaml names 3 sessions"),
-        (lambda c: c["optimizer_state_dict"]["state"][0].update(step=torch.tensor(math.inf)), "step of gru.bias_ih_l0"),
+        (
+            broken_weights("_orig_mod.day_weights.3", torch.eye(8)),
+            "has 4 day layers; args.yaml names 3 sessions",
+        ),
+        (
+            lambda c: c["optimizer_state_dict"]["state"][0].update(step=torch.tensor(math.inf)),
+            "step of gru.bias_ih_l0",
+        ),
         (lambda c: c["optimizer_state_dict"]["state"][0].pop("step"), "is not that of AdamW"),
-        (lambda c: c["optimizer_state_dict"]["state"][5].update(step=torch.tensor(2.0)), "the same number of steps"),
+        (
+            lambda c: c["optimizer_state_dict"]["state"][5].update(step=torch.tensor(2.0)),
+            "the same number of steps",
+        ),
         (lambda c: c["optimizer_state_dict"]["param_groups"].pop(), "the optimiser's groups are"),
-        (lambda c: c["optimizer_state_dict"]["param_groups"][0]["params"].reverse(), "not numbered"),
-        (lambda c: c["optimizer_state_dict"]["param_groups"][0].update(params=3), "of the release's AdamW"),
-        (lambda c: c["optimizer_state_dict"]["param_groups"][0].update(group_type=[]), "of the release's AdamW"),
-        (lambda c: c["optimizer_state_dict"]["param_groups"][0].pop("betas"), "of the release's AdamW"),
+        (
+            lambda c: c["optimizer_state_dict"]["param_groups"][0]["params"].reverse(),
+            "not numbered",
+        ),
+        (
+            lambda c: c["optimizer_state_dict"]["param_groups"][0].update(params=3),
+            "of the release's AdamW",
+        ),
+        (
+            lambda c: c["optimizer_state_dict"]["param_groups"][0].update(group_type=[]),
+            "of the release's AdamW",
+        ),
+        (
+            lambda c: c["optimizer_state_dict"]["param_groups"][0].pop("betas"),
+            "of the release's AdamW",
+        ),
         (lambda c: c["scheduler_state_dict"].pop("last_epoch"), "last_epoch is None"),
         (lambda c: c["scheduler_state_dict"].update(lr_lambdas=torch.zeros(3)), "are not plain"),
         (lambda c: c.update(model_state_dict={"a": {1, 2}}), "refused|cannot be read|holds a set"),
@@ -299,7 +388,9 @@ def broken_weights(name="_orig_mod.h0", tensor=None):
         (lambda c: c.update(more=torch.eye(3).to_sparse()), "not a plain array"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_right_is_refused_in_a_line(tmp_path, published, change, message):
+def test_a_checkpoint_that_cannot_be_right_is_refused_in_a_line(
+    tmp_path, published, change, message
+):
     folder, checkpoint = published
     change(checkpoint)
     torch.save(checkpoint, folder / "checkpoint/best_checkpoint")
@@ -320,16 +411,28 @@ def test_a_checkpoint_that_cannot_be_right_is_refused_in_a_line(tmp_path, publis
         ("dataset__feature_subset", [0, 1], "dataset.feature_subset has 2 of 8 features"),
         ("dataset__feature_subset", [0, 1, 2, 3, 4, 5, 6, 8], "from 0 to dataset.neural_dim - 1"),
         ("model__n_layers", 100, "says 100 GRU layers"),
-        ("model__n_layers", 10**9, "model.n_layers is 1000000000; it must be at least 1 and at most 100"),
+        (
+            "model__n_layers",
+            10**9,
+            "model.n_layers is 1000000000; it must be at least 1 and at most 100",
+        ),
         ("model__n_layers", 3, "has no gru"),
         ("model__n_units", 65_536, r"is needed"),
-        ("model__n_units", 10**9, "model.n_units is 1000000000; it must be at least 1 and at most 65536"),
+        (
+            "model__n_units",
+            10**9,
+            "model.n_units is 1000000000; it must be at least 1 and at most 65536",
+        ),
         ("model__bidirectional", True, "reads forwards only"),
         ("model__colour", 1, "unknown key model.colour"),
     ],
 )
-def test_arguments_that_are_not_the_checkpoints_are_refused(tmp_path, published, key, value, message):
-    (published[0] / "checkpoint/args.yaml").write_text(yaml.safe_dump(oracle.tiny_arguments(**{key: value})))
+def test_arguments_that_are_not_the_checkpoints_are_refused(
+    tmp_path, published, key, value, message
+):
+    (published[0] / "checkpoint/args.yaml").write_text(
+        yaml.safe_dump(oracle.tiny_arguments(**{key: value}))
+    )
     with pytest.raises(CortextError, match=message):
         import_checkpoint(published[0], tmp_path / "run")
 
@@ -339,10 +442,14 @@ def test_a_model_of_another_kind_is_not_exported(tmp_path):
     with torch.device("meta"):
         network = build_model(config, n_features=2, n_days=1, n_classes=41)
     network = network.to_empty(device="cpu")
-    network.load_state_dict({name: torch.zeros_like(tensor) for name, tensor in network.state_dict().items()})
+    network.load_state_dict(
+        {name: torch.zeros_like(tensor) for name, tensor in network.state_dict().items()}
+    )
     parts = {"sessions": ["a"], "n_features": 2, "inventory": RELEASE, "smoothing": Smoothing()}
     save_model(AcousticModel(network, **parts), tmp_path / "run")
-    with pytest.raises(RunError, match="is a model of kind 'triple_gru'; the release has only the GRU"):
+    with pytest.raises(
+        RunError, match="is a model of kind 'triple_gru'; the release has only the GRU"
+    ):
         export_release(tmp_path / "run", tmp_path / "out")
 
 
@@ -364,15 +471,26 @@ def test_nothing_is_written_over(tmp_path, published):
 
 
 def test_a_directory_without_a_checkpoint_says_what_is_needed(tmp_path):
-    with pytest.raises(RunError, match="has no file best_checkpoint; give the directory that has checkpoint/"):
+    with pytest.raises(
+        RunError, match="has no file best_checkpoint; give the directory that has checkpoint/"
+    ):
         import_checkpoint(tmp_path, tmp_path / "run")
 
 
 def test_the_verbs_print_json_and_errors_of_one_line(tmp_path, published, capsys):
-    assert cli(["import-checkpoint", str(published[0]), "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert (
+        cli(["import-checkpoint", str(published[0]), "--out", str(tmp_path / "run"), "--json"]) == 0
+    )
     facts = json.loads(capsys.readouterr().out)
     assert (facts["n_sessions"], facts["step"], facts["val_per"]) == (3, 5, 0.25)
-    arguments = ["export", str(tmp_path / "run"), "--format", "release", "--out", str(tmp_path / "out")]
+    arguments = [
+        "export",
+        str(tmp_path / "run"),
+        "--format",
+        "release",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert cli(arguments) == 0
     assert "checkpoint/best_checkpoint" in capsys.readouterr().out
     assert cli(arguments) == 2
@@ -382,9 +500,13 @@ def test_the_verbs_print_json_and_errors_of_one_line(tmp_path, published, capsys
 
 
 def test_the_released_arguments_train(tmp_path, packed, caplog):
-    (tmp_path / "rnn_args.yaml").write_text(yaml.safe_dump(oracle.tiny_arguments(num_training_batches=2)))
+    (tmp_path / "rnn_args.yaml").write_text(
+        yaml.safe_dump(oracle.tiny_arguments(num_training_batches=2))
+    )
     assert train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run").steps == 2
-    validated = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["val_per_by_session"]
+    validated = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])[
+        "val_per_by_session"
+    ]
     assert set(validated) == set(oracle.SESSIONS[1:])  # dataset_probability_val is 0 for the first
     assert [line for line in caplog.text.splitlines() if "give way to the command line" in line]
 
@@ -397,21 +519,31 @@ def test_the_settings_of_an_imported_run_are_those_of_its_arguments(tmp_path, pu
 
 
 def test_a_published_file_works_on_other_sessions_where_it_is_told_so(tmp_path, packed):
-    changes = {"dataset__sessions": ["t15.2099.01.01", *oracle.SESSIONS], "dataset__dataset_probability_val": [1] * 4}
+    changes = {
+        "dataset__sessions": ["t15.2099.01.01", *oracle.SESSIONS],
+        "dataset__dataset_probability_val": [1] * 4,
+    }
     changes |= {"num_training_batches": 1, "model__n_input_features": 512}
     (tmp_path / "rnn_args.yaml").write_text(yaml.safe_dump(oracle.tiny_arguments(**changes)))
     overrides = ["model.n_input_features=null"]
-    with pytest.raises(ConfigError, match=r"dataset\.sessions names 't15\.2099\.01\.01', which the data lack"):
+    with pytest.raises(
+        ConfigError, match=r"dataset\.sessions names 't15\.2099\.01\.01', which the data lack"
+    ):
         train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run", overrides=overrides)
     overrides += ["dataset.sessions=null", "dataset.dataset_probability_val=null"]
-    assert train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run", overrides=overrides).n_sessions == 3
+    assert (
+        train(tmp_path / "rnn_args.yaml", packed, tmp_path / "run", overrides=overrides).n_sessions
+        == 3
+    )
 
 
 @pytest.mark.parametrize("metadata", [{}, {"release": "no"}, {"release": '{"step": 1}'}])
 def test_a_foreign_file_beside_the_state_is_named(tmp_path, published, metadata):
     import_checkpoint(published[0], tmp_path / "run")
     write_tensors(tmp_path / "run/train_state/release.safetensors", {}, metadata)
-    with pytest.raises(RunError, match=r"release.safetensors: does not say .*; import the checkpoint again"):
+    with pytest.raises(
+        RunError, match=r"release.safetensors: does not say .*; import the checkpoint again"
+    ):
         export_release(tmp_path / "run", tmp_path / "out")
 
 

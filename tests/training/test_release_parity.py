@@ -1,4 +1,6 @@
-"""Our training beside the published one, restated in plain PyTorch (`benchmarks/release_trainer.py`)."""
+"""Our training beside the published one, restated in plain PyTorch
+(`benchmarks/release_trainer.py`).
+"""
 
 from dataclasses import asdict, replace
 
@@ -24,7 +26,9 @@ from release_trainer import Draws, ReleaseModel, ReleaseTrainer, augment, edit_d
 
 CPU = torch.device("cpu")
 N_DAYS, N_FEATURES = 3, 8
-PLAIN = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)  # nothing random: only smoothing
+PLAIN = Augmentation(
+    white_noise_std=0.0, constant_offset_std=0.0, random_cut=0
+)  # nothing random: only smoothing
 
 
 def as_ours(release: ReleaseModel) -> dict[str, torch.Tensor]:
@@ -40,7 +44,9 @@ def settings(**changes) -> TrainConfig:
     model = GRUConfig(n_units=16, n_layers=2, rnn_dropout=0.0)
     model.input_network.input_layer_dropout = 0.0
     dataset = DatasetConfig(batch_size=6, days_per_batch=2, data_transforms=PLAIN)
-    return TrainConfig(model=model, dataset=dataset, **{"lr_warmup_steps": 3, "lr_warmup_steps_day": 5} | changes)
+    return TrainConfig(
+        model=model, dataset=dataset, **{"lr_warmup_steps": 3, "lr_warmup_steps_day": 5} | changes
+    )
 
 
 def rounded_batch(chosen) -> dict[str, torch.Tensor]:
@@ -60,7 +66,9 @@ class Pair:
         if random_days:  # away from the identity, so that days differ
             for parameter in (*self.release.model.day_weights, *self.release.model.day_biases):
                 parameter.data += 0.1 * torch.randn_like(parameter)
-        self.network = build_model(config.model, n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(RELEASE))
+        self.network = build_model(
+            config.model, n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(RELEASE)
+        )
         self.network.load_state_dict(as_ours(self.release.model))
         self.data = open_packed(packed)
         self.recordings, self.loss = recordings, build_loss(None, "gru")
@@ -69,10 +77,15 @@ class Pair:
 
     def of(self, split: str) -> Batches:
         transforms = self.config.dataset.data_transforms
-        return Batches(self.data.split(split), np.arange(N_DAYS), transforms, CPU, self.network.n_patches)
+        return Batches(
+            self.data.split(split), np.arange(N_DAYS), transforms, CPU, self.network.n_patches
+        )
 
     def files(self, split: str, indices: np.ndarray) -> dict:
-        """Trials as the release's loader wants them; in these files a trial's number is its place."""
+        """Trials as the release's loader wants them.
+
+        In these files a trial's number is its place.
+        """
         part = self.data.split(split)
         chosen: dict = {}
         for i in indices.tolist():
@@ -95,7 +108,9 @@ class Pair:
     def assert_same_weights(self, atol: float) -> None:
         expected = as_ours(self.release.model)
         for name, parameter in self.network.named_parameters():
-            torch.testing.assert_close(parameter.detach(), expected[name], atol=atol, rtol=0, msg=name)
+            torch.testing.assert_close(
+                parameter.detach(), expected[name], atol=atol, rtol=0, msg=name
+            )
 
 
 def trials_of(packed, *days: int) -> np.ndarray:
@@ -114,7 +129,9 @@ def test_logits_of_the_same_weights_are_equal(patch_size, patch_stride):
     network.load_state_dict(as_ours(release))
     x_BTC, day_B = torch.randn(5, 63, 16), torch.tensor([3, 0, 3, 1, 2])
     expected = release(x_BTC, day_B)
-    torch.testing.assert_close(network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0)  # the pass that learns
+    torch.testing.assert_close(
+        network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0
+    )  # the pass that learns
     with torch.no_grad():
         torch.testing.assert_close(network(x_BTC, day_B)[0], expected, atol=1e-5, rtol=0)
 
@@ -128,8 +145,12 @@ def test_logits_of_the_published_shape_are_equal():
     network.load_state_dict(as_ours(release))
     x_BTC, day_B = torch.randn(2, 300, 512), torch.tensor([1, 0])
     with torch.no_grad():
-        torch.testing.assert_close(network(x_BTC, day_B)[0], release(x_BTC, day_B), atol=1e-5, rtol=0)
-    assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in release.parameters())
+        torch.testing.assert_close(
+            network(x_BTC, day_B)[0], release(x_BTC, day_B), atol=1e-5, rtol=0
+        )
+    assert sum(p.numel() for p in network.parameters()) == sum(
+        p.numel() for p in release.parameters()
+    )
 
 
 def test_initial_weights_have_the_same_distribution():
@@ -140,14 +161,20 @@ def test_initial_weights_have_the_same_distribution():
     assert set(ours) == set(release)
     for name, expected in release.items():
         assert ours[name].shape == expected.shape
-        assert ours[name].std(correction=0).item() == pytest.approx(expected.std(correction=0).item(), rel=0.25), name
-        assert ours[name].abs().max().item() == pytest.approx(expected.abs().max().item(), rel=0.25), name
+        assert ours[name].std(correction=0).item() == pytest.approx(
+            expected.std(correction=0).item(), rel=0.25
+        ), name
+        assert ours[name].abs().max().item() == pytest.approx(
+            expected.abs().max().item(), rel=0.25
+        ), name
 
 
 def test_smoothing_is_equal():
     x_BTC = torch.randn(3, 40, 6)
     for std, size in ((2, 100), (1.0, 60), (3.5, 100)):
-        torch.testing.assert_close(features.smooth(x_BTC, std, size), smooth(x_BTC, std, size), atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            features.smooth(x_BTC, std, size), smooth(x_BTC, std, size), atol=1e-6, rtol=0
+        )
 
 
 class Given(Draws):
@@ -165,8 +192,16 @@ class Given(Draws):
 
 
 def test_augmentation_with_the_same_noise_is_equal():
-    """What ours adds to zeros, and how it mixes the identity, are its draws; the release gets the same."""
-    changes = {"static_gain_std": 0.3, "white_noise_std": 0.7, "constant_offset_std": 0.2, "random_cut": 0}
+    """What ours adds to zeros, and how it mixes the identity, are its draws.
+
+    The release gets the same.
+    """
+    changes = {
+        "static_gain_std": 0.3,
+        "white_noise_std": 0.7,
+        "constant_offset_std": 0.2,
+        "random_cut": 0,
+    }
     ours, size = Augmentation(**changes), 6
     n_bins_B = torch.tensor([size] * 4)
 
@@ -177,7 +212,9 @@ def test_augmentation_with_the_same_noise_is_equal():
     added = augmented(zeros)
     gain = (augmented(identity) - added - identity) / 0.3
     x_BTC = torch.randn(4, size, size)
-    given = Given(0, static_gain=gain, white_noise=added / 0.7, constant_offset=torch.zeros(4, 1, size))
+    given = Given(
+        0, static_gain=gain, white_noise=added / 0.7, constant_offset=torch.zeros(4, 1, size)
+    )
     expected, _ = augment(x_BTC.clone(), n_bins_B, asdict(ours), given)
     torch.testing.assert_close(augmented(x_BTC), expected, atol=1e-5, rtol=0)
     without_white = replace(ours, white_noise_std=0.0)
@@ -188,7 +225,11 @@ def test_augmentation_with_the_same_noise_is_equal():
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_the_random_walk_with_the_same_steps_is_equal(axis):
     ours = Augmentation(
-        white_noise_std=0, constant_offset_std=0, random_cut=0, random_walk_std=0.5, random_walk_axis=axis
+        white_noise_std=0,
+        constant_offset_std=0,
+        random_cut=0,
+        random_walk_std=0.5,
+        random_walk_axis=axis,
     )
     x_BTC, n_bins_B = torch.randn(200, 9, 7), torch.full((200,), 9)
     found, _ = features.augment(x_BTC, n_bins_B, ours, torch.Generator().manual_seed(1))
@@ -220,7 +261,9 @@ def test_one_step_is_equal(recordings, packed):
     assert pair.ours_step(0, indices) == pytest.approx(pair.release_step(indices), abs=1e-5)
     pair.assert_same_weights(1e-6)
     after = pair.network.state_dict()
-    assert torch.equal(after["day_weight"][1], before["day_weight"][1])  # a day absent from the batch
+    assert torch.equal(
+        after["day_weight"][1], before["day_weight"][1]
+    )  # a day absent from the batch
     assert not torch.equal(after["day_weight"][0], before["day_weight"][0])
 
 
@@ -228,8 +271,18 @@ STEPS = {
     "as published": {},
     "clipping": {"grad_norm_clip_value": 0.05},
     "epsilon of a short run, fast": {"epsilon": 1e-3, "lr_max": 0.01, "lr_max_day": 0.01},
-    "weight decay of both groups": {"weight_decay": 0.2, "weight_decay_day": 0.4, "lr_max": 0.05, "lr_max_day": 0.03},
-    "the decay's end": {"lr_decay_steps": 8, "lr_decay_steps_day": 6, "lr_min": 0.001, "lr_min_day": 0.002},
+    "weight decay of both groups": {
+        "weight_decay": 0.2,
+        "weight_decay_day": 0.4,
+        "lr_max": 0.05,
+        "lr_max_day": 0.03,
+    },
+    "the decay's end": {
+        "lr_decay_steps": 8,
+        "lr_decay_steps_day": 6,
+        "lr_min": 0.001,
+        "lr_min_day": 0.002,
+    },
     "linear": {"lr_scheduler_type": "linear", "lr_decay_steps": 7, "lr_max_day": 0.02},
 }
 
@@ -238,7 +291,9 @@ STEPS = {
 def test_several_steps_with_days_that_come_and_go_are_equal(changes, recordings, packed):
     """Day 1 is absent at first, then there, absent for two batches, and there again."""
     pair = Pair(settings(**changes), recordings, packed)
-    for step, days in enumerate([(0, 2), (0, 1), (2, 0), (0, 2), (1, 2), (1, 0), (2, 1), (0, 2), (1, 0), (2, 1)]):
+    for step, days in enumerate(
+        [(0, 2), (0, 1), (2, 0), (0, 2), (1, 2), (1, 0), (2, 1), (0, 2), (1, 0), (2, 1)]
+    ):
         indices = trials_of(packed, *days)
         ours, release = pair.ours_step(step, indices), pair.release_step(indices)
         assert ours == pytest.approx(release, rel=1e-5), step
@@ -248,33 +303,46 @@ def test_several_steps_with_days_that_come_and_go_are_equal(changes, recordings,
 def test_frozen_parts_stay_and_the_others_move_alike(recordings, packed):
     model = GRUConfig(n_units=16, n_layers=1, rnn_dropout=0.0, rnn_trainable=False)
     model.input_network.input_layer_dropout = 0.0
-    pair = Pair(replace(settings(lr_warmup_steps=0, lr_warmup_steps_day=0), model=model), recordings, packed)
+    pair = Pair(
+        replace(settings(lr_warmup_steps=0, lr_warmup_steps_day=0), model=model), recordings, packed
+    )
     before = {name: tensor.clone() for name, tensor in pair.network.state_dict().items()}
     for step in range(3):
         indices = trials_of(packed, step % 3)
         pair.ours_step(step, indices)
         pair.release_step(indices)
     pair.assert_same_weights(1e-6)
-    moved = {name for name, tensor in pair.network.state_dict().items() if not torch.equal(tensor, before[name])}
+    moved = {
+        name
+        for name, tensor in pair.network.state_dict().items()
+        if not torch.equal(tensor, before[name])
+    }
     assert moved == {"day_weight", "day_bias", "out.weight", "out.bias", "h0"}
 
 
 def test_the_loss_curves_of_identical_batches_are_equal(recordings, packed):
-    config = settings(epsilon=1e-3, lr_max=0.02, lr_max_day=0.02, lr_decay_steps=25, lr_decay_steps_day=25)
+    config = settings(
+        epsilon=1e-3, lr_max=0.02, lr_max_day=0.02, lr_decay_steps=25, lr_decay_steps_day=25
+    )
     pair = Pair(config, recordings, packed)
     split = pair.data.split("train")
     sampler = DayBalancedSampler(split.day_N, 6, 2, seed=4)
     curves = [
-        (pair.ours_step(step, sampler.indices(step)), pair.release_step(sampler.indices(step))) for step in range(25)
+        (pair.ours_step(step, sampler.indices(step)), pair.release_step(sampler.indices(step)))
+        for step in range(25)
     ]
     ours, release = np.array(curves).T
     np.testing.assert_allclose(ours, release, rtol=1e-4)
-    assert ours[-5:].mean() < 0.5 * ours[:3].mean()  # it has learnt something, so that there was something to differ in
+    assert (
+        ours[-5:].mean() < 0.5 * ours[:3].mean()
+    )  # it has learnt something, so that there was something to differ in
 
 
 def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
     monkeypatch.setattr(release_trainer, "load_batch", rounded_batch)
-    config = settings(epsilon=1e-3, lr_max=0.02, lr_max_day=0.02, lr_warmup_steps=0, lr_warmup_steps_day=0)
+    config = settings(
+        epsilon=1e-3, lr_max=0.02, lr_max_day=0.02, lr_warmup_steps=0, lr_warmup_steps_day=0
+    )
     pair = Pair(config, recordings, packed)
     for step in range(40):
         pair.ours_step(step, trials_of(packed, 0, 1, 2))
@@ -287,15 +355,23 @@ def test_validation_finds_the_same_errors(recordings, packed, monkeypatch):
     pair.network.eval()
     validator = Validator(pair.of("val"), RELEASE, config)
     with torch.no_grad():
-        metrics, _ = validator.measure(lambda batch: pair.network(batch.x_BTC, batch.day_B)[0], ALONE)
+        metrics, _ = validator.measure(
+            lambda batch: pair.network(batch.x_BTC, batch.day_B)[0], ALONE
+        )
     everything = np.arange(len(pair.data.split("val")))
     expected = pair.release.validate(pair.files("val", everything))
     assert 0 < metrics["val_per"] < 0.95
     assert metrics["val_per"] == pytest.approx(expected["per"], abs=1e-12)
     by_day = dict(zip(pair.data.sessions, expected["per_by_day"].values(), strict=True))
     assert metrics["val_per_by_session"] == pytest.approx(by_day, abs=1e-12)
-    assert metrics["val_loss"] == pytest.approx(expected["loss"], rel=1e-4)  # days have equally many trials
+    assert metrics["val_loss"] == pytest.approx(
+        expected["loss"], rel=1e-4
+    )  # days have equally many trials
 
 
 def test_edit_distances_by_hand():
-    assert [edit_distance([1, 2, 3], [1, 3]), edit_distance([], [4, 5]), edit_distance([1, 2], [2, 1])] == [1, 2, 2]
+    assert [
+        edit_distance([1, 2, 3], [1, 3]),
+        edit_distance([], [4, 5]),
+        edit_distance([1, 2], [2, 1]),
+    ] == [1, 2, 2]

@@ -22,7 +22,9 @@ OLDER = {"model.bidirectional": False, "distributed_training": False}
 def flat(mapping: dict, prefix: str = "") -> dict:
     found = {}
     for key, value in mapping.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        found |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        )
     return found
 
 
@@ -35,7 +37,9 @@ def test_every_published_key_has_its_place_or_a_note():
     published = flat(yaml.safe_load(oracle.PUBLISHED)) | OLDER
     assert set(published) == set(SAME) | set(ELSEWHERE)
     assert not set(SAME) & set(ELSEWHERE)
-    assert {key: setting.published for key, setting in ELSEWHERE.items()} == {key: published[key] for key in ELSEWHERE}
+    assert {key: setting.published for key, setting in ELSEWHERE.items()} == {
+        key: published[key] for key in ELSEWHERE
+    }
     ours = set(flat(to_mapping(TrainConfig())))
     assert set(SAME) <= ours
     assert not set(ELSEWHERE) & ours
@@ -44,7 +48,9 @@ def test_every_published_key_has_its_place_or_a_note():
 def test_the_documents_table_is_the_codes():
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", DOCUMENT.read_text(), re.MULTILINE)
     documented = {key: place for keys, place in rows for key in re.findall(r"`([^`]+)`", keys)}
-    expected = dict.fromkeys(SAME, "the same") | {key: setting.place for key, setting in ELSEWHERE.items()}
+    expected = dict.fromkeys(SAME, "the same") | {
+        key: setting.place for key, setting in ELSEWHERE.items()
+    }
     assert documented == expected
 
 
@@ -55,17 +61,24 @@ def test_the_published_file_is_read_unchanged(tmp_path):
     assert {key: found[key] for key in SAME} == {key: published[key] for key in SAME}
     assert found["precision"] == "bf16"
     ours = {key for key in found if key not in SAME and key != "precision"}
-    assert {key: found[key] for key in ours} == {key: flat(to_mapping(TrainConfig()))[key] for key in ours}
+    assert {key: found[key] for key in ours} == {
+        key: flat(to_mapping(TrainConfig()))[key] for key in ours
+    }
 
 
 def test_what_has_no_effect_is_said_once_in_one_line_that_is_not_on_stdout(tmp_path):
     path = write(tmp_path / "args.yaml", save_val_data=True)
-    code = f"from cortext.training import read_train_config; read_train_config({str(path)!r}, ['seed=3'])"
+    code = (
+        f"from cortext.training import read_train_config; read_train_config({str(path)!r},"
+        " ['seed=3'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == (
-        f"{path}: gpu_number, output_dir, checkpoint_dir, dataset.dataset_dir give way to the command line; "
-        "save_val_data is not followed: the validation features are not copied; the data have them\n"
+    assert (
+        done.stderr
+        == f"{path}: gpu_number, output_dir, checkpoint_dir, dataset.dataset_dir give way to the"
+        " command line; save_val_data is not followed: the validation features are not copied;"
+        " the data have them\n"
     )
 
 
@@ -111,15 +124,27 @@ def test_automatic_mixed_precision_is_bfloat16_and_none_is_float32(tmp_path, use
 
 
 def test_settings_of_ours_may_stand_in_a_published_file(tmp_path):
-    found = read_train_config(write(tmp_path / "args.yaml", best_metric="val_loss", dataset__length_buckets=3))
+    found = read_train_config(
+        write(tmp_path / "args.yaml", best_metric="val_loss", dataset__length_buckets=3)
+    )
     assert (found.best_metric, found.dataset.length_buckets) == ("val_loss", 3)
 
 
 def test_references_between_settings_are_followed(tmp_path):
-    changes = {"num_training_batches": 40, "lr_decay_steps": "${num_training_batches}", "lr_decay_steps_day": "${a}"}
-    with pytest.raises(ConfigError, match=re.escape("${a} cannot be resolved: there is no such key")):
+    changes = {
+        "num_training_batches": 40,
+        "lr_decay_steps": "${num_training_batches}",
+        "lr_decay_steps_day": "${a}",
+    }
+    with pytest.raises(
+        ConfigError, match=re.escape("${a} cannot be resolved: there is no such key")
+    ):
         read_train_config(write(tmp_path / "args.yaml", **changes))
-    changes |= {"lr_decay_steps_day": "${lr_decay_steps}", "dataset__seed": "${seed}", "output_dir": "runs/${mode}/x"}
+    changes |= {
+        "lr_decay_steps_day": "${lr_decay_steps}",
+        "dataset__seed": "${seed}",
+        "output_dir": "runs/${mode}/x",
+    }
     found = read_train_config(write(tmp_path / "args.yaml", **changes))
     assert (found.lr_decay_steps, found.lr_decay_steps_day, found.dataset.seed) == (40, 40, 10)
     with pytest.raises(ConfigError, match="it refers to itself"):

@@ -1,4 +1,6 @@
-"""A checkpoint from anywhere runs nothing, and no damage to it does more than an error of one line."""
+"""A checkpoint from anywhere runs nothing, and no damage to it does more than an error of one
+line.
+"""
 
 import functools
 import io
@@ -42,7 +44,10 @@ def nested(content) -> bytes:
 
 
 def attacks(marker: str) -> dict:
-    """Objects whose loading makes the file `marker`, by the ways that are known; and some that would crash."""
+    """Objects whose loading makes the file `marker`, by the ways that are known.
+
+    And some that would crash.
+    """
     system = Call(os.system, f"touch {marker}")
     return {
         "os.system": system,
@@ -55,7 +60,9 @@ def attacks(marker: str) -> dict:
         "nested pickle": Call(torch.storage._load_from_bytes, nested(system)),
         "hub": Call(torch.hub.load, "someone/something", "anything"),
         "numpy array": np.zeros(3),
-        "numpy object": Call(np.array([None], dtype=object).__reduce__()[0], np.ndarray, (0,), b"b"),
+        "numpy object": Call(
+            np.array([None], dtype=object).__reduce__()[0], np.ndarray, (0,), b"b"
+        ),
         "pathlib": Path(marker),
         "hidden in a tensor's hooks": State((dict, ()), {"a": system}),
     }
@@ -64,7 +71,10 @@ def attacks(marker: str) -> dict:
 @pytest.mark.parametrize("name", attacks("x"))
 def test_nothing_in_a_checkpoint_is_run(tmp_path, name):
     marker = tmp_path / "ran"
-    torch.save({"model_state_dict": {"h0": torch.zeros(2)}, "x": attacks(str(marker))[name]}, tmp_path / "file")
+    torch.save(
+        {"model_state_dict": {"h0": torch.zeros(2)}, "x": attacks(str(marker))[name]},
+        tmp_path / "file",
+    )
     with pytest.raises(RunError) as error:
         read_torch_file(tmp_path / "file")
     assert not marker.exists()
@@ -76,11 +86,15 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path, name):
 
 def test_what_is_asked_for_is_named(tmp_path):
     torch.save(Call(os.system, "true"), tmp_path / "file")
-    with pytest.raises(RunError, match=r"refused: it asks for (posix|nt)\.system, which is not data"):
+    with pytest.raises(
+        RunError, match=r"refused: it asks for (posix|nt)\.system, which is not data"
+    ):
         read_torch_file(tmp_path / "file")
 
 
-@pytest.mark.parametrize("number", [np.float64(1) / 3, np.float32(0.1), np.float16(0.5), np.int64(-7), np.bool_(True)])
+@pytest.mark.parametrize(
+    "number", [np.float64(1) / 3, np.float32(0.1), np.float16(0.5), np.int64(-7), np.bool_(True)]
+)
 @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
 def test_numbers_of_numpy_become_plain_ones(tmp_path, number, module):
     path = tmp_path / "file"
@@ -102,13 +116,19 @@ def test_numbers_of_numpy_become_plain_ones(tmp_path, number, module):
         Call(np.float64(1).__reduce__()[0], np.dtype("O"), b"12345678"),
         Call(np.float64(1).__reduce__()[0], np.dtype("V8"), b"12345678"),
         Call(np.float64(1).__reduce__()[0], "f8", b"12345678"),
-        np.float64(1).newbyteorder(">") if hasattr(np.float64(1), "newbyteorder") else np.dtype(">f8"),
+        (
+            np.float64(1).newbyteorder(">")
+            if hasattr(np.float64(1), "newbyteorder")
+            else np.dtype(">f8")
+        ),
         np.dtype("f8"),
         np.complex128(1),
         np.datetime64("2023-08-11"),
         State((np.dtype, ("f8", False, True)), (3, "<", None, None, None, -1, -1, 63)),
     ],
-    ids=lambda thing: type(thing).__name__,  # addresses would differ between the processes of a parallel run
+    ids=lambda thing: (
+        type(thing).__name__
+    ),  # addresses would differ between the processes of a parallel run
 )
 def test_of_numpy_only_numbers_are_read(tmp_path, thing):
     torch.save({"val_loss": thing}, tmp_path / "file")
@@ -165,7 +185,10 @@ def zipped(path: Path) -> None:
         (twice, "not as torch.save writes it"),
         (many, "claims to hold far more than its length"),
         (cycle, "claims to hold far more than its length"),
-        (lambda path: torch.save({"a": torch.zeros(1).expand(10**9)}, path), "claims to hold far more"),
+        (
+            lambda path: torch.save({"a": torch.zeros(1).expand(10**9)}, path),
+            "claims to hold far more",
+        ),
         (lambda path: torch.save({"a": {1, 2}}, path), "holds a set|refused"),
     ],
 )
@@ -188,7 +211,14 @@ def test_a_truncated_file_is_refused(tmp_path):
 def test_changed_bytes_give_other_numbers_or_an_error_of_one_line(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "file"
-    torch.save({"model_state_dict": {"h0": torch.zeros(3)}, "val_loss": np.float64(1), "list": [1, (2.5, None)]}, path)
+    torch.save(
+        {
+            "model_state_dict": {"h0": torch.zeros(3)},
+            "val_loss": np.float64(1),
+            "list": [1, (2.5, None)],
+        },
+        path,
+    )
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     refused = []

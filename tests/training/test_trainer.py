@@ -1,4 +1,7 @@
-"""The public Trainer: pieces of a run, named states, callbacks, where trials lie, precision, profiles."""
+"""The public Trainer.
+
+Pieces of a run, named states, callbacks, where trials lie, precision, profiles.
+"""
 
 import json
 import math
@@ -51,10 +54,12 @@ def test_a_run_in_pieces_is_the_run_in_one(config, packed, tmp_path):
     assert summary.steps == 12
     assert_equal(tmp_path / "one", tmp_path / "pieces")
     without_times = [
-        {k: v for k, v in line.items() if k != "trials_per_s"} for line in lines(tmp_path / "one", "train")
+        {k: v for k, v in line.items() if k != "trials_per_s"}
+        for line in lines(tmp_path / "one", "train")
     ]
     assert without_times == [
-        {k: v for k, v in line.items() if k != "trials_per_s"} for line in lines(tmp_path / "pieces", "train")
+        {k: v for k, v in line.items() if k != "trials_per_s"}
+        for line in lines(tmp_path / "pieces", "train")
     ]
 
 
@@ -109,7 +114,11 @@ def test_callbacks_see_losses_validations_and_the_end(config, packed, tmp_path):
     run = tmp_path / "run"
     expected = [("train", line["step"], line["train_loss"]) for line in lines(run, "train")]
     assert [entry for entry in seen if entry[0] == "train"] == expected
-    assert [entry[:2] for entry in seen if entry[0] == "val"] == [("val", 4), ("val", 8), ("val", 12)]
+    assert [entry[:2] for entry in seen if entry[0] == "val"] == [
+        ("val", 4),
+        ("val", 8),
+        ("val", 12),
+    ]
     assert seen[-1] == ("end", 12, SESSIONS)
 
 
@@ -120,7 +129,9 @@ def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, tmp_path
                 raise ValueError("in a callback")
 
     train(config, packed, tmp_path / "one", progress=False)
-    with Trainer(config, packed, tmp_path / "two", callbacks=[Failing()], progress=False) as trainer:
+    with Trainer(
+        config, packed, tmp_path / "two", callbacks=[Failing()], progress=False
+    ) as trainer:
         with pytest.raises(ValueError, match="in a callback"):
             trainer.run()
         trainer.run()
@@ -132,7 +143,9 @@ def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, tmp_path
 
 
 def test_a_batch_of_resident_trials_is_the_batch_of_the_file(packed):
-    split = open_packed(packed).split("train").select(sessions=SESSIONS[1:], feature_subset=[6, 1, 2])
+    split = (
+        open_packed(packed).split("train").select(sessions=SESSIONS[1:], feature_subset=[6, 1, 2])
+    )
     resident = ResidentTrials(split, torch.device("cpu"))
     for indices in (np.array([0, 5, 39, 5]), np.array([7])):
         n_bins = int(split.n_bins_N[indices].max()) + 3
@@ -150,10 +163,14 @@ def test_resident_trials_train_the_same_run(config, packed, tmp_path):
 def test_each_process_gets_its_rows_of_the_batch_noise_included(config, packed):
     split = open_packed(packed).split("train")
     transforms = config.dataset.data_transforms
-    batches = Batches(split, np.arange(3), transforms, torch.device("cpu"), lambda n_bins: n_bins // 4)
+    batches = Batches(
+        split, np.arange(3), transforms, torch.device("cpu"), lambda n_bins: n_bins // 4
+    )
     indices = np.array([3, 50, 20, 7, 59])
     whole = batches.batch(indices, torch.Generator().manual_seed(1))
-    parts = [batches.batch(indices, torch.Generator().manual_seed(1), (rank, 2)) for rank in range(2)]
+    parts = [
+        batches.batch(indices, torch.Generator().manual_seed(1), (rank, 2)) for rank in range(2)
+    ]
     for rank, part in enumerate(parts):
         assert torch.equal(part.x_BTC, whole.x_BTC[rank::2])
         assert torch.equal(part.n_bins_B, whole.n_bins_B[rank::2])
@@ -173,7 +190,9 @@ def test_the_published_kernel_and_losses_of_a_model_are_logged_by_name(config, p
     assert math.isfinite(line["train_loss"])
 
 
-def test_trials_per_second_count_the_time_of_a_device_that_is_not_waited_for(config, packed, tmp_path, monkeypatch):
+def test_trials_per_second_count_the_time_of_a_device_that_is_not_waited_for(
+    config, packed, tmp_path, monkeypatch
+):
     read = TorchEngine.read
 
     def read_late(engine, updates):
@@ -195,7 +214,10 @@ def test_without_a_validation_split_a_share_of_every_day_validates(config, tmp_p
     with Trainer(config, data, tmp_path / "run", progress=False) as trainer:
         train_split, val_split = trainer.train_split, trainer.validator.batches.split
     named = [
-        {(split.session(i), int(split.block_N[i]), int(split.trial_N[i])) for i in range(len(split))}
+        {
+            (split.session(i), int(split.block_N[i]), int(split.trial_N[i]))
+            for i in range(len(split))
+        }
         for split in (train_split, val_split)
     ]
     assert [len(names) for names in named] == [24, 6]
@@ -207,18 +229,24 @@ def test_without_a_validation_split_a_share_of_every_day_validates(config, tmp_p
             with Trainer(wrong, data, tmp_path / "much", progress=False) as trainer:
                 assert len(trainer.train_split) == 3  # one of each day is always trained on
         else:
-            with pytest.raises(DataError, match=r"no validation split, and dataset.test_percentage is 0"):
+            with pytest.raises(
+                DataError, match=r"no validation split, and dataset.test_percentage is 0"
+            ):
                 Trainer(wrong, data, tmp_path / "none", progress=False)
 
 
 def test_sessions_with_probability_zero_are_not_validated_on(config, packed, tmp_path):
     config = replace(config, dataset=replace(config.dataset, dataset_probability_val=[1, 0, 1]))
     train(config, packed, tmp_path / "run", progress=False)
-    assert set(lines(tmp_path / "run", "val")[0]["val_per_by_session"]) == {SESSIONS[0], SESSIONS[2]}
+    assert set(lines(tmp_path / "run", "val")[0]["val_per_by_session"]) == {
+        SESSIONS[0],
+        SESSIONS[2],
+    }
     for wrong in ([1, 0], [1, 0, 0.5]):
         config.dataset.dataset_probability_val = wrong
         with pytest.raises(
-            ConfigError, match=r"dataset_probability_val has . values for 3 sessions; one each is needed, 0"
+            ConfigError,
+            match=r"dataset_probability_val has . values for 3 sessions; one each is needed, 0",
         ):
             train(config, packed, tmp_path / "wrong", progress=False)
 
@@ -226,37 +254,73 @@ def test_sessions_with_probability_zero_are_not_validated_on(config, packed, tmp
 def test_only_what_is_trainable_moves(config, packed, tmp_path):
     config = replace(config, trainable=["day_", "out.bias"])
     with Trainer(config, packed, tmp_path / "run", progress=False) as trainer:
-        before = {name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()}
+        before = {
+            name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()
+        }
         trainer.run()
         after = trainer.model.network.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {"day_weight", "day_bias", "out.bias"}
-    with pytest.raises(ConfigError, match="trainable names 'outt', with which no parameter begins; did you mean 'out'"):
+    with pytest.raises(
+        ConfigError,
+        match="trainable names 'outt', with which no parameter begins; did you mean 'out'",
+    ):
         train(replace(config, trainable=["outt"]), packed, tmp_path / "wrong", progress=False)
-    with pytest.raises(ConfigError, match="no parameter is left that learns; name more in trainable, or unfreeze"):
+    with pytest.raises(
+        ConfigError, match="no parameter is left that learns; name more in trainable, or unfreeze"
+    ):
         train(replace(config, trainable=[]), packed, tmp_path / "wrong", progress=False)
 
 
 def test_frozen_day_layers_and_a_frozen_gru_stay(config, packed, tmp_path):
     overrides = ["model.rnn_trainable=false", "model.input_network.input_trainable=false"]
     with Trainer(config, packed, tmp_path / "run", overrides=overrides, progress=False) as trainer:
-        before = {name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()}
+        before = {
+            name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()
+        }
         trainer.run()
         after = trainer.model.network.state_dict()
-    assert {name for name in before if not torch.equal(before[name], after[name])} == {"h0", "out.weight", "out.bias"}
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        "h0",
+        "out.weight",
+        "out.bias",
+    }
 
 
-def test_states_of_validations_and_of_the_end_and_logits_are_kept_where_wanted(config, packed, tmp_path):
-    config = replace(config, save_all_val_steps=True, save_final_model=True, save_val_logits=True, precision="fp32")
+def test_states_of_validations_and_of_the_end_and_logits_are_kept_where_wanted(
+    config, packed, tmp_path
+):
+    config = replace(
+        config,
+        save_all_val_steps=True,
+        save_final_model=True,
+        save_val_logits=True,
+        precision="fp32",
+    )
     train(config, packed, tmp_path / "run", progress=False)
     names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
-    assert names == {"step_4.safetensors", "step_8.safetensors", "step_12.safetensors", "final.safetensors"}
+    assert names == {
+        "step_4.safetensors",
+        "step_8.safetensors",
+        "step_12.safetensors",
+        "final.safetensors",
+    }
     files = sorted((tmp_path / "run" / "val_logits").iterdir())
     assert len(files) == 18
-    model, trial = load_model(tmp_path / "run"), next(open_dataset(packed_source(packed)).trials("val"))
-    kept_PV = np.load(tmp_path / "run" / "val_logits" / f"{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy")
+    model, trial = (
+        load_model(tmp_path / "run"),
+        next(open_dataset(packed_source(packed)).trials("val")),
+    )
+    kept_PV = np.load(
+        tmp_path
+        / "run"
+        / "val_logits"
+        / f"{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
+    )
     assert kept_PV.dtype == np.float16
-    padded = np.pad(trial.features_TC, ((4, 4), (0, 0)))  # validation in training pads with zeros, as the release does
+    padded = np.pad(
+        trial.features_TC, ((4, 4), (0, 0))
+    )  # validation in training pads with zeros, as the release does
     np.testing.assert_allclose(kept_PV, model.logits(padded, trial.session), atol=2e-3)
 
 
@@ -287,18 +351,33 @@ def test_float32_is_float32_whatever_the_process_has_asked_for(config, packed, t
 def test_float32_and_bfloat16_differ_in_the_matrix_products_alone(config, packed, tmp_path):
     dtypes = {}
     for precision in ("fp32", "bf16"):
-        with Trainer(replace(config, precision=precision), packed, tmp_path / precision, progress=False) as trainer:
+        with Trainer(
+            replace(config, precision=precision), packed, tmp_path / precision, progress=False
+        ) as trainer:
             trainer.model.network.out.register_forward_hook(
-                lambda module, inputs, output, precision=precision: dtypes.update({precision: output.dtype})
+                lambda module, inputs, output, precision=precision: dtypes.update(
+                    {precision: output.dtype}
+                )
             )
             trainer.run(1)
             state = weights(tmp_path / precision)
-            assert all(t.dtype == torch.float32 for name, t in state.items() if not name.endswith("day_steps"))
+            assert all(
+                t.dtype == torch.float32
+                for name, t in state.items()
+                if not name.endswith("day_steps")
+            )
     assert dtypes == {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def test_a_profile_is_a_trace_of_the_wanted_batches(config, packed, tmp_path):
-    train(config, packed, tmp_path / "run", profile=tmp_path / "trace", profile_steps=(2, 4), progress=False)
+    train(
+        config,
+        packed,
+        tmp_path / "run",
+        profile=tmp_path / "trace",
+        profile_steps=(2, 4),
+        progress=False,
+    )
     (trace,) = (tmp_path / "trace").glob("*.pt.trace.json")
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event.get("name", "").startswith("ProfilerStep#") for event in events) == 2

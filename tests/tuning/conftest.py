@@ -18,7 +18,9 @@ from cortext.tuning import Search, Study, comparison, decoder_result, tune_train
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Bit-exact repetition needs the same number of threads, and small matrices are fastest with one."""
+    """Bit-exact repetition needs the same number of threads, and small matrices are fastest with
+    one.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -51,7 +53,9 @@ def tune(packed, tmp_path, quick):
     def run(search: Search, out: str = "search", overrides=(), **arguments) -> Study:
         settings = [*quick, *overrides]
         arguments = {"data": packed, "progress": False, **arguments}
-        return tune_training("tiny", out=tmp_path / out, search=search, overrides=settings, **arguments)
+        return tune_training(
+            "tiny", out=tmp_path / out, search=search, overrides=settings, **arguments
+        )
 
     return run
 
@@ -87,7 +91,10 @@ def lm(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def evaluation(tmp_path_factory) -> Path:
-    """What `evaluate` leaves, as far as a search for decoder options reads it: noisy logits, and references."""
+    """What `evaluate` leaves, as far as a search for decoder options reads it.
+
+    Noisy logits, and references.
+    """
     return _write_evaluation(tmp_path_factory.mktemp("evaluation") / "eval", 2 * len(SAID))
 
 
@@ -97,8 +104,17 @@ def _write_evaluation(folder: Path, n: int, noise: float = 3.0) -> Path:
     for number in range(n):
         sentence = SAID[number % len(SAID)]
         log_probs_PV = fake_log_probs(sentence, noise, number, "release")
-        np.save(folder / "logits" / f"{number:05d}_day_b01_t{number:03d}.npy", log_probs_PV.astype(np.float16))
-        trial = {"id": number, "session": "day", "block": 1, "trial": number, "reference": sentence.capitalize() + "."}
+        np.save(
+            folder / "logits" / f"{number:05d}_day_b01_t{number:03d}.npy",
+            log_probs_PV.astype(np.float16),
+        )
+        trial = {
+            "id": number,
+            "session": "day",
+            "block": 1,
+            "trial": number,
+            "reference": sentence.capitalize() + ".",
+        }
         lines.append(json.dumps(trial | {"hypotheses": [{"text": "", "score": 0.0}]}))
     (folder / "nbest.jsonl").write_text("\n".join(lines) + "\n")
     origin = {"inventory": asdict(RELEASE), "frame_ms": 80.0, "options": {}}

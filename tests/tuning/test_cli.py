@@ -27,7 +27,9 @@ def test_the_comparison_is_printed_best_first_and_as_json(packed, tmp_path, quic
     assert f"best run: {tmp_path / 'search' / 'trials' / '000'}" in printed.out
     assert run([*wanted, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert [f"{100 * trial['metrics']['val_per']:.1f}" for trial in content["trials"]] == [f"{r:.1f}" for r in rates]
+    assert [f"{100 * trial['metrics']['val_per']:.1f}" for trial in content["trials"]] == [
+        f"{r:.1f}" for r in rates
+    ]
     assert content["best"] == content["trials"][0]
 
 
@@ -45,7 +47,9 @@ def test_the_comparison_is_printed_best_first_and_as_json(packed, tmp_path, quic
         (["--grid", "seed=1,2", "--metric", "val_wer"], ["needs a language model", "--lm"]),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_is_written(packed, tmp_path, quick, capsys, more, parts):
+def test_what_cannot_be_is_one_line_and_nothing_is_written(
+    packed, tmp_path, quick, capsys, more, parts
+):
     assert run(arguments(packed, tmp_path, quick, *more)) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("cortext: ")
@@ -54,14 +58,18 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(packed, tmp_path, qui
     assert not (tmp_path / "search").exists()
 
 
-def test_tpe_without_optuna_is_refused_before_anything_is_written(packed, tmp_path, quick, capsys, monkeypatch):
+def test_tpe_without_optuna_is_refused_before_anything_is_written(
+    packed, tmp_path, quick, capsys, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert run(arguments(packed, tmp_path, quick, "--tpe", "seed=1:9")) == 2
     assert "pip install 'cortext[tune]'" in capsys.readouterr().err
     assert not (tmp_path / "search").exists()
 
 
-def test_ray_without_ray_is_refused_before_anything_is_written(packed, tmp_path, quick, capsys, monkeypatch):
+def test_ray_without_ray_is_refused_before_anything_is_written(
+    packed, tmp_path, quick, capsys, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(arguments(packed, tmp_path, quick, "--grid", "seed=1,2", "--ray", "local")) == 2
     assert "pip install 'cortext[ray]'" in capsys.readouterr().err

@@ -54,7 +54,9 @@ def decoded(evaluation, lm, options) -> tuple[list[str], list[str]]:
     references = [line["reference"].lower().rstrip(".") for line in lines]
     files = sorted((evaluation / "logits").iterdir())
     log_probs = [log_softmax(np.load(file).astype(np.float32)) for file in files]
-    return references, [nbest[0].text for nbest in Decoder.from_dir(lm, options).decode_batch(log_probs, "release")]
+    return references, [
+        nbest[0].text for nbest in Decoder.from_dir(lm, options).decode_batch(log_probs, "release")
+    ]
 
 
 def test_what_options_are_worth_is_what_decoding_with_them_gives(tune, evaluation, lm):
@@ -67,7 +69,9 @@ def test_what_options_are_worth_is_what_decoding_with_them_gives(tune, evaluatio
     assert len({tuned.wer(trial) for trial in tuned.trials}) > 1
 
 
-def test_the_search_ends_with_a_file_of_options_that_make_fewer_errors(tune, evaluation, lm, tmp_path, pictures):
+def test_the_search_ends_with_a_file_of_options_that_make_fewer_errors(
+    tune, evaluation, lm, tmp_path, pictures
+):
     tuned = tune(n_trials=14)
     start, best = tuned.judged
     assert (start.name, best.name) == ("start", "best")
@@ -83,7 +87,9 @@ def test_the_search_ends_with_a_file_of_options_that_make_fewer_errors(tune, eva
 
 
 def test_time_has_its_price(tune, monkeypatch):
-    """Options that take longer, by a pretended clock, lose to options that make a few more errors."""
+    """Options that take longer, by a pretended clock, lose to options that make a few more
+    errors.
+    """
     slow = {"max": 4.0, "logadd": 1.0}
 
     def work(job):
@@ -116,7 +122,10 @@ def test_sentences_that_are_held_out_are_not_tuned_on(tune, evaluation):
     assert tuning_parts(evaluation, 0.3, 1)[1] != rest
     tuned = tune(n_trials=4, held_out=0.3)
     for row in tuned.judged:
-        assert (row.tuned.n_utterances, row.held_out.n_utterances) == (len(part.places), len(rest.places))
+        assert (row.tuned.n_utterances, row.held_out.n_utterances) == (
+            len(part.places),
+            len(rest.places),
+        )
         assert row.held_out.low <= row.held_out.wer <= row.held_out.high
     assert all(len(trial.metrics["errors"]) == len(part.places) for trial in tuned.trials)
 
@@ -125,7 +134,9 @@ def test_another_evaluation_may_be_what_is_held_out(evaluation, write_evaluation
     other = write_evaluation(tmp_path / "other", 6, noise=0.5)
     parts = tuning_parts(evaluation, other, 0)
     search = DecoderSearch(SPACE, n_trials=1)
-    (row,) = tune_decoder(*parts, DecoderFiles(lm, DecoderOptions()), tmp_path / "out", search).judged
+    (row,) = tune_decoder(
+        *parts, DecoderFiles(lm, DecoderOptions()), tmp_path / "out", search
+    ).judged
     assert (row.tuned.n_utterances, row.held_out.n_utterances) == (24, 6)
     assert row.held_out.wer == pytest.approx(jiwer.wer(*decoded(other, lm, DecoderOptions())))
 
@@ -136,16 +147,24 @@ def test_an_evaluation_that_was_made_anew_is_read_anew(write_evaluation, lm, tmp
             shutil.rmtree(tmp_path / "eval")
         parts = tuning_parts(write_evaluation(tmp_path / "eval", 6, noise), 0.0, 0)
         files = DecoderFiles(lm, DecoderOptions())
-        return tune_decoder(*parts, files, tmp_path / out, DecoderSearch(SPACE, 1)).trials[0].metrics["errors"]
+        return (
+            tune_decoder(*parts, files, tmp_path / out, DecoderSearch(SPACE, 1))
+            .trials[0]
+            .metrics["errors"]
+        )
 
     assert sum(errors("noisy", 8.0)) > 0
     assert sum(errors("clear", 0.1)) == 0
 
 
-def test_a_sample_is_decoded_by_all_trials_and_the_best_few_are_judged_by_all_utterances(tune, monkeypatch):
+def test_a_sample_is_decoded_by_all_trials_and_the_best_few_are_judged_by_all_utterances(
+    tune, monkeypatch
+):
     jobs = []
     original = decoder_trial.DecodeJob.work
-    monkeypatch.setattr(decoder_trial.DecodeJob, "work", lambda job: jobs.append(job.places) or original(job))
+    monkeypatch.setattr(
+        decoder_trial.DecodeJob, "work", lambda job: jobs.append(job.places) or original(job)
+    )
     tuned = tune(n_trials=8, sample=6, finalists=3)
     assert {len(places) for places in jobs[:8]} == {6}
     assert len(set(jobs[:8])) == 1
@@ -157,9 +176,16 @@ def test_a_sample_is_decoded_by_all_trials_and_the_best_few_are_judged_by_all_ut
 
 
 def test_a_trial_that_is_worse_than_most_on_the_way_is_given_up(tune):
-    good = [replace(START, blank_penalty=30.0, word_score=score) for score in (0.0, -0.5, -1.0, -1.5)]
+    good = [
+        replace(START, blank_penalty=30.0, word_score=score) for score in (0.0, -0.5, -1.0, -1.5)
+    ]
     bad = replace(START, blank_penalty=30.0, word_score=-100.0)
-    tuned = tune(n_trials=6, start=good[0], given=[*good[1:], bad, replace(START, word_score=-200.0)], prune=True)
+    tuned = tune(
+        n_trials=6,
+        start=good[0],
+        given=[*good[1:], bad, replace(START, word_score=-200.0)],
+        prune=True,
+    )
     assert [trial.state for trial in tuned.trials] == ["finished"] * 4 + ["pruned"] * 2
     assert 0 < len(tuned.trials[4].metrics["errors"]) < 24
     assert tuned.options in good
@@ -170,7 +196,10 @@ def test_given_options_are_tried_after_the_start_and_shown(tune):
     tuned = tune(n_trials=4, given=given)
     assert [trial.options["blank_penalty"] for trial in tuned.trials[:3]] == [1.0, 32.0, 1000.0]
     assert {row.name.removesuffix(", the best") for row in tuned.judged} >= {"start", "given 1"}
-    assert tuned.trials[2].settings == {"word_score": 0.0, "recombine": "logadd"}  # a thousand is outside
+    assert tuned.trials[2].settings == {
+        "word_score": 0.0,
+        "recombine": "logadd",
+    }  # a thousand is outside
     later = DecoderOptions(word_score=-0.5)  # given in a later sitting
     more = tune(n_trials=5, given=[*given, later])
     assert more.trials[4].options["word_score"] == -0.5
@@ -196,7 +225,9 @@ def test_another_search_in_the_same_directory_is_refused(tune, evaluation, lm, t
     with pytest.raises(RunError, match=r"begun with language_model.lm.bin = '\d+ bytes, "):
         check_directory(
             tmp_path / "search",
-            describe(*tuning_parts(evaluation, 0.0, 0), DecoderFiles(other, START), "", SPACE, search),
+            describe(
+                *tuning_parts(evaluation, 0.0, 0), DecoderFiles(other, START), "", SPACE, search
+            ),
         )
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years")
@@ -223,11 +254,15 @@ def test_a_trial_that_fails_is_told_with_its_reason_and_the_search_goes_on(tune,
     monkeypatch.undo()
     again = tune(n_trials=8, retry_failed=True)
     assert [trial.state for trial in again.trials] == ["finished"] * 8
-    assert {str(trial.options) for trial in again.trials} == {str(trial.options) for trial in tuned.trials}
+    assert {str(trial.options) for trial in again.trials} == {
+        str(trial.options) for trial in tuned.trials
+    }
 
 
 def test_a_trial_in_which_something_was_missing_says_so(tune, monkeypatch, tmp_path):
-    """Its error rate is not that of a search with a large model, and people must be able to see that."""
+    """Its error rate is not that of a search with a large model, and people must be able to see
+    that.
+    """
     lines, lacking = [], "the large model: out of memory"
     monkeypatch.setattr(
         decoder_trial.DecodeJob,
@@ -236,25 +271,32 @@ def test_a_trial_in_which_something_was_missing_says_so(tune, monkeypatch, tmp_p
     )
     tuned = tune(n_trials=1, report=lines.append)
     assert lines == [
-        f"trial 0 of 1, blank_penalty=1 word_score=0 recombine=logadd: WER 0.00 %, 1.000 ms a frame; {lacking}"
+        "trial 0 of 1, blank_penalty=1 word_score=0 recombine=logadd: WER 0.00 %, 1.000 ms a"
+        f" frame; {lacking}"
     ]
     (row,) = csv.DictReader((tmp_path / "search" / "trials.csv").read_text().splitlines())
     assert (row["state"], row["reason"]) == ("finished", lacking)
     assert tuned.to_json()["trials"][0]["reason"] == lacking
 
 
-def test_where_every_trial_fails_the_first_reason_is_the_error_and_they_can_be_tried_again(tune, monkeypatch):
+def test_where_every_trial_fails_the_first_reason_is_the_error_and_they_can_be_tried_again(
+    tune, monkeypatch
+):
     def work(job):
         raise MemoryError
 
     monkeypatch.setattr(decoder_trial.DecodeJob, "work", work)
-    with pytest.raises(RunError, match=r"every trial failed; the first: MemoryError \(see .*--retry-failed"):
+    with pytest.raises(
+        RunError, match=r"every trial failed; the first: MemoryError \(see .*--retry-failed"
+    ):
         tune(n_trials=2)
     monkeypatch.undo()
     assert [trial.state for trial in tune(n_trials=2, retry_failed=True).trials] == ["finished"] * 2
 
 
-def test_nothing_that_can_be_searched_or_tuned_on_is_said_in_one_line(evaluation, write_evaluation, tmp_path):
+def test_nothing_that_can_be_searched_or_tuned_on_is_said_in_one_line(
+    evaluation, write_evaluation, tmp_path
+):
     llm = LLMOptions(mode="fusion")
     spaces = DecoderSearch(parse_space(["llm.weight=0:1", "beam=8:20"])).spaces
     with pytest.raises(ConfigError, match=r"llm.weight is searched, and no large model is given"):
@@ -264,7 +306,10 @@ def test_nothing_that_can_be_searched_or_tuned_on_is_said_in_one_line(evaluation
     with pytest.raises(ConfigError, match=r"unknown key beem; did you mean 'beam'"):
         DecoderSearch(parse_space(["beem=1:2"])).spaces(START, False)
     assert [list(space) for space in spaces(START, True)] == [["beam"], ["llm.weight"]]
-    assert [list(space) for space in spaces(replace(START, llm=llm), True)] == [["llm.weight", "beam"], []]
+    assert [list(space) for space in spaces(replace(START, llm=llm), True)] == [
+        ["llm.weight", "beam"],
+        [],
+    ]
     with pytest.raises(ConfigError, match=r"of 24 utterances 0\.01 cannot be held out"):
         tuning_parts(evaluation, 0.01, 0)
     with pytest.raises(ConfigError, match="held_out is 1; at least 0"):
@@ -277,7 +322,10 @@ def test_nothing_that_can_be_searched_or_tuned_on_is_said_in_one_line(evaluation
     (folder / "logits" / "00001_day_b01_t001.npy").unlink()
     with pytest.raises(DataError, match="no logits of trial 1"):
         DevSet.read(folder)
-    lines = [json.loads(line) | {"reference": None} for line in (folder / "nbest.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) | {"reference": None}
+        for line in (folder / "nbest.jsonl").read_text().splitlines()
+    ]
     (folder / "nbest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DataError, match="no trial has a reference"):
         DevSet.read(folder)

@@ -24,12 +24,15 @@ from cortext.tuning.decoder_llm import best_of, read_lists, sweep, write_lists
 OPTIONS = DecoderOptions(lm_weight=1.0, llm=LLMOptions(weight=0.5))
 
 
-def heard(text: str, acoustic: float, ngram: float, llm: float, n_tokens: int) -> tuple[Hypothesis, TextScore]:
+def heard(
+    text: str, acoustic: float, ngram: float, llm: float, n_tokens: int
+) -> tuple[Hypothesis, TextScore]:
     return Hypothesis(text, 0.0, acoustic, ngram), TextScore(llm, n_tokens)
 
 
 LISTS = (
-    # by hand: -10 - 8 + 4w against -11 - 4 - 4w, so the second is best below w = 3/8, and it is right
+    # by hand: -10 - 8 + 4w against -11 - 4 - 4w, so the second is best below w = 3/8, and it is
+    # right
     (heard("we see", -10, -8, -4, 2), heard("i see", -11, -4, -8, 2)),
     # -5 - 9 + 6w against -7 - 4: the first is best above w = 1/2, and it is right
     (heard("you hear", -5, -9, -3, 2), heard("you were near", -7, -4, -4, 3)),
@@ -39,7 +42,10 @@ SPACE = parse_space(["llm.weight=0.0:1.0"])
 
 
 def test_the_sweep_finds_the_weight_that_the_scores_have_by_hand():
-    """No weight gets both right without a price on tokens: 2 errors below 3/8, 3 below 1/2, and 1 above."""
+    """No weight gets both right without a price on tokens.
+
+    2 errors below 3/8, 3 below 1/2, and 1 above.
+    """
     points = sweep(LISTS, REFERENCES, OPTIONS, SPACE, 30, 0)
     for point in points:
         weight = point.settings.get("llm.weight", 0.5)
@@ -50,8 +56,11 @@ def test_the_sweep_finds_the_weight_that_the_scores_have_by_hand():
 
 
 def test_a_price_on_tokens_is_swept_too():
-    """At w = 1/3 the first list is right; the longer sentence of the second loses where a token costs more than 3:
-    -5 - 6 - (3 + 2p) / 3 = -12 - 2p/3 against -7 - 8/3 - (4 + 3p) / 3 = -11 - p."""
+    """At w = 1/3 the first list is right.
+
+    The longer sentence of the second loses where a token costs more than 3: -5 - 6 - (3 + 2p) / 3 =
+    -12 - 2p/3 against -7 - 8/3 - (4 + 3p) / 3 = -11 - p.
+    """
     options = DecoderOptions(llm=LLMOptions(weight=1 / 3))
     points = sweep(LISTS, REFERENCES, options, parse_space(["llm.token_penalty=2.0:4.0"]), 20, 0)
     for point in points[2:]:
@@ -61,7 +70,10 @@ def test_a_price_on_tokens_is_swept_too():
 
 def test_lists_come_back_as_they_were_and_only_for_what_made_them(tmp_path):
     file = tmp_path / "lists.jsonl"
-    lists = [[(Hypothesis("é", -0.1, -1 / 3, -math.pi, (), 0.25, -0.5, 2.0), TextScore(-1e-17, 3))], list(LISTS[0])]
+    lists = [
+        [(Hypothesis("é", -0.1, -1 / 3, -math.pi, (), 0.25, -0.5, 2.0), TextScore(-1e-17, 3))],
+        list(LISTS[0]),
+    ]
     write_lists(file, lists, {"model": "a", "places": (1, 2)})
     assert read_lists(file, {"model": "a", "places": (1, 2)}) == lists
     assert read_lists(file, {"model": "b", "places": (1, 2)}) is None
@@ -85,27 +97,46 @@ def test_a_search_with_a_large_model_reads_the_lists_once_and_decodes_with_what_
     model = save_tiny_lm(tmp_path / "model")
     start = DecoderOptions(blank_penalty=30.0, nbest=8)
     files = DecoderFiles(lm, start, llm=LargeModelFiles(str(model), device="cpu"))
-    search = DecoderSearch(parse_space(["word_score=-2:0"]), n_trials=3, llm_points=20, time_weight=0.0)
+    search = DecoderSearch(
+        parse_space(["word_score=-2:0"]), n_trials=3, llm_points=20, time_weight=0.0
+    )
     parts, out, calls = tuning_parts(evaluation, 0.3, 0), tmp_path / "search", []
     decode, read = Decoder.decode_batch, LanguageReader.read
     monkeypatch.setattr(
-        Decoder, "decode_batch", lambda self, *more, **kw: calls.append("d") or decode(self, *more, **kw)
+        Decoder,
+        "decode_batch",
+        lambda self, *more, **kw: calls.append("d") or decode(self, *more, **kw),
     )
-    monkeypatch.setattr(LanguageReader, "read", lambda self, *more: calls.append("r") or read(self, *more))
+    monkeypatch.setattr(
+        LanguageReader, "read", lambda self, *more: calls.append("r") or read(self, *more)
+    )
     tuned = tune_decoder(*parts, files, out, search, context="at home")
-    # three trials, the held-out part with the start and the best, lists to read; then both parts with the large model
-    assert "".join(calls).replace("dr", "L", 1) in ("dddddLdrdr", "ddddLdrdr", "dddddLdrdrdr", "ddddLdrdrdr")
+    # three trials, the held-out part with the start and the best, lists to read; then both parts
+    # with the large model
+    assert "".join(calls).replace("dr", "L", 1) in (
+        "dddddLdrdr",
+        "ddddLdrdr",
+        "dddddLdrdrdr",
+        "ddddLdrdrdr",
+    )
     assert len(tuned.sweep) == 22
     row, points = tuned.judged[-1], tuned.sweep
     assert row.name == "best with the large model"
-    options = DecoderOptions.of({key: value for key, value in row.options.items() if key != "label_priors"})
+    options = DecoderOptions.of(
+        {key: value for key, value in row.options.items() if key != "label_priors"}
+    )
     assert options.llm.weight == best_of(points).settings.get("llm.weight", 0.5)
     reader = LanguageReader(CausalLM.load(model, device="cpu"))
     material = parts[0].material
     found = (
-        Decoder.from_dir(lm, options).with_llm(reader).decode_batch(material.log_probs, "release", context="at home")
+        Decoder.from_dir(lm, options)
+        .with_llm(reader)
+        .decode_batch(material.log_probs, "release", context="at home")
     )
-    errors = [decoded_errors(material.utterances[place].reference, found[place].texts[0]) for place in parts[0].places]
+    errors = [
+        decoded_errors(material.utterances[place].reference, found[place].texts[0])
+        for place in parts[0].places
+    ]
     assert row.tuned.wer == pytest.approx(sum(errors) / parts[0].n_words)
 
     monkeypatch.setattr(CausalLM, "load", None)  # everything is known now
@@ -123,9 +154,13 @@ def test_in_fusion_the_weight_is_searched_by_decoding(evaluation, lm, tmp_path, 
     tuned = tune_decoder(*tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search)
     assert tuned.sweep is None
     assert [trial.options["llm"]["weight"] > 0.3 for trial in tuned.trials] == [False, True]
-    assert tuned.trials[1].metrics["ms_per_frame"] > 10 * tuned.trials[0].metrics["ms_per_frame"]  # it was asked
+    assert (
+        tuned.trials[1].metrics["ms_per_frame"] > 10 * tuned.trials[0].metrics["ms_per_frame"]
+    )  # it was asked
     with pytest.raises(RunError, match=r"begun with llm.context = '', now it is 'at home'"):
-        tune_decoder(*tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search, context="at home")
+        tune_decoder(
+            *tuning_parts(evaluation, 0.5, 0), files, tmp_path / "out", search, context="at home"
+        )
 
 
 def decoded_errors(reference: str, text: str) -> int:

@@ -47,7 +47,9 @@ def test_given_options_come_first_and_what_lies_outside_of_the_space_is_not_told
     assert store.claim() is None
 
 
-def test_a_trial_of_a_process_that_is_gone_is_taken_over_once_and_one_of_a_living_one_is_not(open_store):
+def test_a_trial_of_a_process_that_is_gone_is_taken_over_once_and_one_of_a_living_one_is_not(
+    open_store,
+):
     first, second = open_store(), open_store()
     begun = [first.claim(), first.claim()]
     assert second.claim().number == 2
@@ -86,7 +88,11 @@ def test_what_came_of_each_trial_is_kept(open_store):
     store.fail(numbers[2], "no memory")
     store.remember("part", {"errors": [3]})
     one, two, three = open_store().trials()
-    assert (one.state, one.value, one.metrics) == ("finished", 7.5, {"errors": [1, 2], "ms_per_frame": 0.1})
+    assert (one.state, one.value, one.metrics) == (
+        "finished",
+        7.5,
+        {"errors": [1, 2], "ms_per_frame": 0.1},
+    )
     assert (two.state, two.value, two.metrics) == ("pruned", None, {"errors": [9]})
     assert (three.state, three.reason) == ("failed", "no memory")
     assert open_store().recall("part") == {"errors": [3]}
@@ -121,8 +127,12 @@ def test_what_failed_is_tried_again_when_asked_and_not_counted_twice(open_store)
     finish_all(store)
     before = store.trials()
     assert len(before) == 4
-    assert open_store(4, given, as_options).retry_failed() == 1  # what does not go together is not tried
-    again = open_store(2, given, as_options)  # fewer are asked for than there are: it is tried all the same
+    assert (
+        open_store(4, given, as_options).retry_failed() == 1
+    )  # what does not go together is not tried
+    again = open_store(
+        2, given, as_options
+    )  # fewer are asked for than there are: it is tried all the same
     assert again.retry_failed() == 0  # by two processes at once
     trial = again.claim()
     assert (trial.options, trial.settings) == (before[0].options, before[0].settings)
@@ -138,7 +148,9 @@ def test_a_full_disk_is_one_line_and_the_search_goes_on_once_there_is_room(open_
     room, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
     try:
-        with pytest.raises(RunError, match=r"study\.db: cannot be used: .*(full|disk I/O error).*; make room"):
+        with pytest.raises(
+            RunError, match=r"study\.db: cannot be used: .*(full|disk I/O error).*; make room"
+        ):
             store.finish(trial.number, 1.0, {"errors": [1]})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
@@ -151,7 +163,9 @@ def test_a_full_disk_is_one_line_and_the_search_goes_on_once_there_is_room(open_
 
 def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store, monkeypatch):
     (tmp_path / "study.db").write_bytes(b"no database" * 100)
-    with pytest.raises(RunError, match=r"study.db: cannot be used: .*not a database.*; .*give another --out"):
+    with pytest.raises(
+        RunError, match=r"study.db: cannot be used: .*not a database.*; .*give another --out"
+    ):
         open_store()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingLibrary, match=r"pip install 'cortext\[tune\]'"):
@@ -161,5 +175,7 @@ def test_a_damaged_file_and_a_missing_library_are_one_line(tmp_path, open_store,
 def test_the_file_is_one_that_optuna_reads(open_store, tmp_path):
     finish_all(open_store(2))
     with sqlite3.connect(tmp_path / "study.db") as database:
-        assert database.execute("select count(*) from trials where state = 'COMPLETE'").fetchone() == (2,)
+        assert database.execute(
+            "select count(*) from trials where state = 'COMPLETE'"
+        ).fetchone() == (2,)
     database.close()

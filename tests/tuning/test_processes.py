@@ -1,4 +1,7 @@
-"""Searches by the command line, in processes of their own, stopped and killed in every way; and on Ray."""
+"""Searches by the command line, in processes of their own, stopped and killed in every way.
+
+And on Ray.
+"""
 
 import io
 import json
@@ -41,7 +44,17 @@ def words(data: Path, out: Path, *more: str) -> list[str]:
     settings = [part for override in LONG for part in ("--set", override)]
     return [
         str(part)
-        for part in [*base, *settings, "--grid", "lr_max=0.001,0.02,0.1", "--jobs", "2", "--threads", "1", *more]
+        for part in [
+            *base,
+            *settings,
+            "--grid",
+            "lr_max=0.001,0.02,0.1",
+            "--jobs",
+            "2",
+            "--threads",
+            "1",
+            *more,
+        ]
     ]
 
 
@@ -50,7 +63,9 @@ def start(*arguments) -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     STARTED.append(
-        subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        subprocess.Popen(
+            command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
     )
     return STARTED[-1]
 
@@ -102,7 +117,9 @@ def undisturbed(packed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "search"
     with redirect_stdout(io.StringIO()) as printed:
         assert run(words(packed, out, "--jobs", "1", "--json")) == 0
-    assert [trial["state"] for trial in json.loads(printed.getvalue())["trials"]] == ["finished"] * 3
+    assert [trial["state"] for trial in json.loads(printed.getvalue())["trials"]] == [
+        "finished"
+    ] * 3
     return out
 
 
@@ -123,7 +140,9 @@ def goes_on(packed, undisturbed, capsys):
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(packed, goes_on, tmp_path):
+def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(
+    packed, goes_on, tmp_path
+):
     out = tmp_path / "search"
     process = start(packed, out)
     until(lambda: trained(out, "0001-lr_max=0.001") and trained(out, "0002-lr_max=0.02"), process)
@@ -169,9 +188,13 @@ def test_a_process_that_is_killed_is_a_failed_trial(packed, tmp_path):
 @pytest.mark.slow
 def test_trials_run_as_ray_tasks(tune, undisturbed):
     pytest.importorskip("ray")
-    study = tune(Search("grid", parse_space(["lr_max=0.001,0.02"])), "ray", LONG, jobs=2, ray="local")
+    study = tune(
+        Search("grid", parse_space(["lr_max=0.001,0.02"])), "ray", LONG, jobs=2, ray="local"
+    )
     expected = json.loads((undisturbed / "study.json").read_text())["trials"][:2]
-    assert [one.metrics["val_loss"] for one in study.trials] == [one["metrics"]["val_loss"] for one in expected]
+    assert [one.metrics["val_loss"] for one in study.trials] == [
+        one["metrics"]["val_loss"] for one in expected
+    ]
 
 
 @pytest.mark.slow
@@ -226,7 +249,10 @@ def test_a_cluster_that_is_lost_ends_the_search_and_a_task_that_is_lost_does_not
     tasks.start(SimpleNamespace(number=3, ends_with=RayError("the worker died\nmore")))
     assert tasks.wait() == (3, Outcome("failed", reason="the worker died"))
     tasks.start(SimpleNamespace(number=4, ends_with=LocalRayletDiedError("the raylet died")))
-    with pytest.raises(RunError, match="the Ray cluster was lost: the raylet died; start it again; the same command"):
+    with pytest.raises(
+        RunError,
+        match="the Ray cluster was lost: the raylet died; start it again; the same command",
+    ):
         tasks.wait()
 
 
@@ -234,7 +260,9 @@ def test_several_tasks_share_a_gpu(monkeypatch):
     asked = []
     ray = SimpleNamespace(remote=lambda **given: asked.append(given) or (lambda work: None))
     monkeypatch.setattr(
-        workers, "Cluster", lambda *given: asked.append(given) or SimpleNamespace(ray=ray, leave=lambda: None)
+        workers,
+        "Cluster",
+        lambda *given: asked.append(given) or SimpleNamespace(ray=ray, leave=lambda: None),
     )
     Where(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
     assert asked == [("head:6379", 8, 0.25), {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 0}]
@@ -243,7 +271,10 @@ def test_several_tasks_share_a_gpu(monkeypatch):
 
 
 def test_a_search_for_decoder_options_starts_without_torch():
-    code = "import sys, cortext.tuning.decoder, cortext.cli.tune_decoder; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, cortext.tuning.decoder, cortext.cli.tune_decoder; sys.exit('torch' in"
+        " sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -255,7 +286,9 @@ def test_ctrl_c_while_ray_starts_waits_until_it_has_and_leaves_it(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         done.append("started")
 
-    ray = SimpleNamespace(init=init, is_initialized=lambda: False, shutdown=lambda: done.append("left"))
+    ray = SimpleNamespace(
+        init=init, is_initialized=lambda: False, shutdown=lambda: done.append("left")
+    )
     monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(KeyboardInterrupt):
         RayTasks("local")
@@ -270,5 +303,7 @@ def test_ray_that_is_not_installed_says_what_to_install(monkeypatch):
 
 def test_a_ray_cluster_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    with pytest.raises(RunError, match=r"Ray at '127.0.0.1:1' cannot be reached: .*; check the address"):
+    with pytest.raises(
+        RunError, match=r"Ray at '127.0.0.1:1' cannot be reached: .*; check the address"
+    ):
         RayTasks("127.0.0.1:1")

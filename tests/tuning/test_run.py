@@ -29,28 +29,40 @@ def weights(path):
 
 def same_weights(one, other) -> bool:
     first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Trials that take no time and reach what a function of their settings says; returns the jobs."""
+    """Trials that take no time and reach what a function of their settings says.
+
+    Returns the jobs.
+    """
     jobs = []
 
     def run_trial(job):
         jobs.append(job)
         value = (job.config["lr_max"] - 0.3) ** 2
-        return Outcome("finished", {"val_per": value, "val_loss": value, "seconds": 1.0, "best_step": 1, "steps": 1})
+        return Outcome(
+            "finished",
+            {"val_per": value, "val_loss": value, "seconds": 1.0, "best_step": 1, "steps": 1},
+        )
 
     monkeypatch.setattr(workers, "run_trial", run_trial)
     return jobs
 
 
-def test_every_setting_is_an_ordinary_run_and_the_table_has_the_best_first(tune, packed, tmp_path, quick, pictures):
+def test_every_setting_is_an_ordinary_run_and_the_table_has_the_best_first(
+    tune, packed, tmp_path, quick, pictures
+):
     study = tune(grid("lr_max=0.02", "model.n_layers=1,2"))
     for one in study.trials:
         settings = [f"{key}={value}" for key, value in one.settings.items()]
-        summary = train("tiny", packed, tmp_path / one.name, overrides=[*quick, *settings], progress=False)
+        summary = train(
+            "tiny", packed, tmp_path / one.name, overrides=[*quick, *settings], progress=False
+        )
         assert same_weights(study.folder(one), tmp_path / one.name)
         assert study.value(one) == summary.val_per
     rows = table(study)
@@ -87,7 +99,10 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_goes_on(t
     assert study.best is study.trials[1]
     assert f"trial 1 of 2, model.patch_size=400: failed: {study.trials[0].reason}" in lines
     rows = table(study)
-    assert [(row["state"], row["reason"]) for row in rows] == [("finished", ""), ("failed", study.trials[0].reason)]
+    assert [(row["state"], row["reason"]) for row in rows] == [
+        ("finished", ""),
+        ("failed", study.trials[0].reason),
+    ]
 
 
 def test_a_training_that_diverges_has_failed(tune, monkeypatch):
@@ -131,7 +146,10 @@ def test_where_every_trial_fails_the_first_reason_is_the_error(tune):
 
 def test_random_values_that_do_not_go_together_fail_and_a_grid_of_them_is_refused(tune, pretended):
     space = ["model.n_layers=1,2", "model={kind: gru},{kind: triple_gru}"]
-    with pytest.raises(ConfigError, match=r"model.n_layers=1 model=.*kind: triple_gru.*: unknown key model.n_layers"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model.n_layers=1 model=.*kind: triple_gru.*: unknown key model.n_layers",
+    ):
         tune(grid(*space))
     assert not pretended
     study = tune(Search("random", parse_space(space), 4))
@@ -147,14 +165,24 @@ def test_random_values_that_do_not_go_together_fail_and_a_grid_of_them_is_refuse
         (grid("model.n_units=8,16"), {}, "model.n_units is both set and searched"),
         (grid("best_metric=val_per,val_loss"), {}, "best_metric decides"),
         (grid("lr_max=1,2"), {"metric": "val_wer"}, "needs a language model"),
-        (grid("lr_max=1,2"), {"metric": "val_pr"}, "best_metric is 'val_pr'; one of 'val_per', 'val_wer'"),
+        (
+            grid("lr_max=1,2"),
+            {"metric": "val_pr"},
+            "best_metric is 'val_pr'; one of 'val_per', 'val_wer'",
+        ),
         (grid("lr_max=1,2"), {"jobs": 0}, "jobs is 0"),
-        (grid("lr_max=1,2"), {"ray": "local", "device": "cuda:1"}, "device is 'cuda:1', and a task on Ray sees only"),
+        (
+            grid("lr_max=1,2"),
+            {"ray": "local", "device": "cuda:1"},
+            "device is 'cuda:1', and a task on Ray sees only",
+        ),
         (grid("lr_max=1,2"), {"data": "nowhere"}, "nowhere"),
         (grid("lr_max=1,2"), {"plugins": ["nowhere.py"]}, "nowhere.py"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(tune, tmp_path, search, arguments, message):
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    tune, tmp_path, search, arguments, message
+):
     with pytest.raises(CortextError, match=message):
         tune(search, **arguments)
     assert not (tmp_path / "search").exists()
@@ -190,7 +218,9 @@ def test_a_stopped_tpe_search_tries_what_an_undisturbed_one_does(tune, pretended
 
     with pytest.raises(Interrupted, match="interrupted after 11 of 14 trials"):
         tune(search, report=stop)
-    assert [one.settings for one in tune(search).trials] == [one.settings for one in tune(search, "other").trials]
+    assert [one.settings for one in tune(search).trials] == [
+        one.settings for one in tune(search, "other").trials
+    ]
 
 
 def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(tune, monkeypatch):
@@ -204,16 +234,22 @@ def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(
     search = grid("lr_max=0.001,0.02,0.1")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", with_ctrl_c)
-        with pytest.raises(Interrupted, match=r"after 1 of 3 trials; everything is saved; the same command goes on"):
+        with pytest.raises(
+            Interrupted, match=r"after 1 of 3 trials; everything is saved; the same command goes on"
+        ):
             tune(search)
     began = []
     monkeypatch.setattr(
-        Trainer, "_step", lambda trainer, *rest: began.append(trainer.progress.step) or step(trainer, *rest)
+        Trainer,
+        "_step",
+        lambda trainer, *rest: began.append(trainer.progress.step) or step(trainer, *rest),
     )
     study = tune(search)
     assert began == [3, 0, 1, 2, 3]  # the second trial's last batch, and the third trial
     undisturbed = tune(search, "undisturbed")
-    assert [one.metrics["val_loss"] for one in study.trials] == [one.metrics["val_loss"] for one in undisturbed.trials]
+    assert [one.metrics["val_loss"] for one in study.trials] == [
+        one.metrics["val_loss"] for one in undisturbed.trials
+    ]
     for one in study.trials:
         assert same_weights(study.folder(one), undisturbed.folder(one))
 
@@ -255,5 +291,10 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
     monkeypatch.setattr(run, "Processes", Pretended)
     monkeypatch.setattr(run, "os", SimpleNamespace(environ={}, cpu_count=lambda: 8))
     tune(grid("lr_max=0.1,0.2,0.3,0.4"), jobs=3, device="cuda:0,cuda:1")
-    assert [job.device for job in started] == ["cuda:0", "cuda:1", "cuda:0", "cuda:0"]  # the first place is free again
+    assert [job.device for job in started] == [
+        "cuda:0",
+        "cuda:1",
+        "cuda:0",
+        "cuda:0",
+    ]  # the first place is free again
     assert {job.threads for job in started} == {2}

@@ -26,7 +26,10 @@ def test_a_grid_is_every_combination_the_last_setting_fastest():
         (("grid", {}), "nothing to search"),
         (("grid", {"a": Range(0, 1)}), "a grid needs its values one by one"),
         (("grid", {"a": Choice((1,))}, 5), "leave out the number of trials"),
-        (("grid", {name: Choice(tuple(range(11))) for name in "abcd"}), "14,641 settings, more than 10,000"),
+        (
+            ("grid", {name: Choice(tuple(range(11))) for name in "abcd"}),
+            "14,641 settings, more than 10,000",
+        ),
         (("random", {"a": Range(0, 1)}, 0), "trials is 0"),
         (("random", {"a": Range(0, 1)}), "trials is None"),
         (("tpe", {"a": Range(0, 1)}, 5, -1), "seed is -1"),
@@ -58,7 +61,14 @@ def test_more_random_trials_begin_with_the_same_ones():
 
 def test_random_choices_are_not_repeated_and_run_out():
     drawn = Search("random", {"a": Choice((1, 2)), "b": Choice((3, 4, 5))}, 50).planned()
-    assert sorted(tuple(settings.values()) for settings in drawn) == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
+    assert sorted(tuple(settings.values()) for settings in drawn) == [
+        (1, 3),
+        (1, 4),
+        (1, 5),
+        (2, 3),
+        (2, 4),
+        (2, 5),
+    ]
 
 
 def bowl(settings) -> float:

@@ -8,7 +8,12 @@ from cortext.tuning.space import Choice, Range, fit_space, label, parse_space, w
 
 
 def test_texts_become_choices_and_ranges():
-    texts = ["lr_max=1e-4:0.01:log", "model.n_units = 16:64", "precision=bf16,fp32", "early_stopping=true,false"]
+    texts = [
+        "lr_max=1e-4:0.01:log",
+        "model.n_units = 16:64",
+        "precision=bf16,fp32",
+        "early_stopping=true,false",
+    ]
     assert parse_space(texts) == {
         "lr_max": Range(0.0001, 0.01, log=True),
         "model.n_units": Range(16, 64),
@@ -18,7 +23,9 @@ def test_texts_become_choices_and_ranges():
 
 
 def test_lists_and_sections_are_single_values():
-    space = parse_space(["dataset.must_include_days=[0,-1],[1],null", "model={kind: gru, n_units: 8},{kind: gru}"])
+    space = parse_space(
+        ["dataset.must_include_days=[0,-1],[1],null", "model={kind: gru, n_units: 8},{kind: gru}"]
+    )
     assert space["dataset.must_include_days"] == Choice(([0, -1], [1], None))
     assert space["model"] == Choice(({"kind": "gru", "n_units": 8}, {"kind": "gru"}))
     fitted = fit_space({"model": space["model"]}, TrainConfig())["model"]
@@ -53,9 +60,13 @@ def test_a_setting_searched_twice_is_refused():
 
 
 def test_values_become_what_the_configuration_makes_of_them():
-    space = fit_space(parse_space(["lr_max=1e-3,0.001,1", "weight_decay=0:1", "seed=0:9"]), TrainConfig())
+    space = fit_space(
+        parse_space(["lr_max=1e-3,0.001,1", "weight_decay=0:1", "seed=0:9"]), TrainConfig()
+    )
     assert space == {
-        "lr_max": Choice((0.001, 1.0)),  # YAML 1.1 reads 1e-3 as a text; equal values are tried once
+        "lr_max": Choice(
+            (0.001, 1.0)
+        ),  # YAML 1.1 reads 1e-3 as a text; equal values are tried once
         "weight_decay": Range(0.0, 1.0),
         "seed": Range(0, 9),
     }
@@ -84,7 +95,9 @@ def test_settings_that_cannot_be_are_named(text, message):
 
 def test_settings_are_set_exactly():
     value = 0.00012345678901234567
-    config = with_settings(TrainConfig(), {"lr_max": value, "dataset.must_include_days": [0, -1], "precision": "fp32"})
+    config = with_settings(
+        TrainConfig(), {"lr_max": value, "dataset.must_include_days": [0, -1], "precision": "fp32"}
+    )
     assert config.lr_max == value
     assert config.dataset.must_include_days == [0, -1]
     assert config.precision == "fp32"
@@ -92,5 +105,6 @@ def test_settings_are_set_exactly():
 
 def test_labels_are_short():
     assert (
-        label({"lr_max": 0.00123456, "model.n_units": 64, "x": [1, "a"]}) == "lr_max=0.001235 model.n_units=64 x=[1, a]"
+        label({"lr_max": 0.00123456, "model.n_units": 64, "x": [1, "a"]})
+        == "lr_max=0.001235 model.n_units=64 x=[1, a]"
     )

@@ -25,7 +25,10 @@ def again(study: Study, metric: str = "val_per", seed: int = 0) -> Study:
 
 
 def test_trials_are_found_again_as_they_were(study):
-    study.finish(study.add({"lr_max": 0.1, "dataset.must_include_days": [0, -1]}), {"val_per": 0.5, **FINISHED})
+    study.finish(
+        study.add({"lr_max": 0.1, "dataset.must_include_days": [0, -1]}),
+        {"val_per": 0.5, **FINISHED},
+    )
     study.fail(study.add({"lr_max": 1e30}), "the loss is nan")
     study.add({"lr_max": 0.3})
     assert again(study).trials == study.trials
@@ -33,8 +36,12 @@ def test_trials_are_found_again_as_they_were(study):
 
 
 def test_folders_have_safe_names(study):
-    name = study.add({"model": {"kind": "gru", "n": [1, 2]}, "lr_max": 1e-5, "text": "a/../b c" * 30}).name
-    assert re.fullmatch(r"0001-model=_kind[A-Za-z0-9._=-]+lr_max=1e-05-text=a_.._b-c[ab._c-]+", name)
+    name = study.add(
+        {"model": {"kind": "gru", "n": [1, 2]}, "lr_max": 1e-5, "text": "a/../b c" * 30}
+    ).name
+    assert re.fullmatch(
+        r"0001-model=_kind[A-Za-z0-9._=-]+lr_max=1e-05-text=a_.._b-c[ab._c-]+", name
+    )
     assert len(name) <= 85
     assert study.folder(study.trials[0]).parent == study.out / "trials"
 
@@ -55,7 +62,9 @@ def test_nothing_is_best_before_a_trial_has_finished(study):
 
 
 def test_another_search_in_the_same_directory_is_refused(study):
-    with pytest.raises(RunError, match=r"begun with search.seed = 0, now it is 1; .* another --out"):
+    with pytest.raises(
+        RunError, match=r"begun with search.seed = 0, now it is 1; .* another --out"
+    ):
         again(study, seed=1)
     with pytest.raises(RunError, match="begun with metric = 'val_per', now it is 'val_loss'"):
         again(study, "val_loss")
@@ -68,7 +77,9 @@ def test_a_foreign_directory_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"format_version": 2}', '{"format_version": 1, "trials": [3]}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"format_version": 2}', '{"format_version": 1, "trials": [3]}']
+)
 def test_a_damaged_file_is_named(study, content):
     study.file.write_text(content)
     with pytest.raises(RunError, match=r"study.json: the search cannot be read: .*"):

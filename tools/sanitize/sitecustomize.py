@@ -1,4 +1,7 @@
-"""Makes `import cortext._native` give the checked build; with this directory and that of the build on PYTHONPATH."""
+"""Makes `import cortext._native` give the checked build.
+
+With this directory and that of the build on PYTHONPATH.
+"""
 
 import sys
 

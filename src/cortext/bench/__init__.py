@@ -1,1 +1,4 @@
-"""Benchmarks behind `cortext bench`: each compares with the best alternative in one run, side by side."""
+"""Benchmarks behind `cortext bench`.
+
+Each compares with the best alternative in one run, side by side.
+"""

@@ -1,11 +1,13 @@
 """`cortext bench decoder`: our search and the peers', side by side, in one run.
 
-All searches get the same posteriors, words and n-gram (what a peer cannot have is said in its `note`), the same number
-of tuning trials on the tuning half (even utterances) and one thread in a process of their own. The other half is
-decoded by each in turns, `repeats` times; an utterance's time is the median of its repeats.
+All searches get the same posteriors, words and n-gram (what a peer cannot have is said in its
+`note`), the same number of tuning trials on the tuning half (even utterances) and one thread in a
+process of their own. The other half is decoded by each in turns, `repeats` times; an utterance's
+time is the median of its repeats.
 
-Two settings of each search are reported. `best` had the fewest word errors on the tuning half. `equal` was the fastest
-among those with at most as many as the worse of ours and flashlight at their best, so that times may be compared.
+Two settings of each search are reported. `best` had the fewest word errors on the tuning half.
+`equal` was the fastest among those with at most as many as the worse of ours and flashlight at
+their best, so that times may be compared.
 """
 
 from __future__ import annotations
@@ -41,11 +43,12 @@ Stage = Callable[[str], None]
 class Plan:
     """What to run.
 
-    names:             searches, ours among them
-    trials:            settings that tuning tries for each
-    tuning_utterances: at most so many of the tuning half are decoded for each
-    utterances:        at most so many of the other half are reported; None for all
-    repeats:           how often they are decoded
+    Attributes:
+        names: Searches, ours among them.
+        trials: Settings that tuning tries for each.
+        tuning_utterances: At most so many of the tuning half are decoded for each.
+        utterances: At most so many of the other half are reported; None for all.
+        repeats: How often they are decoded.
     """
 
     names: Sequence[str] = NAMES
@@ -59,13 +62,19 @@ class Bench:
     """One comparison: utterances, models, plan."""
 
     def __init__(
-        self, utterances: Sequence[Utterance], paths: Paths, plan: Plan, stage: Stage = lambda name: None
+        self,
+        utterances: Sequence[Utterance],
+        paths: Paths,
+        plan: Plan,
+        stage: Stage = lambda name: None,
     ) -> None:
         self.utterances, self.paths, self.plan, self.stage = utterances, paths, plan, stage
         tuning, reporting = halves(range(len(utterances)))
         self.tuning, self.reporting = tuning[: plan.tuning_utterances], reporting[: plan.utterances]
         if not self.reporting:
-            raise DataError(f"{len(utterances)} utterances cannot be halved into tuning and reporting")
+            raise DataError(
+                f"{len(utterances)} utterances cannot be halved into tuning and reporting"
+            )
         self.posteriors = paths.cache / "posteriors.npz"
         write_posteriors(self.posteriors, [utterance.log_probs_PV for utterance in utterances])
         self.missing: dict[str, str] = {}
@@ -88,9 +97,16 @@ class Bench:
         def measure(settings: Mapping[str, Any]) -> tuple[float, float]:
             answer = process.decode(settings, chosen)
             references = [self.utterances[number].reference for number in chosen]
-            rate = error_rate(references, [(texts or [""])[0] for texts in answer["texts"]], n_boot=0).rate or 0.0
+            rate = (
+                error_rate(
+                    references, [(texts or [""])[0] for texts in answer["texts"]], n_boot=0
+                ).rate
+                or 0.0
+            )
             ms = 1000 * sum(answer["busy"]) / self._frames(chosen)
-            self.stage(f"{process.name} {100 * rate:.2f} % in {ms:.3f} ms a frame with {dict(settings)}")
+            self.stage(
+                f"{process.name} {100 * rate:.2f} % in {ms:.3f} ms a frame with {dict(settings)}"
+            )
             return rate, ms
 
         return tune(process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials)
@@ -98,7 +114,9 @@ class Bench:
     def run(self, settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
         """Decode the reported half. settings: of every search, by point (`best`, `equal`)."""
         with ExitStack() as stack:
-            processes = {name: self._started(name, stack) for name in self.plan.names if name in settings}
+            processes = {
+                name: self._started(name, stack) for name in self.plan.names if name in settings
+            }
             present = {name: process for name, process in processes.items() if process}
             answers: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in present}
             for repeat in range(self.plan.repeats):
@@ -109,7 +127,8 @@ class Bench:
                         answer = process.decode(settings[name][point], chosen, texts=repeat == 0)
                         answers[name].setdefault(point, []).append(answer)
             decoders = {
-                name: self._described(process, settings[name], answers[name]) for name, process in present.items()
+                name: self._described(process, settings[name], answers[name])
+                for name, process in present.items()
             }
             result: dict[str, Any] = {"decoders": decoders, "missing": self.missing}
             if OURS in present:
@@ -128,7 +147,10 @@ class Bench:
             return None
 
     def _described(
-        self, process: Process, settings: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Sequence[Mapping]]
+        self,
+        process: Process,
+        settings: Mapping[str, Mapping[str, Any]],
+        answers: Mapping[str, Sequence[Mapping]],
     ) -> dict[str, Any]:
         before, loaded = process.loaded["memory_before"], process.loaded["memory_loaded"]
         last = [answer["memory"] for point in answers.values() for answer in point]
@@ -146,11 +168,16 @@ class Bench:
                 "peak_rss_mb": peak,
                 "peak_beyond_model_mb": peak - model_mb,
             },
-            "points": {point: self._point(settings[point], answers[point], chosen) for point in answers},
+            "points": {
+                point: self._point(settings[point], answers[point], chosen) for point in answers
+            },
         }
 
     def _point(
-        self, settings: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], chosen: Sequence[int]
+        self,
+        settings: Mapping[str, Any],
+        answers: Sequence[Mapping[str, Any]],
+        chosen: Sequence[int],
     ) -> dict[str, Any]:
         references = [self.utterances[number].reference for number in chosen]
         texts = [found or [""] for found in answers[0]["texts"]]
@@ -167,7 +194,9 @@ class Bench:
             "ms_per_frame": float(np.median(ms_U / frames_U)),
             "ms_per_frame_p99": float(np.quantile(ms_U / frames_U, 0.99)),
             "ms_per_frame_mean": float(ms_U.sum() / frames_U.sum()),
-            "ms_per_nonblank_frame": float(ms_U.sum() / (frames_U.sum() * (1 - blank))) if blank < 1 else None,
+            "ms_per_nonblank_frame": (
+                float(ms_U.sum() / (frames_U.sum() * (1 - blank))) if blank < 1 else None
+            ),
             "cpu_ms_per_frame": float(np.median(times["busy"] / frames_U)),
             "wer": rate.rate,
             "wer_ci95": [rate.low, rate.high],
@@ -176,7 +205,10 @@ class Bench:
         }
 
     def _ours(self, process: Process, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What only our search is asked: single frames, two threads, and a setting that strains it."""
+        """What only our search is asked.
+
+        Single frames, two threads, and a setting that strains it.
+        """
         point = settings.get("equal") or settings["best"]
         strained = {**point, "acoustic_scale": 1.0, "beam": 2 * point["beam"]}
         stepped = process.step(point, self.reporting[:STEPPED])
@@ -235,14 +267,17 @@ def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str
 
 
 def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """How many times faster than each peer ours is, `equal` against `equal` and `best` against `best`.
+    """How many times faster than each peer ours is, `equal` against `equal` and `best` against
+    `best`.
 
-    `ratio` is the one with flashlight at equal word errors, `ratio_cpu` the same by processor time, which other work on
-    the machine disturbs less; None where either search is missing.
+    `ratio` is the one with flashlight at equal word errors, `ratio_cpu` the same by processor time,
+    which other work on the machine disturbs less; None where either search is missing.
     """
 
     def times_faster(name: str, point: str, field: str = "ms_per_frame") -> float:
-        return float(decoders[name]["points"][point][field] / decoders[OURS]["points"][point][field])
+        return float(
+            decoders[name]["points"][point][field] / decoders[OURS]["points"][point][field]
+        )
 
     found: dict[str, Any] = {"ratio": None, "ratio_cpu": None, "ratios": {}}
     if OURS in decoders:
@@ -257,10 +292,19 @@ def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def write_settings(path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]) -> None:
-    """Keep what tuning found, so that later runs need not tune; what the file holds of other searches stays."""
+def write_settings(
+    path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]
+) -> None:
+    """Keep what tuning found, so that later runs need not tune.
+
+    What the file holds of other searches stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"trials": {}, "tuning": {}}
+    kept = (
+        json.loads(path.read_text(encoding="utf-8"))
+        if path.is_file()
+        else {"trials": {}, "tuning": {}}
+    )
     known = {name: [Tried(**one) for one in trials] for name, trials in kept["trials"].items()}
     known.update({name: list(trials) for name, trials in tried.items()})
     content = {
@@ -272,11 +316,18 @@ def write_settings(path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapp
 
 
 def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """The settings to report that an earlier tuning found; raises DataError where there are none."""
+    """The settings to report that an earlier tuning found.
+
+    Raises DataError where there are none.
+    """
     try:
-        found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))["points"]
+        found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))[
+            "points"
+        ]
     except (OSError, ValueError, KeyError):
-        raise DataError("no tuned settings", where=path, fix="tune first: cortext bench decoder --tune") from None
+        raise DataError(
+            "no tuned settings", where=path, fix="tune first: cortext bench decoder --tune"
+        ) from None
     return found
 
 
@@ -291,8 +342,9 @@ def bench_decoder(
 ) -> dict[str, Any]:
     """Compare the searches; see the module. Returns what `--json` prints.
 
-    facts:    where the utterances come from
-    settings: file with tuned settings, written if `tuning`
+    Args:
+        facts: Where the utterances come from.
+        settings: File with tuned settings, written if `tuning`.
     """
     for name in plan.names:
         searcher(name)  # an unknown name is refused before the work
@@ -301,4 +353,9 @@ def bench_decoder(
         about = {"input": dict(facts), "utterances": len(bench.tuning), "lm": lm_facts(paths)}
         write_settings(settings, bench.tune(), about)
     result = bench.run(read_settings(settings))
-    return {**result, "input": {**facts, **bench.facts()}, "lm": lm_facts(paths), "provenance": provenance()}
+    return {
+        **result,
+        "input": {**facts, **bench.facts()},
+        "lm": lm_facts(paths),
+        "provenance": provenance(),
+    }

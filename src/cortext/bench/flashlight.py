@@ -1,10 +1,11 @@
 """flashlight-text's lexicon decoder with KenLM, set up as well as it allows.
 
-Its trie keeps six words per spelling and drops the others without an error, so words are inserted by frequency. SIL is
-allowed at the root of its trie in any number and never required, which suits spellings without SIL; the labs' lexicons
-close every word with SIL; tuning may choose either or both. It has no blank penalty: the blank's log-probability is
-lowered before. Its n-gram scores are decimal logarithms, so its LM weight of 2.3 is what is 1 for natural ones. Every
-candidate of its last beam comes back with its words, so its n-best list is in its time.
+Its trie keeps six words per spelling and drops the others without an error, so words are inserted
+by frequency. SIL is allowed at the root of its trie in any number and never required, which suits
+spellings without SIL; the labs' lexicons close every word with SIL; tuning may choose either or
+both. It has no blank penalty: the blank's log-probability is lowered before. Its n-gram scores are
+decimal logarithms, so its LM weight of 2.3 is what is 1 for natural ones. Every candidate of its
+last beam comes back with its words, so its n-best list is in its time.
 """
 
 from __future__ import annotations
@@ -55,14 +56,18 @@ class Flashlight:
             from flashlight.lib.text import decoder, dictionary
             from flashlight.lib.text.decoder.kenlm import KenLM
         except ImportError as error:
-            raise Missing(f"flashlight-text cannot be imported: {error}", fix="pip install flashlight-text") from None
+            raise Missing(
+                f"flashlight-text cannot be imported: {error}", fix="pip install flashlight-text"
+            ) from None
         self._module, self._lexicon = decoder, Lexicon.read(paths.lm / "lexicon.txt")
         self._words = dictionary.Dictionary(list(self._lexicon))
         self._words.add_entry("<unk>")
         self._words.set_default_index(self._words.get_index("<unk>"))
         self._lm = KenLM(str(paths.model), self._words)
         begin = self._lm.start(False)
-        self._unigram = {word: self._lm.score(begin, self._words.get_index(word))[1] for word in self._lexicon}
+        self._unigram = {
+            word: self._lm.score(begin, self._words.get_index(word))[1] for word in self._lexicon
+        }
         self._tries: dict[str, Any] = {}
         self._penalty = 1.0
         self.configure(self.start)
@@ -110,4 +115,6 @@ class Flashlight:
     def texts(self, found: Any) -> list[str]:
         """The different sentences of the last beam, best first."""
         entry = self._words.get_entry
-        return distinct([" ".join(entry(word) for word in result.words if word >= 0) for result in found])
+        return distinct(
+            [" ".join(entry(word) for word in result.words if word >= 0) for result in found]
+        )

@@ -1,11 +1,14 @@
-"""kaldi-decoder on a static graph: CTC topology, lexicon and n-gram composed beforehand (TLG), as Kaldi recipes do.
+"""kaldi-decoder on a static graph.
 
-The graph weighs about a quarter of a kilobyte per n-gram, so it is compiled of the smaller model of `Paths.static`.
-Silence between words is optional at a cost that is compiled in. The package has neither a lattice decoder that caps the
-active tokens nor rescoring: `FasterDecoder` gives one sentence, `LatticeSimpleDecoder` a raw lattice with n-best paths.
+CTC topology, lexicon and n-gram composed beforehand (TLG), as Kaldi recipes do.
 
-Mohri, Pereira, Riley: Weighted finite-state transducers in speech recognition, 2002; Miao, Gowayyed, Metze: EESEN,
-arXiv 1507.08240.
+The graph weighs about a quarter of a kilobyte per n-gram, so it is compiled of the smaller model of
+`Paths.static`. Silence between words is optional at a cost that is compiled in. The package has
+neither a lattice decoder that caps the active tokens nor rescoring: `FasterDecoder` gives one
+sentence, `LatticeSimpleDecoder` a raw lattice with n-best paths.
+
+Mohri, Pereira, Riley: Weighted finite-state transducers in speech recognition, 2002; Miao,
+Gowayyed, Metze: EESEN, arXiv 1507.08240.
 """
 
 from __future__ import annotations
@@ -17,14 +20,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cortext.bench.searcher import INVENTORY, NBEST, Missing, Paths, Settings, distinct, with_blank_penalty
+from cortext.bench.searcher import (
+    INVENTORY,
+    NBEST,
+    Missing,
+    Paths,
+    Settings,
+    distinct,
+    with_blank_penalty,
+)
 from cortext.text.lexicon import Lexicon
 
 SILENCE_PROBABILITY = 0.95
-"""Probability of a silence between two words, which the recipes estimate on data: here from the tuning half."""
+"""Probability of a silence between two words, which the recipes estimate on data.
+
+Here from the tuning half.
+"""
 
 FIRST_DISAMBIGUATION = len(INVENTORY) + 1
-"""Input labels: 0 epsilon, then token number + 1, then #0 (back-off), #1, #2 ... (homophones and prefixes)."""
+"""Input labels: 0 epsilon, then token number + 1, then #0 (back-off), #1, #2 ... (homophones and
+prefixes).
+"""
 
 PATHS = 10 * NBEST
 """Paths taken out of a lattice for an n-best list."""
@@ -42,7 +58,12 @@ class KaldiBest:
         "beam": (6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 14.0, 16.0, 18.0),
         "max_active": (200, 500, 1000, 2000, 3500, 7000, 14000),
     }
-    start: ClassVar[Settings] = {"acoustic_scale": 0.5, "blank_penalty": 2.0, "beam": 14.0, "max_active": 7000}
+    start: ClassVar[Settings] = {
+        "acoustic_scale": 0.5,
+        "blank_penalty": 2.0,
+        "beam": 14.0,
+        "max_active": 7000,
+    }
     speed: ClassVar = {"beam": -1, "max_active": -1}
 
     def __init__(self, paths: Paths) -> None:
@@ -54,7 +75,9 @@ class KaldiBest:
             raise Missing(f"{error}", fix="pip install kaldi-decoder kaldifst kaldilm") from None
         self._kaldi, self._kaldifst = kaldi_decoder, kaldifst
         if not (paths.static / "lm.arpa").is_file():
-            raise Missing("the graph is compiled of lm.arpa, which is not there", where=paths.static)
+            raise Missing(
+                "the graph is compiled of lm.arpa, which is not there", where=paths.static
+            )
         graph, words = compiled(paths)
         self._words = words.read_text(encoding="utf-8").split()[0::2]
         self._graph = kaldifst.StdConstFst.read(str(graph))
@@ -66,7 +89,9 @@ class KaldiBest:
         self._decoder = self._make(settings)
 
     def _make(self, settings: Settings) -> Any:
-        options = self._kaldi.FasterDecoderOptions(beam=settings["beam"], max_active=settings["max_active"])
+        options = self._kaldi.FasterDecoderOptions(
+            beam=settings["beam"], max_active=settings["max_active"]
+        )
         return self._kaldi.FasterDecoder(self._graph, options)
 
     def decode(self, log_probs_PV: np.ndarray) -> Any:
@@ -91,14 +116,22 @@ class KaldiBest:
 class KaldiLattice(KaldiBest):
     """kaldi-decoder's LatticeSimpleDecoder: a lattice and the best paths through it."""
 
-    note = "static graph of the 3-gram; no cap on active tokens; the n-best list is taken out of the lattice untimed"
+    note = (
+        "static graph of the 3-gram; no cap on active tokens; the n-best list is taken out of the"
+        " lattice untimed"
+    )
     steps: ClassVar = {
         "acoustic_scale": KaldiBest.steps["acoustic_scale"],
         "blank_penalty": KaldiBest.steps["blank_penalty"],
         "beam": KaldiBest.steps["beam"],
         "lattice_beam": (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0),
     }
-    start: ClassVar[Settings] = {"acoustic_scale": 0.5, "blank_penalty": 2.0, "beam": 14.0, "lattice_beam": 5.0}
+    start: ClassVar[Settings] = {
+        "acoustic_scale": 0.5,
+        "blank_penalty": 2.0,
+        "beam": 14.0,
+        "lattice_beam": 5.0,
+    }
     speed: ClassVar = {"beam": -1, "lattice_beam": -1}
 
     def _make(self, settings: Settings) -> Any:
@@ -117,7 +150,9 @@ class KaldiLattice(KaldiBest):
 
 
 def compiled(paths: Paths) -> tuple[Path, Path]:
-    """The graph and the list of its words, compiled where they are not there or older than the model."""
+    """The graph and the list of its words, compiled where they are not there or older than the
+    model.
+    """
     arpa = paths.static / "lm.arpa"
     graph, words = paths.cache / "tlg.fst", paths.cache / "words.txt"
     if graph.is_file() and graph.stat().st_mtime >= arpa.stat().st_mtime:
@@ -125,7 +160,9 @@ def compiled(paths: Paths) -> tuple[Path, Path]:
     paths.cache.mkdir(parents=True, exist_ok=True)
     lexicon = Lexicon.read(paths.static / "lexicon.txt")
     names = ["<eps>", *lexicon, "<unk>", "#0", "<s>", "</s>"]
-    words.write_text("".join(f"{name} {number}\n" for number, name in enumerate(names)), encoding="utf-8")
+    words.write_text(
+        "".join(f"{name} {number}\n" for number, name in enumerate(names)), encoding="utf-8"
+    )
     _compile(lexicon, {name: number for number, name in enumerate(names)}, arpa, words, graph)
     return graph, words
 
@@ -136,10 +173,16 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
 
     ngram = out.with_name("g.fst")
     kaldilm.arpa2fst(
-        input_arpa=str(arpa), output_fst=str(ngram), disambig_symbol="#0", read_symbol_table=str(words), max_order=-1
+        input_arpa=str(arpa),
+        output_fst=str(ngram),
+        disambig_symbol="#0",
+        read_symbol_table=str(words),
+        max_order=-1,
     )
     spelt, n_disambiguation = _disambiguated(lexicon)
-    spellings = kaldifst.compile("".join(_lexicon_arcs(spelt, number, FIRST_DISAMBIGUATION + n_disambiguation - 1)))
+    spellings = kaldifst.compile(
+        "".join(_lexicon_arcs(spelt, number, FIRST_DISAMBIGUATION + n_disambiguation - 1))
+    )
     kaldifst.add_self_loops(spellings, [FIRST_DISAMBIGUATION], [number["#0"]])
     kaldifst.arcsort(spellings, "olabel")
     graph = kaldifst.StdVectorFst.read(str(ngram))
@@ -158,8 +201,9 @@ def _compile(lexicon: Lexicon, number: dict[str, int], arpa: Path, words: Path, 
 
 
 def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
-    """Words with input labels, closed by a disambiguation label where others sound or begin the same; and the number
-    of such labels, #0 included."""
+    """Words with input labels, closed by a disambiguation label where others sound or begin the
+    same; and the number of such labels, #0 included.
+    """
     spelt = [
         (word, tuple((INVENTORY.ids(pronunciation) + 1).tolist()))
         for word in lexicon
@@ -180,24 +224,33 @@ def _disambiguated(lexicon: Lexicon) -> tuple[list[tuple[str, list[int]]], int]:
     return closed, 2 + max(used.values(), default=0)  # one more for what follows a silence
 
 
-def _lexicon_arcs(spelt: list[tuple[str, list[int]]], number: dict[str, int], after_silence: int) -> Iterator[str]:
+def _lexicon_arcs(
+    spelt: list[tuple[str, list[int]]], number: dict[str, int], after_silence: int
+) -> Iterator[str]:
     """The lexicon as text, with an optional silence before every word and at the end.
 
     State 0 is the start, 1 the place between words (final), 2 is before a silence and 3 after it.
     """
     none, silence = -math.log(1 - SILENCE_PROBABILITY), -math.log(SILENCE_PROBABILITY)
-    yield f"0 1 0 0 {none}\n0 2 0 0 {silence}\n2 3 {INVENTORY.sil + 1} 0\n3 1 {after_silence} 0\n1\n"
+    yield (
+        f"0 1 0 0 {none}\n0 2 0 0 {silence}\n2 3 {INVENTORY.sil + 1} 0\n3 1 {after_silence} 0\n1\n"
+    )
     state = 4
     for word, labels in spelt:
         source, output = 1, number[word]
         for label in labels[:-1]:
             yield f"{source} {state} {label} {output}\n"
             source, output, state = state, 0, state + 1
-        yield f"{source} 1 {labels[-1]} {output} {none}\n{source} 2 {labels[-1]} {output} {silence}\n"
+        yield (
+            f"{source} 1 {labels[-1]} {output} {none}\n{source} 2 {labels[-1]} {output} {silence}\n"
+        )
 
 
 def _topology_arcs(n_disambiguation: int) -> Iterator[str]:
-    """The rules of CTC as text: state 0 after a blank, one state after each other token; repeats and blanks vanish."""
+    """The rules of CTC as text: state 0 after a blank, one state after each other token.
+
+    Repeats and blanks vanish.
+    """
     blank = INVENTORY.blank + 1
     labels = [label for label in range(1, len(INVENTORY) + 1) if label != blank]
     state = {label: number for number, label in enumerate(labels, start=1)}

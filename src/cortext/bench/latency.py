@@ -1,11 +1,13 @@
-"""How long live decoding takes per 80 ms step and at the end of an utterance, on one core, for each way to run a model.
+"""How long live decoding takes per 80 ms step and at the end of an utterance, on one core, for
+each way to run a model.
 
-The time of a step is what a participant waits: from the bin that completes a frame to its words. What is done ahead,
-with the bins before it, is told beside it, and processor time covers both.
+The time of a step is what a participant waits: from the bin that completes a frame to its words.
+What is done ahead, with the bins before it, is told beside it, and processor time covers both.
 
-A model with random weights hears nothing. So the word search gets pseudo-posteriors made from real phoneme errors
-(`posteriors.py`), while the model computes as it would, on noise; its own logits are thrown away. A trained run with
-recordings needs no such thing. All ways take turns, one utterance each, so that other work on the machine hits all.
+A model with random weights hears nothing. So the word search gets pseudo-posteriors made from real
+phoneme errors (`posteriors.py`), while the model computes as it would, on noise; its own logits are
+thrown away. A trained run with recordings needs no such thing. All ways take turns, one utterance
+each, so that other work on the machine hits all.
 
 T bins of 20 ms, C features, P frames of 80 ms, V tokens.
 """
@@ -53,7 +55,10 @@ OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
 
 @dataclass(frozen=True)
 class Plan:
-    """steps: at least so many of 80 ms for every mode; cpu: the core to use, None takes the last allowed one."""
+    """steps: at least so many of 80 ms for every mode.
+
+    Cpu: the core to use, None takes the last allowed one.
+    """
 
     modes: Sequence[str] = MODES
     steps: int = 5000
@@ -69,8 +74,9 @@ class Plan:
 class Spoken:
     """An utterance to decode.
 
-    logits_PV: what the search gets, float32 [P, V]; None: the model's own
-    session:   the recording day
+    Attributes:
+        logits_PV: What the search gets, float32 [P, V]; None: the model's own.
+        session: The recording day.
     """
 
     reference: str
@@ -81,7 +87,7 @@ class Spoken:
 
 @dataclass
 class _Taken:
-    """What one mode took. cpu_ms: processor time of each step, with what was done ahead"""
+    """What one mode took. cpu_ms: processor time of each step, with what was done ahead."""
 
     times: StageTimes
     n_steps: int = 0
@@ -94,9 +100,17 @@ class _Taken:
 def published_model() -> AcousticModel:
     """The published shape, 512 features and 5 layers of 768 units, with random weights."""
     torch.manual_seed(0)
-    network = build_model(GRUConfig(), n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(INVENTORY))
+    network = build_model(
+        GRUConfig(), n_features=N_FEATURES, n_days=N_DAYS, n_classes=len(INVENTORY)
+    )
     sessions = [f"day {number}" for number in range(N_DAYS)]
-    return AcousticModel(network, sessions=sessions, n_features=N_FEATURES, inventory=INVENTORY, smoothing=Smoothing())
+    return AcousticModel(
+        network,
+        sessions=sessions,
+        n_features=N_FEATURES,
+        inventory=INVENTORY,
+        smoothing=Smoothing(),
+    )
 
 
 def noise(utterances: Sequence[Utterance], stepper: Stepper, seed: int = 0) -> Iterator[Spoken]:
@@ -123,7 +137,11 @@ class Played:
     """A stepper that computes as another does, and gives the logits that it is told."""
 
     def __init__(self, stepper: Stepper) -> None:
-        self.session, self.sessions, self.n_features = stepper.session, stepper.sessions, stepper.n_features
+        self.session, self.sessions, self.n_features = (
+            stepper.session,
+            stepper.sessions,
+            stepper.n_features,
+        )
         self.patch_size, self.patch_stride = stepper.patch_size, stepper.patch_stride
         self.smoothing, self.inventory = stepper.smoothing, INVENTORY
         self._stepper = stepper
@@ -158,7 +176,9 @@ class _Eager(TorchStepper):
         """See `Stepper`: torch's own GRU computes nothing ahead."""
 
 
-def steppers(model: AcousticModel, modes: Sequence[str]) -> tuple[dict[str, Stepper], dict[str, str]]:
+def steppers(
+    model: AcousticModel, modes: Sequence[str]
+) -> tuple[dict[str, Stepper], dict[str, str]]:
     """The modes that can be run here, and of the others why not."""
     found: dict[str, Stepper] = {}
     missing: dict[str, str] = {}
@@ -191,14 +211,19 @@ def steppers(model: AcousticModel, modes: Sequence[str]) -> tuple[dict[str, Step
 
 @contextmanager
 def one_core(cpu: int | None) -> Iterator[int | None]:
-    """This thread on one core, and torch with this thread alone; yields the core (None where they cannot be chosen)."""
+    """This thread on one core, and torch with this thread alone.
+
+    Yields the core (None where they cannot be chosen).
+    """
     threads = torch.get_num_threads()
     can_choose = hasattr(os, "sched_setaffinity")
     before = os.sched_getaffinity(0) if can_choose else set()
     if can_choose:
         cpu = max(before) if cpu is None else cpu
         if cpu not in before:
-            raise ConfigError(f"core {cpu} is not among those that this process may use: {sorted(before)}")
+            raise ConfigError(
+                f"core {cpu} is not among those that this process may use: {sorted(before)}"
+            )
         os.sched_setaffinity(0, {cpu})
     torch.set_num_threads(1)
     try:
@@ -223,16 +248,22 @@ def bench_latency(
 ) -> dict[str, Any]:
     """Time every mode; `facts` say what the search got.
 
-    utterances: pseudo-posteriors for the search; None with `data`, recordings that the model knows
-    options:    of the word search, as for `evaluate`
-    demo:       a directory of `cortext demo`, on which the phoneme errors of every mode are measured
-    Raises ConfigError for an unknown mode, and what models, data and language models raise.
+    Args:
+        utterances: pseudo-posteriors for the search; None with `data`, recordings that the model
+            knows.
+        options: Of the word search, as for `evaluate`.
+        demo: A directory of `cortext demo`, on which the phoneme errors of every mode are measured.
+
+    Raises:
+        ConfigError: For an unknown mode, and what models, data and language models raise.
     """
     with one_core(plan.cpu) as cpu:
         errors = {}
         if demo is not None:
             stage("measuring phoneme errors")
-            errors = stepped_errors(steppers(load_model(demo / "run"), plan.modes)[0], demo / "packed")
+            errors = stepped_errors(
+                steppers(load_model(demo / "run"), plan.modes)[0], demo / "packed"
+            )
         stage("laying out the model")
         found, missing = steppers(model, plan.modes)
         decoder = Decoder.from_dir(paths.lm, read_options(options))
@@ -247,12 +278,22 @@ def bench_latency(
         "met": _met(modes),
         "modes": modes,
         "missing": missing,
-        "model": {"parameters": model.n_parameters, "config": vars(model.network.config) | {"input_network": None}},
-        "input": facts | {"push_bins": 1, "normalise": OPTIONS.normalise, "smoothing": OPTIONS.smoothing},
+        "model": {
+            "parameters": model.n_parameters,
+            "config": vars(model.network.config) | {"input_network": None},
+        },
+        "input": (
+            facts | {"push_bins": 1, "normalise": OPTIONS.normalise, "smoothing": OPTIONS.smoothing}
+        ),
         "options": asdict(decoder.options),
         "errors_on": None if demo is None else str(demo),
         "lm": lm_facts(paths),
-        "machine": {"processor": _processor(), "core": cpu, "cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "machine": {
+            "processor": _processor(),
+            "core": cpu,
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+        },
         "provenance": provenance(),
     }
 
@@ -265,7 +306,10 @@ def _time(
     n_steps: int,
 ) -> dict[str, _Taken]:
     played = {name: Played(stepper) for name, stepper in found.items()}
-    pipelines = {name: Pipeline(None, decoder, options=OPTIONS, stepper=stepper) for name, stepper in played.items()}
+    pipelines = {
+        name: Pipeline(None, decoder, options=OPTIONS, stepper=stepper)
+        for name, stepper in played.items()
+    }
     taken = {name: _Taken(StageTimes(n_latest=10 * n_steps)) for name in found}
     if utterances is not None:
         spoken = noise(utterances, next(iter(found.values())))
@@ -315,7 +359,11 @@ def _summary(taken: _Taken, errors: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _percentiles(ms: Sequence[float]) -> dict[str, float]:
-    return dict(zip(("p50", "p95", "p99", "max"), np.percentile(ms, (50, 95, 99, 100)).tolist(), strict=True))
+    return dict(
+        zip(
+            ("p50", "p95", "p99", "max"), np.percentile(ms, (50, 95, 99, 100)).tolist(), strict=True
+        )
+    )
 
 
 def _ratio(modes: dict[str, Any], name: str) -> float | None:
@@ -329,8 +377,9 @@ def _ratio(modes: dict[str, Any], name: str) -> float | None:
 def _met(modes: dict[str, Any]) -> dict[str, Any]:
     """Which targets are met; None where that was not measured.
 
-    `fastest` is the mode with the shortest wait that costs no errors. `fp32_work` and `fastest_work` hold the same
-    limits against the processor time of a step, done ahead or not; the latter, of the mode that takes least of it.
+    `fastest` is the mode with the shortest wait that costs no errors. `fp32_work` and
+    `fastest_work` hold the same limits against the processor time of a step, done ahead or not; the
+    latter, of the mode that takes least of it.
     """
     allowed = [
         name
@@ -359,12 +408,18 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
 
 
 def demo_directory(path: Path) -> Path:
     """Check that this is a directory of `cortext demo`; raises RunError where it is none."""
     for part in ("run", "packed"):
         if not (path / part).is_dir():
-            raise RunError(f"no {part} in it: not a directory of cortext demo", where=path, fix="make it: cortext demo")
+            raise RunError(
+                f"no {part} in it: not a directory of cortext demo",
+                where=path,
+                fix="make it: cortext demo",
+            )
     return path

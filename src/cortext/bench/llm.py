@@ -1,12 +1,14 @@
-"""What language models do for word errors, and what that costs, decoded in one run on the same utterances.
+"""What language models do for word errors, and what that costs, decoded in one run on the same
+utterances.
 
-Without one (the lexicon alone), with the n-gram, with a large model that ranks its lists, with one that takes part in
-the search, and an ensemble. The settings of each way are those of its list here with the fewest word errors on the
-tuning half (even numbers; of equals the first); the other half is reported. Each way runs in a process of its own,
-utterance by utterance, with one thread.
+Without one (the lexicon alone), with the n-gram, with a large model that ranks its lists, with one
+that takes part in the search, and an ensemble. The settings of each way are those of its list here
+with the fewest word errors on the tuning half (even numbers; of equals the first); the other half
+is reported. Each way runs in a process of its own, utterance by utterance, with one thread.
 
-An ensemble is the mean of several runs' posteriors, frame by frame and geometric. Where texts of other systems are
-known, their vote (ROVER with equal weights) is held against what each makes alone; neither has a time of its own.
+An ensemble is the mean of several runs' posteriors, frame by frame and geometric. Where texts of
+other systems are known, their vote (ROVER with equal weights) is held against what each makes
+alone; neither has a time of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ Stage = Callable[[str], None]
 Settings = dict[str, Any]
 
 RESAMPLES = 2000
-LEXICON, NGRAM, RESCORED, FUSED = "no language model", "n-gram", "n-gram, ranked by the LLM", "n-gram and LLM fused"
+LEXICON, NGRAM, RESCORED, FUSED = (
+    "no language model",
+    "n-gram",
+    "n-gram, ranked by the LLM",
+    "n-gram and LLM fused",
+)
 AVERAGED, AVERAGED_FUSED = "ensemble, n-gram", "ensemble, n-gram and LLM fused"
 ALONE, VOTED = "other systems, alone", "other systems, their vote"
 
@@ -44,7 +51,9 @@ WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
 LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
 LLM_WEIGHTS = (0.1, 0.2, 0.35, 0.5, 0.65)
 BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
-"""Of averages: runs that do not agree on a frame leave their mean surer of the blank than each is."""
+"""Of averages: runs that do not agree on a frame leave their mean surer of the blank than each
+is.
+"""
 LIST_LENGTH = 50
 """Sentences that the large model ranks."""
 
@@ -53,10 +62,11 @@ LIST_LENGTH = 50
 class Materials:
     """What is decoded.
 
-    utterances: with references, in `posteriors.INVENTORY`'s order
-    averaged:   the same utterances with the posteriors of an ensemble; None without one
-    texts:      what other systems made of each; None without them
-    facts:      where all that comes from
+    Attributes:
+        utterances: With references, in `posteriors.INVENTORY`'s order.
+        averaged: The same utterances with the posteriors of an ensemble; None without one.
+        texts: What other systems made of each; None without them.
+        facts: Where all that comes from.
     """
 
     utterances: Sequence[Utterance]
@@ -66,7 +76,9 @@ class Materials:
 
 
 def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
-    """Mean posteriors of evaluation directories, float32 [P, V], as `posteriors.evaluation_posteriors` orders them."""
+    """Mean posteriors of evaluation directories, float32 [P, V], as
+    `posteriors.evaluation_posteriors` orders them.
+    """
     trials = sorted(read_evaluations(directories), key=lambda trial: int(trial.id))
     columns = INVENTORY.order_from(Origin.of(directories[0]).inventory)
     averaged = read_average(directories, trials, "geometric")
@@ -76,9 +88,10 @@ def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
 class Bench:
     """The ways to decode, over one set of utterances; see the module.
 
-    models:  the directory of the n-gram, and the large model
-    options: of the search, where a way does not choose its own
-    cache:   where the utterances are written for the processes
+    Attributes:
+        models: The directory of the n-gram, and the large model.
+        options: Of the search, where a way does not choose its own.
+        cache: Where the utterances are written for the processes.
     """
 
     def __init__(
@@ -94,7 +107,9 @@ class Bench:
         self.references = [utterance.reference for utterance in materials.utterances]
         self.tuning, self.reporting = halves(range(len(self.references)))
         if not self.reporting:
-            raise DataError(f"{len(self.references)} utterances cannot be halved into tuning and reporting")
+            raise DataError(
+                f"{len(self.references)} utterances cannot be halved into tuning and reporting"
+            )
         self.errors: dict[str, np.ndarray] = {}
 
     def run(self) -> dict[str, Any]:
@@ -106,13 +121,15 @@ class Bench:
                 child, LEXICON, _grid(lm_weight=[0.0], word_score=[-8.0, -6.0, -4.0, -2.0, 0.0])
             )
         with self._worker("ngram", log_probs) as child:
-            ways[NGRAM] = self._decoded(child, NGRAM, _grid(lm_weight=LM_WEIGHTS, word_score=WORD_SCORES))
+            ways[NGRAM] = self._decoded(
+                child, NGRAM, _grid(lm_weight=LM_WEIGHTS, word_score=WORD_SCORES)
+            )
         best = ways[NGRAM]["settings"]
         with self._worker("ranked", log_probs, self.llm) as child:
             ways[RESCORED] = self._reranked(child, best)
             model, versions = child.loaded["model"], child.loaded["versions"]
-        # Lists are ranked by many settings at no cost, a search with a large model is made anew for each: it takes the
-        # weight of both language models and what a word scores from there.
+        # Lists are ranked by many settings at no cost, a search with a large model is made anew for
+        # each: it takes the weight of both language models and what a word scores from there.
         both = {name: ways[RESCORED]["settings"][name] for name in ("lm_weight", "word_score")}
         fused = [best | both | settings for settings in _grid(llm=_weights("fusion"))]
         with self._worker("fused", log_probs, self.llm) as child:
@@ -123,14 +140,18 @@ class Bench:
                 ways[AVERAGED] = self._decoded(child, AVERAGED, averaged)
             with self._worker("averaged_fused", self.materials.averaged, self.llm) as child:
                 penalty = {"blank_penalty": ways[AVERAGED]["settings"]["blank_penalty"]}
-                ways[AVERAGED_FUSED] = self._decoded(child, AVERAGED_FUSED, [ways[FUSED]["settings"] | penalty])
+                ways[AVERAGED_FUSED] = self._decoded(
+                    child, AVERAGED_FUSED, [ways[FUSED]["settings"] | penalty]
+                )
         if self.materials.texts is not None:
             ways |= self._texts(self.materials.texts)
         for name, way in ways.items():
             way["difference"] = self._difference(name, ALONE if name in (ALONE, VOTED) else NGRAM)
         return {"ways": ways, "model": model, "provenance": provenance() | {"versions": versions}}
 
-    def _worker(self, name: str, log_probs: Sequence[np.ndarray], llm: LargeModelFiles | None = None) -> Child:
+    def _worker(
+        self, name: str, log_probs: Sequence[np.ndarray], llm: LargeModelFiles | None = None
+    ) -> Child:
         path = self.cache / f"{name}.npz"
         write_posteriors(path, list(log_probs))
         arguments = [str(path), json.dumps(asdict(self.options)), str(self.lm), *llm_arguments(llm)]
@@ -141,7 +162,9 @@ class Bench:
         settings = tried[0]
         if len(tried) > 1:
             self.stage(f"{name}: choosing one of {len(tried)} settings")
-            found = [child.ask("decode", settings=one, chosen=self.tuning)["texts"] for one in tried]
+            found = [
+                child.ask("decode", settings=one, chosen=self.tuning)["texts"] for one in tried
+            ]
             settings = self._fewest(tried, found)
         return self._reported(child, name, settings, len(tried))
 
@@ -156,7 +179,12 @@ class Bench:
         return self._reported(child, RESCORED, searched, len(tried), chosen)
 
     def _reported(
-        self, child: Child, name: str, settings: Settings, n_tried: int, ranked: Settings | None = None
+        self,
+        child: Child,
+        name: str,
+        settings: Settings,
+        n_tried: int,
+        ranked: Settings | None = None,
     ) -> dict[str, Any]:
         self.stage(f"{name}: decoding")
         answer = child.ask("decode", settings=settings, chosen=self.reporting, ranked=ranked)
@@ -167,7 +195,9 @@ class Bench:
             "sentences_per_s": n_trials / answer["seconds"],
             "processor_ms_per_sentence": 1000 * answer["busy"] / n_trials,
             "tokens_per_sentence": tokens["read"] / n_trials,
-            "times_fewer_tokens": tokens["from_scratch"] / tokens["read"] if tokens["read"] else None,
+            "times_fewer_tokens": (
+                tokens["from_scratch"] / tokens["read"] if tokens["read"] else None
+            ),
             "peak_mb": answer["memory"].get("peak_rss_mb"),
             "gpu_peak_mb": answer["memory"].get("gpu_peak_mb"),
         }
@@ -176,7 +206,10 @@ class Bench:
         trials = [Candidates.of(texts[number]) for number in self.reporting]
         voted = [one.text for one in combine(trials, EnsembleOptions(method="rover"))]
         alone = [[" ".join(words) for words in trial.best] for trial in trials]
-        return {ALONE: self._errors(ALONE, alone), VOTED: self._errors(VOTED, [[text] for text in voted])}
+        return {
+            ALONE: self._errors(ALONE, alone),
+            VOTED: self._errors(VOTED, [[text] for text in voted]),
+        }
 
     def _fewest(self, tried: Sequence[Settings], found: Sequence[Sequence[str]]) -> Settings:
         references = [self.references[number] for number in self.tuning]
@@ -184,7 +217,10 @@ class Bench:
         return dict(tried[int(np.argmin(rates))])
 
     def _errors(self, name: str, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Of the sentences that one system or several made of each trial: the mean of the systems."""
+        """Of the sentences that one system or several made of each trial.
+
+        The mean of the systems.
+        """
         references = [self.references[number].split() for number in self.reporting]
         errors = [
             [edit_counts(reference, normalize(text).split()).errors for text in found]
@@ -207,7 +243,11 @@ class Bench:
 
 def llm_arguments(llm: LargeModelFiles | None) -> list[str]:
     """A large model as the worker's last arguments: its name, the device and an adapter, if any."""
-    return [] if llm is None else [llm.model, llm.device, *([] if llm.lora is None else [str(llm.lora)])]
+    return (
+        []
+        if llm is None
+        else [llm.model, llm.device, *([] if llm.lora is None else [str(llm.lora)])]
+    )
 
 
 def _grid(**values: Sequence[Any]) -> list[Settings]:
@@ -230,7 +270,10 @@ def bench_llm(
     cache: Path,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the ways; see `Bench`. Returns what `--json` prints. Raises LanguageModelError where a model is none."""
+    """Compare the ways; see `Bench`. Returns what `--json` prints.
+
+    Raises LanguageModelError where a model is none.
+    """
     bench = Bench(materials, models, options, cache, stage)
     facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
     return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}
@@ -243,5 +286,7 @@ def read_result(path: Path) -> dict[str, Any]:
         if {"input", "ways", "model"} <= result.keys():
             return result
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError("cannot be read as a result of bench llm", where=path, fix="give what --out wrote") from error
+        raise DataError(
+            "cannot be read as a result of bench llm", where=path, fix="give what --out wrote"
+        ) from error
     raise DataError("is not a result of bench llm", where=path, fix="give what --out wrote")

@@ -1,6 +1,8 @@
-"""Decodes utterances with and without a large language model, in a process of its own, so that memory is its own.
+"""Decodes utterances with and without a large language model, in a process of its own, so that
+memory is its own.
 
-python -m cortext.bench.llm_worker POSTERIORS OPTIONS LM [MODEL DEVICE [LORA]]    (.npz, JSON, directories)
+python -m cortext.bench.llm_worker POSTERIORS OPTIONS LM [MODEL DEVICE [LORA]]    (.npz, JSON,
+directories)
 """
 
 from __future__ import annotations
@@ -63,14 +65,24 @@ class Worker:
         self.decoder = Decoder.from_dir(lm, options)
         self.reader = CountingReader.load(llm, lora, device) if llm else None
         model = self.reader.describe() if self.reader else None
-        self.facts = {"memory_loaded": memory(), "model": model, "versions": provenance()["versions"]}
+        self.facts = {
+            "memory_loaded": memory(),
+            "model": model,
+            "versions": provenance()["versions"],
+        }
 
     def decode(
-        self, settings: Mapping[str, Any], chosen: Sequence[int], ranked: Mapping[str, Any] | None = None
+        self,
+        settings: Mapping[str, Any],
+        chosen: Sequence[int],
+        ranked: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Decode utterances one after the other: sentences, seconds by the clock and the processor, tokens, memory.
+        """Decode utterances one after the other.
 
-        ranked: settings by which the lists are ranked, where those of the search are others
+        Sentences, seconds by the clock and the processor, tokens, memory.
+
+        Args:
+            ranked: Settings by which the lists are ranked, where those of the search are others.
         """
         decoder = self.decoder.with_options(**settings)
         options = decoder.options.changed(ranked or {})
@@ -90,13 +102,21 @@ class Worker:
         seconds, busy = time.perf_counter() - clock, time.process_time() - processor
         if failed:
             raise Missing(f"{len(failed)} utterances went without the large model: {failed[0]}")
-        answer = {"texts": texts, "seconds": seconds, "busy": busy, "memory": memory() | gpu_memory()}
+        answer = {
+            "texts": texts,
+            "seconds": seconds,
+            "busy": busy,
+            "memory": memory() | gpu_memory(),
+        }
         return answer | {"tokens": self._tokens()}
 
     def rerank(
         self, settings: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], chosen: Sequence[int]
     ) -> dict[str, Any]:
-        """Decode and have the large model read the lists once, then rank by each of some settings: their sentences."""
+        """Decode and have the large model read the lists once, then rank by each of some settings.
+
+        Their sentences.
+        """
         assert self.reader
         decoder = self.decoder.with_options(**settings)
         self.reader.start()
@@ -106,7 +126,10 @@ class Worker:
         return {"texts": [[ranked(one, each)[0].text for one in read] for each in options]}
 
     def _tokens(self) -> dict[str, int]:
-        """Tokens that the large model read; what it would have read in the search had it begun anew at each look."""
+        """Tokens that the large model read.
+
+        What it would have read in the search had it begun anew at each look.
+        """
         if self.reader is None:
             return {"read": 0, "from_scratch": 0}
         fused, at_end = self.reader.fusion, self.reader.ranked_tokens

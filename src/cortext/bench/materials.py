@@ -1,4 +1,7 @@
-"""What every search of the benchmark gets: the posteriors and the language model, built once and kept."""
+"""What every search of the benchmark gets.
+
+The posteriors and the language model, built once and kept.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ class RealData:
         root = Path(os.environ.get("CORTEXT_REAL_DATA", Path("..", "shared", "data")))
         for path in (TRIALS, *TEXTS):
             if not (root / path).is_file():
-                raise DataError("is not there", where=root / path, fix="set CORTEXT_REAL_DATA to the real material")
+                raise DataError(
+                    "is not there",
+                    where=root / path,
+                    fix="set CORTEXT_REAL_DATA to the real material",
+                )
         return cls(root)
 
     @property
@@ -46,10 +53,12 @@ class RealData:
 def language_models(
     data: RealData, cache: Path, static: bool, stage: Callable[[str], None] = lambda name: None
 ) -> Paths:
-    """The 5-gram that all searches get and, if `static`, the 3-gram for static graphs; built if `cache` lacks them.
+    """The 5-gram that all searches get and, if `static`, the 3-gram for static graphs.
 
-    The words are CMUdict's and the in-domain text's. Both texts become models of their own, mixed with the weights that
-    suit the sentences of the tuning half best.
+    Built if `cache` lacks them.
+
+    The words are CMUdict's and the in-domain text's. Both texts become models of their own, mixed
+    with the weights that suit the sentences of the tuning half best.
     """
     paths = Paths(cache / "lm", cache / "lm3", cache)
     in_domain = data.root / TEXTS[0]
@@ -62,7 +71,9 @@ def language_models(
         held_out.write_text("".join(f"{trial.reference}\n" for trial in tuning), encoding="utf-8")
         stage(f"building the {order}-gram")
         words = set(Lexicon.cmu())
-        words.update(word for line in in_domain.read_text().splitlines() for word in normalize(line).split())
+        words.update(
+            word for line in in_domain.read_text().splitlines() for word in normalize(line).split()
+        )
         LanguageModel.build(
             [data.root / text for text in TEXTS],
             order,

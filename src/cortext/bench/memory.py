@@ -7,7 +7,11 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-FIELDS = {"pss_mb": ("smaps_rollup", "Pss"), "rss_mb": ("status", "VmRSS"), "peak_rss_mb": ("status", "VmHWM")}
+FIELDS = {
+    "pss_mb": ("smaps_rollup", "Pss"),
+    "rss_mb": ("status", "VmRSS"),
+    "peak_rss_mb": ("status", "VmHWM"),
+}
 
 
 def memory() -> dict[str, float]:
@@ -22,13 +26,19 @@ def memory() -> dict[str, float]:
 
 
 def restart_peak() -> None:
-    """Let `peak_rss_mb` be the most from here on; no effect where Linux does not allow it (proc(5), clear_refs)."""
+    """Let `peak_rss_mb` be the most from here on.
+
+    No effect where Linux does not allow it (proc(5), clear_refs).
+    """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def gpu_memory() -> dict[str, float]:
-    """`gpu_peak_mb`: the most megabytes that torch has held on this process's GPU; empty where it used none."""
+    """`gpu_peak_mb`: the most megabytes that torch has held on this process's GPU.
+
+    Empty where it used none.
+    """
     import torch
 
     held = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0

@@ -47,7 +47,9 @@ class Native:
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from now on."""
-        self._decoder = self._decoder.with_options(**settings, nbest=NBEST, lattice_beam=LATTICE_BEAM)
+        self._decoder = self._decoder.with_options(
+            **settings, nbest=NBEST, lattice_beam=LATTICE_BEAM
+        )
 
     def decode(self, log_probs_PV: np.ndarray) -> NBest:
         """Search one utterance."""

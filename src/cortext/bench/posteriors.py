@@ -1,22 +1,29 @@
-"""Posteriors to search: pseudo-posteriors from real phoneme errors, and the logits of an evaluation directory.
+"""Posteriors to search.
 
-**Pseudo-posteriors.** Of each trial we know the true phonemes and those that a trained network decoded greedily. On the
-tuning half, both are aligned (shortest edit path) and counted: `C[t, d]` true phoneme t decoded as d, `I[d]` d decoded
-where nothing was, `D[t]` t missed, and G the number of gaps where something may be missed (decoded phonemes + 1 of
-each trial). With the number `PRIOR` added to every cell,
+Pseudo-posteriors from real phoneme errors, and the logits of an evaluation directory.
 
-    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]              what was really said where the network decoded d
+**Pseudo-posteriors.** Of each trial we know the true phonemes and those that a trained network
+decoded greedily. On the tuning half, both are aligned (shortest edit path) and counted: `C[t, d]`
+true phoneme t decoded as d, `I[d]` d decoded where nothing was, `D[t]` t missed, and G the number
+of gaps where something may be missed (decoded phonemes + 1 of each trial). With the number `PRIOR`
+added to every cell,
+
+    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]              what was really said where the network decoded
+    d
     g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)     what was really said where it decoded nothing
 
-A trial begins with one or two blank frames. Then each decoded phoneme d takes 2, 3 or 4 frames with equal probability:
-first m frames of d (m equally likely from 1 to all but one), then blank frames. Frames of d hold the probabilities
-q_d, blank frames g, each raised to the power `sharpness` and normalised; where the decoded token would not be the most
-probable, it is given `LEAD` times the next one's probability. So the argmax collapses to exactly what the network
-decoded, its alternatives follow the network's confusions, a phoneme that it likes to insert carries mass on the blank
-and the blank carries mass on phonemes that it likes to miss. Durations are drawn from (seed, number of the trial).
+A trial begins with one or two blank frames. Then each decoded phoneme d takes 2, 3 or 4 frames with
+equal probability: first m frames of d (m equally likely from 1 to all but one), then blank frames.
+Frames of d hold the probabilities q_d, blank frames g, each raised to the power `sharpness` and
+normalised; where the decoded token would not be the most probable, it is given `LEAD` times the
+next one's probability. So the argmax collapses to exactly what the network decoded, its
+alternatives follow the network's confusions, a phoneme that it likes to insert carries mass on the
+blank and the blank carries mass on phonemes that it likes to miss. Durations are drawn from (seed,
+number of the trial).
 
-The sharpness is the one from `SHARPNESS` under which the true phonemes of the tuning half are the most probable by CTC
-(Graves et al., ICML 2006). True phonemes of the other half are never looked at.
+The sharpness is the one from `SHARPNESS` under which the true phonemes of the tuning half are the
+most probable by CTC (Graves et al., ICML 2006). True phonemes of the other half are never looked
+at.
 """
 
 from __future__ import annotations
@@ -44,7 +51,10 @@ SHARPNESS = tuple(round(0.2 + 0.1 * step, 1) for step in range(19))
 
 @dataclass(frozen=True)
 class Utterance:
-    """One trial to decode. log_probs_PV: float32 [P, V] natural-log probabilities in `INVENTORY`'s order."""
+    """One trial to decode. log_probs_PV.
+
+    Float32 [P, V] natural-log probabilities in `INVENTORY`'s order.
+    """
 
     reference: str
     log_probs_PV: np.ndarray
@@ -52,7 +62,10 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a real trial: its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`)."""
+    """What is known of a real trial.
+
+    Its sentence, its phonemes and the decoded ones (token numbers of `INVENTORY`).
+    """
 
     reference: str
     true: np.ndarray
@@ -63,7 +76,8 @@ class Trial:
 class Confusions:
     """Probabilities of what was really said, before sharpening; each row sums to 1.
 
-    given_VV: [V, V], row d: after the network decoded token d (the blank's row: where it decoded nothing)
+    given_VV: [V, V], row d: after the network decoded token d (the blank's row: where it decoded
+    nothing)
     """
 
     given_VV: np.ndarray
@@ -72,7 +86,9 @@ class Confusions:
     def of(cls, trials: Sequence[Trial], inventory: Inventory = INVENTORY) -> Confusions:
         """Estimate from trials whose true phonemes may be looked at."""
         size, blank = len(inventory), inventory.blank
-        counts = confusion([trial.true for trial in trials], [trial.decoded for trial in trials], size).astype(float)
+        counts = confusion(
+            [trial.true for trial in trials], [trial.decoded for trial in trials], size
+        ).astype(float)
         gaps = sum(len(trial.decoded) + 1 for trial in trials)
         given_VV = counts[:size, :size].T + PRIOR
         given_VV[:, blank] = counts[size, :size] + PRIOR
@@ -82,7 +98,9 @@ class Confusions:
         return cls(given_VV / given_VV.sum(axis=1, keepdims=True))
 
     def sharpened(self, sharpness: float) -> np.ndarray:
-        """Probabilities [V, V] raised to a power and normalised, each row's own token the most probable."""
+        """Probabilities [V, V] raised to a power and normalised, each row's own token the most
+        probable.
+        """
         powers_VV = self.given_VV**sharpness
         for own, row_V in enumerate(powers_VV):
             row_V[own] = max(row_V[own], LEAD * np.delete(row_V, own).max())
@@ -91,18 +109,27 @@ class Confusions:
 
 
 def read_trials(path: Path, inventory: Inventory = INVENTORY) -> list[Trial]:
-    """Trials of a file with one JSON object per line: `reference`, `true_phonemes`, `gru_phonemes` (`|` is SIL)."""
+    """Trials of a file with one JSON object per line.
+
+    `reference`, `true_phonemes`, `gru_phonemes` (`|` is SIL).
+    """
     trials = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(f"cannot read the trials: {error.strerror}", where=path, fix="set CORTEXT_REAL_DATA") from None
+        raise DataError(
+            f"cannot read the trials: {error.strerror}", where=path, fix="set CORTEXT_REAL_DATA"
+        ) from None
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
-            true, decoded = ([SIL if symbol == "|" else symbol for symbol in fields[f"{name}_phonemes"]]
-                             for name in ("true", "gru"))  # fmt: skip
-            trials.append(Trial(normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded)))
+            true, decoded = (
+                [SIL if symbol == "|" else symbol for symbol in fields[f"{name}_phonemes"]]
+                for name in ("true", "gru")
+            )
+            trials.append(
+                Trial(normalize(fields["reference"]), inventory.ids(true), inventory.ids(decoded))
+            )
         except (ValueError, KeyError, TypeError, TextError) as error:
             raise DataError(f"no trial: {error}", where=f"{path}, line {number}") from None
     return trials
@@ -114,7 +141,11 @@ def halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def pseudo_posterior(
-    decoded: np.ndarray, probabilities_VV: np.ndarray, seed: int, number: int, inventory: Inventory = INVENTORY
+    decoded: np.ndarray,
+    probabilities_VV: np.ndarray,
+    seed: int,
+    number: int,
+    inventory: Inventory = INVENTORY,
 ) -> np.ndarray:
     """Log-probabilities float32 [P, V] of one trial by the recipe above."""
     generator = np.random.default_rng([seed, number])
@@ -134,7 +165,9 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
     if not tuning:
         raise DataError("no trials", where=path)
     confusions = Confusions.of(tuning)
-    fits = {sharpness: _fit(tuning, confusions.sharpened(sharpness), seed) for sharpness in SHARPNESS}
+    fits = {
+        sharpness: _fit(tuning, confusions.sharpened(sharpness), seed) for sharpness in SHARPNESS
+    }
     sharpness = max(fits, key=lambda value: fits[value])
     probabilities_VV = confusions.sharpened(sharpness)
     utterances = [
@@ -146,10 +179,14 @@ def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[
 
 
 def _fit(tuning: Sequence[Trial], probabilities_VV: np.ndarray, seed: int) -> float:
-    """Mean CTC log-probability of a true phoneme of the tuning half, where the frames suffice for all of a trial's."""
+    """Mean CTC log-probability of a true phoneme of the tuning half, where the frames suffice
+    for all of a trial's.
+    """
     total = length = 0.0
     for number, trial in enumerate(tuning):
-        log_probs_PV = torch.from_numpy(pseudo_posterior(trial.decoded, probabilities_VV, seed, 2 * number))
+        log_probs_PV = torch.from_numpy(
+            pseudo_posterior(trial.decoded, probabilities_VV, seed, 2 * number)
+        )
         loss = torch.nn.functional.ctc_loss(
             log_probs_PV,
             torch.from_numpy(trial.true),
@@ -165,27 +202,44 @@ def _fit(tuning: Sequence[Trial], probabilities_VV: np.ndarray, seed: int) -> fl
 
 
 def evaluation_posteriors(directory: Path) -> tuple[list[Utterance], dict[str, Any]]:
-    """Utterances of an evaluation directory: its `logits/*.npy` (the release's order) and `nbest.jsonl` (references).
+    """Utterances of an evaluation directory.
 
-    Raises DataError where one of them is missing or they do not belong together.
+    Its `logits/*.npy` (the release's order) and `nbest.jsonl` (references).
+
+    Raises:
+        DataError: Where one of them is missing or they do not belong together.
     """
     logits = sorted((directory / "logits").glob("*.npy"))
     lines = directory / "nbest.jsonl"
     if not logits or not lines.is_file():
         fix = "make one: cortext evaluate RUN --data DATA --lm LM --out DIR"
-        raise DataError("no logits/*.npy and nbest.jsonl: not an evaluation directory", where=directory, fix=fix)
-    entries = {int(entry["id"]): entry for entry in map(json.loads, lines.read_text(encoding="utf-8").splitlines())}
+        raise DataError(
+            "no logits/*.npy and nbest.jsonl: not an evaluation directory", where=directory, fix=fix
+        )
+    entries = {
+        int(entry["id"]): entry
+        for entry in map(json.loads, lines.read_text(encoding="utf-8").splitlines())
+    }
     utterances = []
     for path in logits:
         entry = entries.get(int(path.name.partition("_")[0]))
         if entry is None or not entry["reference"]:
-            raise DataError("nbest.jsonl has no reference of this trial", where=path, fix="evaluate a labelled split")
+            raise DataError(
+                "nbest.jsonl has no reference of this trial",
+                where=path,
+                fix="evaluate a labelled split",
+            )
         utterances.append(Utterance(normalize(entry["reference"]), _log_softmax(np.load(path))))
     return utterances, {"kind": "logits", "source": str(directory)}
 
 
-def run_posteriors(run: Path, data: Path, split: str = "val") -> tuple[list[Utterance], dict[str, Any]]:
-    """Utterances of a labelled split as a run's model hears them; raises what `cortext.evaluate` raises."""
+def run_posteriors(
+    run: Path, data: Path, split: str = "val"
+) -> tuple[list[Utterance], dict[str, Any]]:
+    """Utterances of a labelled split as a run's model hears them.
+
+    Raises what `cortext.evaluate` raises.
+    """
     from cortext.evaluation.recognise import recognise
 
     found = recognise(run, data, split, None)

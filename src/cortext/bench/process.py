@@ -18,12 +18,16 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class Child:
-    """A fresh process that runs a module of cortext.bench and answers requests; raises Missing where it says so.
+    """A fresh process that runs a module of cortext.bench and answers requests.
+
+    Raises Missing where it says so.
 
     loaded: what its first answer tells
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], log: Path, env: Mapping[str, str]
+    ) -> None:
         self.name = name
         self._log = log.open("wb")
         self._process = subprocess.Popen(
@@ -85,7 +89,9 @@ class Process(Child):
         log = posteriors.with_name(f"{name}.log")
         super().__init__(name, "worker", [name, places, str(posteriors)], log, ONE_THREAD)
 
-    def decode(self, settings: Mapping[str, Any], chosen: Sequence[int], texts: bool = True) -> dict[str, Any]:
+    def decode(
+        self, settings: Mapping[str, Any], chosen: Sequence[int], texts: bool = True
+    ) -> dict[str, Any]:
         """See `Worker.decode`."""
         return self.ask("decode", settings=dict(settings), chosen=list(chosen), texts=texts)
 
@@ -93,6 +99,10 @@ class Process(Child):
         """See `Worker.step`."""
         return self.ask("step", settings=dict(settings), chosen=list(chosen))
 
-    def threads(self, settings: Mapping[str, Any], chosen: Sequence[int], counts: Sequence[int]) -> dict[str, Any]:
+    def threads(
+        self, settings: Mapping[str, Any], chosen: Sequence[int], counts: Sequence[int]
+    ) -> dict[str, Any]:
         """See `Worker.threads`."""
-        return self.ask("threads", settings=dict(settings), chosen=list(chosen), counts=list(counts))
+        return self.ask(
+            "threads", settings=dict(settings), chosen=list(chosen), counts=list(counts)
+        )

@@ -1,8 +1,9 @@
 """pyctcdecode, as far as it goes: it spells words with letters and has no lexicon.
 
-Each phoneme is given a letter, SIL is the blank between words, and the n-gram is asked for the most frequent word with
-a spelling, so one of every set of homophones is never found. Its word endings need a SIL. Plain Python, so it gets
-every fifth utterance only. It pins an old numpy but runs with a new one if installed with `pip --no-deps`.
+Each phoneme is given a letter, SIL is the blank between words, and the n-gram is asked for the most
+frequent word with a spelling, so one of every set of homophones is never found. Its word endings
+need a SIL. Plain Python, so it gets every fifth utterance only. It pins an old numpy but runs with
+a new one if installed with `pip --no-deps`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class PyCtc:
     """pyctcdecode with KenLM."""
 
     package = "pyctcdecode"
-    note = "no lexicon: one of each set of homophones is found; needs SIL between words; every 5th utterance"
+    note = (
+        "no lexicon: one of each set of homophones is found; needs SIL between words; every 5th"
+        " utterance"
+    )
     one_of = 5
     steps: ClassVar = {
         "alpha": (0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0),
@@ -66,7 +70,9 @@ class PyCtc:
             from pyctcdecode.decoder import BeamSearchDecoderCTC
             from pyctcdecode.language_model import LanguageModel
         except ImportError as error:
-            raise Missing(f"{error}", fix="pip install kenlm pygtrie, then pip install --no-deps pyctcdecode") from None
+            raise Missing(
+                f"{error}", fix="pip install kenlm pygtrie, then pip install --no-deps pyctcdecode"
+            ) from None
         model = kenlm.Model(str(paths.model))
         self._word_of: dict[str, str] = {}
         lexicon = Lexicon.read(paths.lm / "lexicon.txt")
@@ -83,13 +89,22 @@ class PyCtc:
         """Use other settings from now on."""
         self._penalty = settings["blank_penalty"]
         self._decoder.reset_params(alpha=settings["alpha"], beta=settings["beta"])
-        self._beam = {name: settings[name] for name in ("beam_width", "beam_prune_logp", "token_min_logp")}
+        self._beam = {
+            name: settings[name] for name in ("beam_width", "beam_prune_logp", "token_min_logp")
+        }
 
     def decode(self, log_probs_PV: np.ndarray) -> Any:
         """Search one utterance."""
-        return self._decoder.decode_beams(with_blank_penalty(log_probs_PV, self._penalty), **self._beam)
+        return self._decoder.decode_beams(
+            with_blank_penalty(log_probs_PV, self._penalty), **self._beam
+        )
 
     def texts(self, found: Any) -> list[str]:
         """The different sentences, best first; a spelling that is no word is left out."""
         spelt = [beam[0].split() for beam in found]
-        return distinct([" ".join(self._word_of[code] for code in codes if code in self._word_of) for codes in spelt])
+        return distinct(
+            [
+                " ".join(self._word_of[code] for code in codes if code in self._word_of)
+                for codes in spelt
+            ]
+        )

@@ -27,9 +27,11 @@ class Missing(CortextError):
 class Paths:
     """Where a search finds its models.
 
-    lm:     language-model directory: `lexicon.txt`, `lm.bin` (KenLM binary) and `lm.arpa`
-    static: language-model directory whose `lm.arpa` is small enough for a static graph and for models of spellings
-    cache:  directory for what is compiled of them
+    Attributes:
+        lm: language-model directory: `lexicon.txt`, `lm.bin` (KenLM binary) and `lm.arpa`.
+        static: language-model directory whose `lm.arpa` is small enough for a static graph and for
+            models of spellings.
+        cache: Directory for what is compiled of them.
     """
 
     lm: Path
@@ -46,12 +48,15 @@ class Paths:
 class Searcher(Protocol):
     """A search with its models in memory.
 
-    package:  the distribution whose version is reported
-    note:     what is different about this comparison; empty where nothing is
-    one_of:   every so manieth utterance is decoded; above 1 for what is too slow for all
-    steps:    the values that tuning may give each setting, in an order in which neighbours are alike
-    start:    the settings that tuning starts from
-    speed:    settings that trade accuracy for time, each with the direction (-1 or 1) that is faster
+    Attributes:
+        package: The distribution whose version is reported.
+        note: What is different about this comparison; empty where nothing is.
+        one_of: Every so manieth utterance is decoded; above 1 for what is too slow for all.
+        steps: The values that tuning may give each setting, in an order in which neighbours are
+            alike.
+        start: The settings that tuning starts from.
+        speed: Settings that trade accuracy for time, each with the direction (-1 or 1) that is
+            faster.
     """
 
     package: str
@@ -75,7 +80,9 @@ class Searcher(Protocol):
 
 
 def with_blank_penalty(log_probs_PV: np.ndarray, penalty: float, scale: float = 1.0) -> np.ndarray:
-    """Log-probabilities for a peer that has neither a blank penalty nor an acoustic scale of its own."""
+    """Log-probabilities for a peer that has neither a blank penalty nor an acoustic scale of its
+    own.
+    """
     scores_PV = log_probs_PV.copy()
     scores_PV[:, INVENTORY.blank] -= np.log(penalty)
     scores_PV *= scale

@@ -1,10 +1,13 @@
-"""`cortext bench speech-llm`: what caching, bfloat16, compilation and gradient checkpointing do to training steps.
+"""`cortext bench speech-llm`.
 
-Every setting is a process of its own, so that its memory is its own, and takes the trainer's own steps on the same
-batches in the same order. They train in turns, so that a machine that is busy for a while slows all of them.
+What caching, bfloat16, compilation and gradient checkpointing do to training steps.
 
-With `live` targets the voice speaks the sentences of each batch and the audio tower hears them, within the step; with
-`cached` ones they are read from a file. The rest of a step is the same.
+Every setting is a process of its own, so that its memory is its own, and takes the trainer's own
+steps on the same batches in the same order. They train in turns, so that a machine that is busy for
+a while slows all of them.
+
+With `live` targets the voice speaks the sentences of each batch and the audio tower hears them,
+within the step; with `cached` ones they are read from a file. The rest of a step is the same.
 """
 
 from __future__ import annotations
@@ -41,10 +44,14 @@ PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
 
 @dataclass(frozen=True)
 class Setting:
-    """How one training differs from the first: cached targets, in the precision that training chooses by itself.
+    """How one training differs from the first.
 
-    other_precision: float32 where that is bfloat16, and the other way round
-    aligned_only:    the stage without the language model, in which only encoder and projector learn
+    Cached targets, in the precision that training chooses by itself.
+
+    Attributes:
+        other_precision: float32 where that is bfloat16, and the other way round.
+        aligned_only: The stage without the language model, in which only encoder and projector
+            learn.
     """
 
     live: bool = False
@@ -56,7 +63,9 @@ class Setting:
     def config(self, base: SpeechLLMConfig, bf16: bool) -> SpeechLLMConfig:
         """The first training's configuration with what differs."""
         never = 10**9
-        speech = replace(base.speech, compile=self.compiled, gradient_checkpointing=self.checkpointing)
+        speech = replace(
+            base.speech, compile=self.compiled, gradient_checkpointing=self.checkpointing
+        )
         metric = base.best_metric
         if self.aligned_only:
             speech, metric = replace(speech, beta=0.0, gamma=0.0, lora=None), "val_loss"
@@ -71,7 +80,7 @@ class Setting:
 
 
 def settings(bf16: bool) -> dict[str, Setting]:
-    """The settings by name. bf16: whether training chooses bfloat16 by itself"""
+    """The settings by name. bf16: whether training chooses bfloat16 by itself."""
     other = PRECISIONS[not bf16]
     return {
         "cached": Setting(),
@@ -103,10 +112,11 @@ def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
 class Plan:
     """How much is measured.
 
-    only:  names of settings; all of them where it is empty
-    turns: of `steps` timed steps each, after one of `warmup`
-    parts: batches whose targets are timed alone
-    apart: one setting after the other, where memory does not hold all of them at once
+    Attributes:
+        only: Names of settings; all of them where it is empty.
+        turns: Of `steps` timed steps each, after one of `warmup`.
+        parts: Batches whose targets are timed alone.
+        apart: One setting after the other, where memory does not hold all of them at once.
     """
 
     only: Sequence[str] = ()
@@ -131,14 +141,18 @@ def bench_speech_llm(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Measure the settings; returns what `--json` prints. Of a recipe with stages the last one is trained.
+    """Measure the settings; returns what `--json` prints.
 
-    `ratio` is the time of a step with live targets over that with cached ones. Raises ConfigError for a configuration
-    that aligns to nothing.
+    Of a recipe with stages the last one is trained.
+
+    `ratio` is the time of a step with live targets over that with cached ones. Raises ConfigError
+    for a configuration that aligns to nothing.
     """
     config = read_speech_config(recipe, (*given.overrides, *overrides)).in_stages()[-1][1]
     if not config.speech.alpha:
-        raise ConfigError("speech.alpha is 0: nothing is aligned to audio", fix="set speech.alpha above 0")
+        raise ConfigError(
+            "speech.alpha is 0: nothing is aligned to audio", fix="set speech.alpha above 0"
+        )
     bf16 = uses_bf16(config.precision, "cpu" if plan.device == "cpu" else "cuda")
     known = settings(bf16)
     for name in plan.only:
@@ -149,7 +163,9 @@ def bench_speech_llm(
         materials = prepare(given, Path(folder), plan.device, plan.env, stage)
         config = config.with_audio_llm(materials.audio_llm)
         plans = {
-            name: _setting_plan(Path(folder), name, one.live, one.config(config, bf16), materials, plan)
+            name: _setting_plan(
+                Path(folder), name, one.live, one.config(config, bf16), materials, plan
+            )
             for name, one in chosen.items()
         }
         measuring = Measuring(plans, plan, stage)
@@ -157,10 +173,16 @@ def bench_speech_llm(
     facts = materials.facts | {"recipe": recipe, "overrides": [*given.overrides, *overrides]}
     result = _result(measuring, comparisons(bf16), facts)
     machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    return result | {"batch": config.dataset.batch_size, "machine": machine, "provenance": provenance()}
+    return result | {
+        "batch": config.dataset.batch_size,
+        "machine": machine,
+        "provenance": provenance(),
+    }
 
 
-def _result(measuring: Measuring, both: Mapping[str, tuple[str, str]], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _result(
+    measuring: Measuring, both: Mapping[str, tuple[str, str]], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     found = measuring.found
     compared = {name: compare(found, *names) for name, names in both.items()}
     return {
@@ -191,8 +213,9 @@ def _setting_plan(
 class Measuring:
     """The processes of settings at work.
 
-    found:   what was measured, by setting
-    missing: the settings that cannot be had, and why
+    Attributes:
+        found: What was measured, by setting.
+        missing: The settings that cannot be had, and why.
     """
 
     def __init__(self, plans: Mapping[str, SettingPlan], plan: Plan, stage: Stage) -> None:
@@ -225,14 +248,20 @@ class Measuring:
             memory = self._ask(running, "", "memory")
             parts = self._ask(running, "the parts", "parts", n=plan.parts)
         for name, child in running.items():
-            self.found[name] = described([turn[name] for turn in turns], memory[name], parts[name], child.loaded)
+            self.found[name] = described(
+                [turn[name] for turn in turns], memory[name], parts[name], child.loaded
+            )
 
     def _start(self, name: str) -> Child:
         plan = self.plans[name]
         arguments = ["train", json.dumps(asdict(plan))]
-        return Child(name, "speech_llm_worker", arguments, Path(plan.out).with_suffix(".log"), self.plan.env)
+        return Child(
+            name, "speech_llm_worker", arguments, Path(plan.out).with_suffix(".log"), self.plan.env
+        )
 
-    def _ask(self, running: dict[str, Child], what: str, do: str, **request: Any) -> dict[str, dict[str, Any]]:
+    def _ask(
+        self, running: dict[str, Child], what: str, do: str, **request: Any
+    ) -> dict[str, dict[str, Any]]:
         """The answers of all that run; what cannot go on is taken out."""
         answers = {}
         for name in list(running):
@@ -253,7 +282,9 @@ def described(
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the result says of a setting."""
-    ms, cpu_ms = (np.array([value for turn in turns for value in turn[kind]]) for kind in ("ms", "cpu_ms"))
+    ms, cpu_ms = (
+        np.array([value for turn in turns for value in turn[kind]]) for kind in ("ms", "cpu_ms")
+    )
     return {
         "ms": float(np.median(ms)),
         "ms_10_90": [float(np.quantile(ms, share)) for share in (0.1, 0.9)],
@@ -265,10 +296,13 @@ def described(
     }
 
 
-def compare(found: Mapping[str, Mapping[str, Any]], with_: str, without: str) -> dict[str, float | None] | None:
+def compare(
+    found: Mapping[str, Mapping[str, Any]], with_: str, without: str
+) -> dict[str, float | None] | None:
     """What a setting is worth; None where one of both is missing.
 
-    times_faster:     the time of a step without it over that with it; times_faster_cpu by processor time, which other
+    times_faster:     the time of a step without it over that with it; times_faster_cpu by processor
+        time, which other
                       work on the machine disturbs less
     less_memory:      the share of the peak without it that is saved; below 0 it takes more
     """
@@ -283,18 +317,29 @@ def compare(found: Mapping[str, Mapping[str, Any]], with_: str, without: str) ->
     }
 
 
-def holds(compared: Mapping[str, Mapping[str, float | None] | None]) -> dict[str, dict[str, bool | None]]:
-    """Whether cached targets are worth what is claimed, by comparison and by time and memory; None: not measured."""
+def holds(
+    compared: Mapping[str, Mapping[str, float | None] | None],
+) -> dict[str, dict[str, bool | None]]:
+    """Whether cached targets are worth what is claimed, by comparison and by time and memory.
+
+    None: not measured.
+    """
     least = {"times_faster": CLAIM["times_faster"][0], "less_memory": CLAIM["less_memory"]}
     return {
-        name: {kind: None if (found := values[kind]) is None else found >= bound for kind, bound in least.items()}
+        name: {
+            kind: None if (found := values[kind]) is None else found >= bound
+            for kind, bound in least.items()
+        }
         for name, values in compared.items()
         if name.startswith(CACHED) and values is not None
     }
 
 
 def pays_after(found: Mapping[str, Mapping[str, Any]], cache: Mapping[str, Any]) -> float | None:
-    """Steps after which making the cache has taken less time than it saved; None where that is not known."""
+    """Steps after which making the cache has taken less time than it saved.
+
+    None where that is not known.
+    """
     if "seconds" not in cache or not {"cached", "live"} <= found.keys():
         return None
     saved_ms = found["live"]["ms"] - found["cached"]["ms"]

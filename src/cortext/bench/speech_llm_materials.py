@@ -1,4 +1,7 @@
-"""What `cortext bench speech-llm` trains on where nothing is given: recordings, an audio LLM, a cache."""
+"""What `cortext bench speech-llm` trains on where nothing is given.
+
+Recordings, an audio LLM, a cache.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,15 @@ Stage = Callable[[str], None]
 
 RECORDING = Recording(n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo")
 TOWER = TowerOptions(width=384, layers=6, heads=6)
-"""12 million parameters; as those of published audio LLMs it hears 30 s, however short a sentence is."""
+"""12 million parameters.
+
+As those of published audio LLMs it hears 30 s, however short a sentence is.
+"""
 LANGUAGE_MODEL = NeuralOptions(pieces=4000, width=512, layers=8, heads=8)
-"""25 million parameters: the tower has half as many, as in Aero-1-Audio-1.5B (a twelfth in Qwen2-Audio-7B)."""
+"""25 million parameters.
+
+The tower has half as many, as in Aero-1-Audio-1.5B (a twelfth in Qwen2-Audio-7B).
+"""
 
 OF_RECORDING = ("dataset.batch_size=4", "dataset.days_per_batch=2")
 OF_MODEL = ("model.n_units=256", "model.n_layers=2")
@@ -41,10 +50,11 @@ OF_MODEL = ("model.n_units=256", "model.n_layers=2")
 class Given:
     """What a user gives instead of what is made here; None is made.
 
-    data:      recordings, session files or packed
-    audio_llm: a directory, or a name on the Hugging Face Hub
-    voice:     see `open_voice`
-    cache:     a cache of this audio LLM and voice with all sentences of the data
+    Attributes:
+        data: Recordings, session files or packed.
+        audio_llm: A directory, or a name on the Hugging Face Hub.
+        voice: See `open_voice`.
+        cache: A cache of this audio LLM and voice with all sentences of the data.
     """
 
     data: Path | None = None
@@ -61,7 +71,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Materials:
-    """What all settings train on. packed, cache: paths; facts: what the result says about it"""
+    """What all settings train on. packed, cache: paths; facts: what the result says about it."""
 
     packed: str
     audio_llm: str
@@ -81,10 +91,14 @@ class CacheOrder:
     device: str
 
 
-def prepare(given: Given, folder: Path, device: str, env: dict[str, str], stage: Stage) -> Materials:
+def prepare(
+    given: Given, folder: Path, device: str, env: dict[str, str], stage: Stage
+) -> Materials:
     """Make in `folder` what is not given.
 
-    Raises LanguageModelError for an audio LLM or a voice that is none, DataError for a cache made with others.
+    Raises:
+        LanguageModelError: For an audio LLM or a voice that is none.
+        DataError: For a cache made with others.
     """
     voice = open_voice(given.voice)
     if given.audio_llm is not None:
@@ -101,7 +115,9 @@ def prepare(given: Given, folder: Path, device: str, env: dict[str, str], stage:
         assembled = random_audio_llm(folder)
     if given.cache is not None:
         cached = TargetCache.open(given.cache, revision_there(audio_llm))
-        cached.check("give the voice of this cache, or another cache", voice_revision=voice.revision)
+        cached.check(
+            "give the voice of this cache, or another cache", voice_revision=voice.revision
+        )
         made = cached.facts
     else:
         stage("the cache of audio targets")
@@ -109,7 +125,11 @@ def prepare(given: Given, folder: Path, device: str, env: dict[str, str], stage:
         order = CacheOrder(str(data.path), audio_llm, given.voice, str(out), device)
         # In a process of its own, which gives back what it takes of a GPU.
         with Child(
-            "cache", "speech_llm_worker", ["cache", json.dumps(asdict(order))], folder / "cache.log", env
+            "cache",
+            "speech_llm_worker",
+            ["cache", json.dumps(asdict(order))],
+            folder / "cache.log",
+            env,
         ) as child:
             made = child.loaded
     facts = {
@@ -125,16 +145,23 @@ def prepare(given: Given, folder: Path, device: str, env: dict[str, str], stage:
 def random_audio_llm(
     folder: Path, lm: NeuralOptions | None = None, tower: TowerOptions | None = None
 ) -> dict[str, Any]:
-    """Write `folder/audio-llm`: tower, projector and language model with random weights; returns their sizes.
+    """Write `folder/audio-llm`: tower, projector and language model with random weights.
 
-    By default LANGUAGE_MODEL and TOWER. The tokenizer's pieces are those of the words of the CMU dictionary.
+    Returns their sizes.
+
+    By default LANGUAGE_MODEL and TOWER. The tokenizer's pieces are those of the words of the CMU
+    dictionary.
     """
     need("transformers", "speechllm")
     lm, tower = lm or LANGUAGE_MODEL, tower or TOWER
     tokenizer = train_pieces(dict.fromkeys(Lexicon.cmu(), 1), lm.pieces, WINDOW)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lm.seed)
-        save_model(folder / "language-model", new_network(tokenizer, lm), tokenizer, {"kind": "random"})
+        save_model(
+            folder / "language-model", new_network(tokenizer, lm), tokenizer, {"kind": "random"}
+        )
     assemble(folder / "language-model", folder / "audio-llm", tower)
-    sizes = {name: getattr(lm, name) for name in ("width", "layers", "heads")} | {"pieces": len(tokenizer)}
+    sizes = {name: getattr(lm, name) for name in ("width", "layers", "heads")} | {
+        "pieces": len(tokenizer)
+    }
     return {"language_model": sizes, "tower": asdict(tower)}

@@ -1,6 +1,7 @@
 """One setting of the speech-LLM benchmark in a process of its own: its memory is its own.
 
-python -m cortext.bench.speech_llm_worker train|cache PLAN        (a SettingPlan or a CacheOrder as JSON)
+python -m cortext.bench.speech_llm_worker train|cache PLAN        (a SettingPlan or a CacheOrder as
+JSON)
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ from cortext.speechllm.voices import Voice, open_voice
 class SettingPlan:
     """What one process trains; passed to it as JSON.
 
-    out:    a directory of this setting's own
-    config: a SpeechLLMConfig
-    live:   whether the voice speaks and the audio tower listens in every step; else targets come from the cache
+    Attributes:
+        out: A directory of this setting's own.
+        config: A SpeechLLMConfig.
+        live: Whether the voice speaks and the audio tower listens in every step; else targets come
+            from the cache.
     """
 
     packed: str
@@ -75,18 +78,29 @@ class TimedVoice(Voice):
 
 
 class BenchTrainer(SpeechTrainer):
-    """The trainer of a speech LLM, its targets spoken and heard anew where a voice is given; no state is saved."""
+    """The trainer of a speech LLM, its targets spoken and heard anew where a voice is given.
+
+    No state is saved.
+    """
 
     def __init__(self, plan: SettingPlan, voice: Voice | None) -> None:
         self.voice, self.hears = voice, voice is not None
         config = from_mapping(SpeechLLMConfig, plan.config)
         super().__init__(
-            config, open_packed(plan.packed), plan.out, cache=plan.cache, device=plan.device, progress=False
+            config,
+            open_packed(plan.packed),
+            plan.out,
+            cache=plan.cache,
+            device=plan.device,
+            progress=False,
         )
 
     @cached_property
     def hearing(self) -> AudioLLM:
-        """The audio LLM whose tower listens: the one that is trained with, or one for this alone."""
+        """The audio LLM whose tower listens.
+
+        The one that is trained with, or one for this alone.
+        """
         network = self.model.network
         if network.speech.reads_language_model:
             return network.llm
@@ -149,12 +163,17 @@ class Setting:
         """
         process = memory().get("peak_rss_mb")
         if self.device.type == "cuda":
-            return {"process_mb": process, "peak_mb": torch.cuda.max_memory_allocated(self.device) / 1e6}
+            return {
+                "process_mb": process,
+                "peak_mb": torch.cuda.max_memory_allocated(self.device) / 1e6,
+            }
         before = self.facts["libraries_mb"]
         return {"process_mb": process, "peak_mb": process - before if process and before else None}
 
     def parts(self, n: int) -> dict[str, Any]:
-        """Milliseconds a step that getting targets takes, and the voice's share of it, in `n` batches' sentences."""
+        """Milliseconds a step that getting targets takes, and the voice's share of it, in `n`
+        batches' sentences.
+        """
         loss, sampler = self.trainer.engine.job.loss, self.trainer.engine.job.sampler
         assert isinstance(loss, SpeechLoss)
         assert loss.targets is not None
@@ -183,7 +202,9 @@ def begin(kind: str, plan: str) -> tuple[Any, dict[str, Any]]:
         if kind == "cache":
             order = CacheOrder(**json.loads(plan))
             sentences = sentences_of_data(Path(order.packed))
-            return None, build_cache(sentences, order.audio_llm, order.voice, order.out, workers=0, device=order.device)
+            return None, build_cache(
+                sentences, order.audio_llm, order.voice, order.out, workers=0, device=order.device
+            )
         setting = Setting(SettingPlan(**json.loads(plan)))
     except Missing:
         raise

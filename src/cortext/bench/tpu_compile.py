@@ -1,7 +1,9 @@
-"""`cortext bench tpu-compile`: training steps at the published shape, compiled for a TPU that is not there.
+"""`cortext bench tpu-compile`.
 
-Nothing is run, so that nothing is measured but the compiler's time: what a step costs is counted in the compiled
-program, and how long it would take is an estimate.
+Training steps at the published shape, compiled for a TPU that is not there.
+
+Nothing is run, so that nothing is measured but the compiler's time: what a step costs is counted in
+the compiled program, and how long it would take is an estimate.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ SHAPES: dict[str, Target] = {
 """The published shape of both models; the noise model of the second in its two widths."""
 
 
-def bench_tpu_compile(targets: Mapping[str, Target], stage: Stage = lambda name: None) -> dict[str, Any]:
-    """Compile the targets one after the other; returns what `--json` prints. Raises CortextError where none compiles.
+def bench_tpu_compile(
+    targets: Mapping[str, Target], stage: Stage = lambda name: None
+) -> dict[str, Any]:
+    """Compile the targets one after the other; returns what `--json` prints.
+
+    Raises CortextError where none compiles.
 
     A target that does not compile is named in `missing`, with the reason.
     """
@@ -53,7 +59,9 @@ def bench_tpu_compile(targets: Mapping[str, Target], stage: Stage = lambda name:
     if not found:
         raise CortextError(next(iter(missing.values())))
     origin = provenance()
-    origin["versions"] |= {name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu", "torchax")}
+    origin["versions"] |= {
+        name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu", "torchax")
+    }
     return {
         "shapes": found,
         "missing": missing,

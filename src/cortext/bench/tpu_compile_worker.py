@@ -1,4 +1,6 @@
-"""Compiles one training step for a TPU, in a process of its own: libtpu is loaded once, with the environment it needs.
+"""Compiles one training step for a TPU, in a process of its own.
+
+Libtpu is loaded once, with the environment it needs.
 
 python -m cortext.bench.tpu_compile_worker TARGET        (a cortext.tpu.compile.Target as JSON)
 """

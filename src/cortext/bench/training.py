@@ -1,14 +1,17 @@
-"""`cortext bench training`: the published training loop and ours, side by side, in one run on the same trials.
+"""`cortext bench training`.
 
-Every side is a process of its own, so that its memory is its own. They train in turns, so that a machine that is busy
-for a while slows all of them, and take the same batches in the same order. Whole steps are timed in each side's own
-loop, reading ahead included; the parts of a step are timed afterwards, one after the other and nothing ahead of time,
-so that they add up to more than a step.
+The published training loop and ours, side by side, in one run on the same trials.
 
-The operations of a step are counted by formula: a product with a weight matrix of a GRU or a linear layer takes 6
-operations per weight and patch (a multiplication and an addition, forwards, for the input's gradient and for the
-weights'), the day layer 4 per weight and bin (its input needs no gradient). Padding, smoothing, noise, CTC and the
-optimiser are not counted: what is said of the machine's matrix rate is about work that a trial needs.
+Every side is a process of its own, so that its memory is its own. They train in turns, so that a
+machine that is busy for a while slows all of them, and take the same batches in the same order.
+Whole steps are timed in each side's own loop, reading ahead included; the parts of a step are timed
+afterwards, one after the other and nothing ahead of time, so that they add up to more than a step.
+
+The operations of a step are counted by formula: a product with a weight matrix of a GRU or a linear
+layer takes 6 operations per weight and patch (a multiplication and an addition, forwards, for the
+input's gradient and for the weights'), the day layer 4 per weight and bin (its input needs no
+gradient). Padding, smoothing, noise, CTC and the optimiser are not counted: what is said of the
+machine's matrix rate is about work that a trial needs.
 """
 
 from __future__ import annotations
@@ -82,14 +85,17 @@ def shapes(model: str, batch_size: int) -> dict[str, Shape]:
             name: Shape("triple_gru", published, (batch, f"model.noise_units={width}"))
             for name, width in widths.items()
         }
-    raise ConfigError(f"no shapes are known for model {model!r}; {nearest(model, ['gru', 'triple_gru'])}")
+    raise ConfigError(
+        f"no shapes are known for model {model!r}; {nearest(model, ['gru', 'triple_gru'])}"
+    )
 
 
 @dataclass(frozen=True)
 class Plan:
     """How much is measured.
 
-    sides: names of VARIANTS; turns of `steps` steps each, after one turn of `warmup`; `parts` steps are split
+    sides: names of VARIANTS; turns of `steps` steps each, after one turn of `warmup`; `parts` steps
+    are split
     """
 
     sides: Sequence[str]
@@ -104,16 +110,29 @@ class Plan:
 
 
 def default_sides(model: str, device: str) -> list[str]:
-    """On CUDA the release runs compiled and in bfloat16; on a CPU in float32, and here not compiled: see the docs."""
+    """On CUDA the release runs compiled and in bfloat16.
+
+    On a CPU in float32, and here not compiled: see the docs.
+    """
     if model != "gru":
         return ["ours"]
-    return ["release_compiled", "ours"] if device != "cpu" else ["release", "release_bf16", "ours", "ours_fp32"]
+    return (
+        ["release_compiled", "ours"]
+        if device != "cpu"
+        else ["release", "release_bf16", "ours", "ours_fp32"]
+    )
 
 
 def bench_training(
-    chosen: Mapping[str, Shape], plan: Plan, overrides: Sequence[str] = (), stage: Stage = lambda name: None
+    chosen: Mapping[str, Shape],
+    plan: Plan,
+    overrides: Sequence[str] = (),
+    stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Compare the sides at every shape; returns what `--json` prints. `ratio` is that of the last shape."""
+    """Compare the sides at every shape; returns what `--json` prints.
+
+    `ratio` is that of the last shape.
+    """
     found, missing = {}, {}
     for name, shape in chosen.items():
         shape = replace(shape, overrides=(*shape.overrides, *overrides))
@@ -125,7 +144,13 @@ def bench_training(
     last: Mapping[str, Any] = next(reversed(found.values()), {})
     ratios = {name: last.get(name) for name in ("ratio", "ratio_cpu", "ratio_bf16", "ratio_fp32")}
     machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    return {**ratios, "shapes": found, "missing": missing, "machine": machine, "provenance": provenance()}
+    return {
+        **ratios,
+        "shapes": found,
+        "missing": missing,
+        "machine": machine,
+        "provenance": provenance(),
+    }
 
 
 def too_large(shape: Shape, device: str) -> str | None:
@@ -134,14 +159,20 @@ def too_large(shape: Shape, device: str) -> str | None:
     recording = shape.recording
     with torch.device("meta"):
         network = build_model(
-            config.model, n_features=recording.n_features, n_days=recording.n_sessions, n_classes=len(RELEASE)
+            config.model,
+            n_features=recording.n_features,
+            n_days=recording.n_sessions,
+            n_classes=len(RELEASE),
         )
     parameters = sum(parameter.numel() for parameter in network.parameters())
     available = _available_bytes(device)
     if parameters * BYTES_PER_PARAMETER <= 0.8 * available:
         return None
     need = parameters * BYTES_PER_PARAMETER / 1e9
-    return f"{parameters / 1e6:.0f} M parameters need {need:.1f} GB and activations; {available / 1e9:.1f} GB are free"
+    return (
+        f"{parameters / 1e6:.0f} M parameters need {need:.1f} GB and activations;"
+        f" {available / 1e9:.1f} GB are free"
+    )
 
 
 def _available_bytes(device: str) -> float:
@@ -174,12 +205,25 @@ def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) ->
         facts = {side: child.loaded for side, child in sides.items()}
     total = plan.warmup + 2 + plan.turns * (plan.steps + 2)
     batches = batch_facts(folder, shape, total)
-    described = {side: _described(answers[side], memory[side], parts[side], facts[side], batches) for side in sides}
+    described = {
+        side: _described(answers[side], memory[side], parts[side], facts[side], batches)
+        for side in sides
+    }
     if (ours := facts.get("ours") or facts.get("ours_fp32")) is not None:
-        batches["flops"] = batches["patches"] * ours["flops_per_patch"] + batches["bins"] * ours["flops_per_bin"]
+        batches["flops"] = (
+            batches["patches"] * ours["flops_per_patch"] + batches["bins"] * ours["flops_per_bin"]
+        )
         for values in described.values():
-            values["matrix_share"] = batches["flops"] / (values["ms"] / 1e3) / rate[values["precision"]]
-    return {**ratios(described), "sides": described, "missing": missing, "batch": batches, "matrix_rate": rate}
+            values["matrix_share"] = (
+                batches["flops"] / (values["ms"] / 1e3) / rate[values["precision"]]
+            )
+    return {
+        **ratios(described),
+        "sides": described,
+        "missing": missing,
+        "batch": batches,
+        "matrix_rate": rate,
+    }
 
 
 def start(name: str, folder: Path, shape: Shape, plan: Plan) -> Child:
@@ -202,8 +246,12 @@ def start(name: str, folder: Path, shape: Shape, plan: Plan) -> Child:
     return Child(name, "training_worker", [json.dumps(asdict(side))], folder / f"{name}.log", env)
 
 
-def _in_turns(shape: str, sides: Mapping[str, Child], plan: Plan, stage: Stage) -> dict[str, dict[str, list[float]]]:
-    answers: dict[str, dict[str, list[float]]] = {side: {"ms": [], "cpu_ms": [], "wait_ms": []} for side in sides}
+def _in_turns(
+    shape: str, sides: Mapping[str, Child], plan: Plan, stage: Stage
+) -> dict[str, dict[str, list[float]]]:
+    answers: dict[str, dict[str, list[float]]] = {
+        side: {"ms": [], "cpu_ms": [], "wait_ms": []} for side in sides
+    }
     for turn in range(plan.turns + 1):
         stage(f"{shape}: turn {turn} of {plan.turns}" if turn else f"{shape}: warming up")
         for side, child in sides.items():
@@ -214,7 +262,10 @@ def _in_turns(shape: str, sides: Mapping[str, Child], plan: Plan, stage: Stage) 
 
 
 def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
-    """What a batch holds in the mean of the first batches: trials, padded length, bins and patches without padding."""
+    """What a batch holds in the mean of the first batches.
+
+    Trials, padded length, bins and patches without padding.
+    """
     config = read_train_config(shape.recipe, shape.overrides)
     split, chosen = open_packed(folder / "packed").split("train"), config.dataset
     sampler = DayBalancedSampler(
@@ -265,7 +316,8 @@ def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """How many times faster ours is, by the medians of whole steps; None where a side is missing.
 
     ratio:      than the release as published, compiled or not, whichever is faster here
-    ratio_cpu:  the same by processor time, which other work on the machine disturbs less (the release's loaders, which
+    ratio_cpu:  the same by processor time, which other work on the machine disturbs less (the
+        release's loaders, which
                 are other processes, are not in it)
     ratio_bf16: both in bfloat16; ratio_fp32: both in float32
     """
@@ -278,11 +330,16 @@ def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
         ]
         return min(times, default=None)
 
-    def ratio(theirs: Sequence[str], ours: Sequence[str], precision: str | None, field: str = "ms") -> float | None:
+    def ratio(
+        theirs: Sequence[str], ours: Sequence[str], precision: str | None, field: str = "ms"
+    ) -> float | None:
         a, b = fastest(theirs, precision, field), fastest(ours, precision, field)
         return None if a is None or b is None else a / b
 
-    published, every_release = ("release", "release_compiled"), ("release", "release_compiled", "release_bf16")
+    published, every_release = (
+        ("release", "release_compiled"),
+        ("release", "release_compiled", "release_bf16"),
+    )
     both = ("ours", "ours_fp32")
     return {
         "ratio": ratio(published, ("ours",), None),

@@ -1,6 +1,8 @@
-"""Does what makes training fast cost accuracy? Both sides from the same weights on the same simulated batches.
+"""Does what makes training fast cost accuracy? Both sides from the same weights on the same
+simulated batches.
 
-Dropout, noise and cuts are drawn independently on each side, so that the curves agree as two runs of one trainer do.
+Dropout, noise and cuts are drawn independently on each side, so that the curves agree as two runs
+of one trainer do.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ def training_curves(
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train the release and ours for `steps` steps of the demo recipe, whose schedule is fitted to them.
+    """Train the release and ours for `steps` steps of the demo recipe, whose schedule is fitted
+    to them.
 
-    picture:   a PNG (or SVG) of the losses and the validation errors
-    recording: by default half of the demo's
-    Returns what `--json` prints: by side the loss of each step, and validations as [step, PER, loss]. `final_loss` is
-    the mean loss of the last tenth of the steps.
+    Returns what `--json` prints: by side the loss of each step, and validations as [step, PER,
+    loss]. `final_loss` is the mean loss of the last tenth of the steps.
+
+    Args:
+        picture: A PNG (or SVG) of the losses and the validation errors.
+        recording: By default half of the demo's.
     """
     recording = recording or Recording(6, 110, 128, 0, preset="demo")
     schedule = [f"{name}={steps}" for name in ("lr_decay_steps", "lr_decay_steps_day")]
@@ -48,7 +53,10 @@ def training_curves(
         folder = Path(name)
         stage("simulating")
         recording.write(folder)
-        sides = {side: stack.enter_context(start(side, folder, shape, plan)) for side in ("ours", "release")}
+        sides = {
+            side: stack.enter_context(start(side, folder, shape, plan))
+            for side in ("ours", "release")
+        }
         weights = str(folder / "weights.safetensors")
         sides["ours"].ask("give", path=weights)
         sides["release"].ask("take", path=weights)
@@ -56,7 +64,9 @@ def training_curves(
             side: {"losses": [], "validations": [], "precision": child.loaded["precision"]}
             for side, child in sides.items()
         }
-        ends = sorted({round(steps * part / VALIDATIONS) for part in range(1, VALIDATIONS + 1)} - {0})
+        ends = sorted(
+            {round(steps * part / VALIDATIONS) for part in range(1, VALIDATIONS + 1)} - {0}
+        )
         for begin, end in zip([0, *ends], ends, strict=False):
             for side, child in sides.items():
                 stage(f"{side}: {end} of {steps} steps")
@@ -76,6 +86,11 @@ def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
     for side, name in NAMES.items():
         values, label = found[side], f"{name}, {found[side]['precision']}"
         losses.append(Curve(label, range(1, len(values["losses"]) + 1), values["losses"]))
-        errors.append(Curve(label, *zip(*((step, 100 * per) for step, per, _ in values["validations"]), strict=True)))
+        errors.append(
+            Curve(
+                label,
+                *zip(*((step, 100 * per) for step, per, _ in values["validations"]), strict=True),
+            )
+        )
     with disk_errors(path):
         save_picture(learning_curves(losses, errors), path)

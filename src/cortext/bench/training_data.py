@@ -1,4 +1,7 @@
-"""What both sides of the training benchmark are given: session files, and the same trials packed."""
+"""What both sides of the training benchmark are given.
+
+Session files, and the same trials packed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.data import DayBalancedSampler, PackedSplit, Trial, open_dataset, open_packed, pack, write_session
+from cortext.data import (
+    DayBalancedSampler,
+    PackedSplit,
+    Trial,
+    open_dataset,
+    open_packed,
+    pack,
+    write_session,
+)
 from cortext.data.simulate import simulate
 
 LABEL_BINS = 15
@@ -19,8 +30,9 @@ LABEL_BINS = 15
 class Recording:
     """What to record for a comparison.
 
-    preset: a simulator's preset, or None for noise: timing does not depend on what is recorded
-    bins:   the longest trial; lengths are uniform from half of it up
+    Attributes:
+        preset: A simulator's preset, or None for noise: timing does not depend on what is recorded.
+        bins: The longest trial; lengths are uniform from half of it up.
     """
 
     n_sessions: int
@@ -34,32 +46,50 @@ class Recording:
         if self.preset is None:
             write_noise(folder / "data", self)
         else:
-            counts = {"train_per_day": self.trials_per_session, "val_per_day": max(2, self.trials_per_session // 8)}
-            counts |= {"test_per_day": 1, "n_days": self.n_sessions, "n_electrodes": self.n_features // 2}
+            counts = {
+                "train_per_day": self.trials_per_session,
+                "val_per_day": max(2, self.trials_per_session // 8),
+            }
+            counts |= {
+                "test_per_day": 1,
+                "n_days": self.n_sessions,
+                "n_electrodes": self.n_features // 2,
+            }
             overrides = [f"{name}={value}" for name, value in counts.items()]
             simulate(folder / "data", self.preset, seed=1, overrides=overrides)
         pack(folder / "data", folder / "packed")
 
 
 def write_noise(root: Path, recording: Recording) -> None:
-    """Session files of noise with labels drawn at random; every trial is another stretch of the same noise."""
+    """Session files of noise with labels drawn at random.
+
+    Every trial is another stretch of the same noise.
+    """
     generator, longest = np.random.default_rng(0), recording.bins
     noise = generator.standard_normal((2 * longest, recording.n_features), dtype=np.float32)
 
     def trials(session: str, count: int) -> Iterator[Trial]:
         for number in range(count):
-            start, length = int(generator.integers(longest)), int(generator.integers(longest // 2, longest + 1))
+            start, length = (
+                int(generator.integers(longest)),
+                int(generator.integers(longest // 2, longest + 1)),
+            )
             labels_U = generator.integers(1, 41, max(1, length // LABEL_BINS))
             yield Trial(noise[start : start + length], session, 1, number, "a bench mark", labels_U)
 
     for day in range(recording.n_sessions):
         session = f"t15.20{23 + day // 12}.{day % 12 + 1:02d}.01"
-        write_session(root / session / "data_train.hdf5", trials(session, recording.trials_per_session))
+        write_session(
+            root / session / "data_train.hdf5", trials(session, recording.trials_per_session)
+        )
         write_session(root / session / "data_val.hdf5", trials(session, 1))
 
 
 class ReleaseBatches(Sequence):
-    """The batches that our sampler draws, as the release's loader wants them: by day, file and numbers of trials."""
+    """The batches that our sampler draws, as the release's loader wants them.
+
+    By day, file and numbers of trials.
+    """
 
     def __init__(self, folder: Path, sampler: DayBalancedSampler, split: PackedSplit) -> None:
         self.sampler, self.day_N = sampler, split.day_N
@@ -85,7 +115,10 @@ def training_files(folder: Path, split: PackedSplit) -> list[Path]:
 
 
 def numbers_in_files(split: PackedSplit) -> np.ndarray:
-    """int64 [N]: which group of its session file each trial is; they are packed in the order of the files."""
+    """int64 [N]: which group of its session file each trial is.
+
+    They are packed in the order of the files.
+    """
     number_N = np.zeros(len(split), dtype=np.int64)
     for day in np.unique(split.day_N):
         of_day = np.flatnonzero(split.day_N == day)
@@ -97,4 +130,7 @@ def validation_files(folder: Path) -> dict[int, tuple[Path, list[int]]]:
     """The validation trials as the restated trainer wants them."""
     split = open_packed(folder / "packed").split("val")
     paths, numbers = training_files(folder, split), numbers_in_files(split)
-    return {int(day): (paths[day], numbers[split.day_N == day].tolist()) for day in np.unique(split.day_N)}
+    return {
+        int(day): (paths[day], numbers[split.day_N == day].tolist())
+        for day in np.unique(split.day_N)
+    }

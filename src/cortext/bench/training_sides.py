@@ -37,13 +37,15 @@ YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "releas
 class SidePlan:
     """What one side does; passed to its process as JSON.
 
-    kind:      `ours` or `release`
-    folder:    holds `data` and `packed`
-    out:       a directory of this side's own
-    recipe:    a training configuration and `overrides` to it
-    precision: ours: as in the configuration; release: `published` (bfloat16 on CUDA only) or `bf16` (on a CPU too)
-    compiled:  release: whether the model goes through torch.compile
-    workers:   release: processes that read batches ahead
+    Attributes:
+        kind: `ours` or `release`.
+        folder: Holds `data` and `packed`.
+        out: A directory of this side's own.
+        recipe: A training configuration and `overrides` to it.
+        precision: ours: as in the configuration; release: `published` (bfloat16 on CUDA only) or
+            `bf16` (on a CPU too).
+        compiled: release: whether the model goes through torch.compile.
+        workers: release: processes that read batches ahead.
     """
 
     kind: str
@@ -59,7 +61,10 @@ class SidePlan:
 
 
 class Clock:
-    """Times between ticks: events of the device's stream on CUDA, else the wall clock and the processor's."""
+    """Times between ticks.
+
+    Events of the device's stream on CUDA, else the wall clock and the processor's.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -80,11 +85,15 @@ class Clock:
         """Milliseconds between ticks."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            return [float(a.elapsed_time(b)) for a, b in zip(self.ticks, self.ticks[1:], strict=False)]
+            return [
+                float(a.elapsed_time(b)) for a, b in zip(self.ticks, self.ticks[1:], strict=False)
+            ]
         return [1e3 * (b - a) for a, b in zip(self.ticks, self.ticks[1:], strict=False)]
 
     def cpu_ms(self) -> list[float]:
-        """Milliseconds of processor time of this process, all its threads together, between ticks."""
+        """Milliseconds of processor time of this process, all its threads together, between
+        ticks.
+        """
         return [1e3 * (b - a) for a, b in zip(self.busy, self.busy[1:], strict=False)]
 
 
@@ -113,7 +122,9 @@ class PartClock:
 
 
 def answer(clock: Clock, waits_ms: list[float]) -> dict[str, Any]:
-    """Times of steps without the first, which nothing had prepared, and the last, during which nothing is prepared."""
+    """Times of steps without the first, which nothing had prepared, and the last, during which
+    nothing is prepared.
+    """
     return {"ms": clock.ms()[:-1], "cpu_ms": clock.cpu_ms()[:-1], "wait_ms": waits_ms[1:-1]}
 
 
@@ -144,7 +155,10 @@ class _Waiting(Batches):
 
 
 class _TimedTrainer(Trainer):
-    """The trainer, but nothing is saved: states are written rarely, and a turn of the benchmark ends often."""
+    """The trainer, but nothing is saved.
+
+    States are written rarely, and a turn of the benchmark ends often.
+    """
 
     def _save_state(self) -> None:
         pass
@@ -204,7 +218,9 @@ class Ours:
         network, every = engine.network.train(), slice(None)
 
         def generator() -> torch.Generator:
-            return torch.Generator(self.device).manual_seed(derived_seed(job.config.seed, AUGMENTATION, step))
+            return torch.Generator(self.device).manual_seed(
+                derived_seed(job.config.seed, AUGMENTATION, step)
+            )
 
         clock.start()
         x_BTC = batches._features(indices, every)
@@ -259,7 +275,10 @@ class Release:
             split.n_bins_N,
             chosen.length_buckets,
         )
-        self.batches, self.device = ReleaseBatches(self.folder, sampler, split), torch.device(plan.device)
+        self.batches, self.device = (
+            ReleaseBatches(self.folder, sampler, split),
+            torch.device(plan.device),
+        )
         _check_same(self.batches, sampler, split, module)
         on_gpu = self.device.type == "cuda"
         torch.manual_seed(config.seed)
@@ -323,7 +342,8 @@ class Release:
 def _yardstick(path: Path) -> ModuleType:
     if not path.is_file():
         raise Missing(
-            f"the restated published trainer is not at {path}", fix="run from a checkout, or give --yardstick"
+            f"the restated published trainer is not at {path}",
+            fix="run from a checkout, or give --yardstick",
         )
     sys.path.insert(0, str(path.parent))  # for the loader beside it
     spec = importlib.util.spec_from_file_location("release_trainer", path)
@@ -335,7 +355,9 @@ def _yardstick(path: Path) -> ModuleType:
     return module
 
 
-def _check_same(batches: ReleaseBatches, sampler: DayBalancedSampler, split: Any, module: ModuleType) -> None:
+def _check_same(
+    batches: ReleaseBatches, sampler: DayBalancedSampler, split: Any, module: ModuleType
+) -> None:
     """Both sides must get the same trials, up to half precision."""
     theirs, ours = module.load_batch(batches[0]), split.batch(sampler.indices(0))
     assert np.array_equal(theirs["input_features"].numpy().astype(np.float16), ours.features_BTC)

@@ -1,4 +1,6 @@
-"""One side of the training benchmark in a process of its own: its memory is its own, and so are its threads.
+"""One side of the training benchmark in a process of its own.
+
+Its memory is its own, and so are its threads.
 
 python -m cortext.bench.training_worker PLAN        (a SidePlan as JSON)
 """
@@ -30,14 +32,22 @@ class TrainingWorker:
         return getattr(self.side, name)
 
     def memory(self) -> dict[str, Any]:
-        """Megabytes: the most that this process had, what its loader's processes have, the most on the device."""
-        found: dict[str, Any] = {"peak_rss_mb": memory().get("peak_rss_mb"), "loaders_pss_mb": children_pss_mb()}
+        """Megabytes: the most that this process had, what its loader's processes have, the most
+        on the device.
+        """
+        found: dict[str, Any] = {
+            "peak_rss_mb": memory().get("peak_rss_mb"),
+            "loaders_pss_mb": children_pss_mb(),
+        }
         if self.side.device.type == "cuda":
             found["peak_device_mb"] = torch.cuda.max_memory_allocated(self.side.device) / 1e6
         return found
 
     def matrix_rate(self, size: int) -> dict[str, float]:
-        """Operations per second of a large product, by precision: the most that training could reach here."""
+        """Operations per second of a large product, by precision.
+
+        The most that training could reach here.
+        """
         return {name: matrix_rate(dtype, self.side.device, size) for name, dtype in DTYPES.items()}
 
 
@@ -45,8 +55,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
-    """Operations per second of a product of two square matrices of `size` rows (a multiplication and an addition are
-    two). The best of the repeats: what else runs on the machine can only lower it.
+    """Operations per second of a product of two square matrices of `size` rows (a multiplication
+    and an addition are two). The best of the repeats: what else runs on the machine can only
+    lower it.
     """
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []

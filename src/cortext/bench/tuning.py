@@ -1,10 +1,11 @@
 """Tuning of a search's settings: the same effort for every search, the beam included.
 
-All values come from the short lists in `Searcher.steps`. Of `trials` settings, the first is `Searcher.start`; then, for
-two thirds of them, one to three settings of the best found so far move by one to three places (local search: what is
-better, or as good and faster, is the new best). The rest starts from the fastest whose word errors are within `SLACK`
-of the best and makes one setting of `speed` faster at a time; trials left when no such setting is go to the local
-search. Each trial decodes the same utterances. No setting is tried twice, and the draws depend on the seed and the
+All values come from the short lists in `Searcher.steps`. Of `trials` settings, the first is
+`Searcher.start`; then, for two thirds of them, one to three settings of the best found so far move
+by one to three places (local search: what is better, or as good and faster, is the new best). The
+rest starts from the fastest whose word errors are within `SLACK` of the best and makes one setting
+of `speed` faster at a time; trials left when no such setting is go to the local search. Each trial
+decodes the same utterances. No setting is tried twice, and the draws depend on the seed and the
 search's name only.
 """
 
@@ -84,10 +85,16 @@ def _is_new(settings: Settings, tried: Sequence[Tried]) -> bool:
     return all(one.settings != settings for one in tried)
 
 
-def _moved(settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator) -> Settings | None:
-    """Settings with one to three values moved by one to three places, or None where that leaves the list."""
+def _moved(
+    settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np.random.Generator
+) -> Settings | None:
+    """Settings with one to three values moved by one to three places, or None where that leaves
+    the list.
+    """
     moved = dict(settings)
-    for name in generator.choice(list(steps), min(len(steps), int(generator.integers(1, 4))), replace=False).tolist():
+    for name in generator.choice(
+        list(steps), min(len(steps), int(generator.integers(1, 4))), replace=False
+    ).tolist():
         place = steps[name].index(moved[name]) + int(generator.choice((-3, -2, -1, 1, 2, 3)))
         if not 0 <= place < len(steps[name]):
             return None
@@ -98,7 +105,9 @@ def _moved(settings: Settings, steps: Mapping[str, Sequence[Any]], generator: np
 def _faster(
     one: Tried, steps: Mapping[str, Sequence[Any]], speed: Mapping[str, int], tried: Sequence[Tried]
 ) -> list[Settings]:
-    """Settings not yet tried that differ in one setting, by one or two places to its faster side."""
+    """Settings not yet tried that differ in one setting, by one or two places to its faster
+    side.
+    """
     found = []
     for name, direction in speed.items():
         for places in (2, 1):

@@ -1,9 +1,12 @@
-"""One search in a process of its own: reads requests, one JSON object a line, and answers each with one.
+"""One search in a process of its own.
 
-    python -m cortext.bench.worker NAME PATHS POSTERIORS        (PATHS is JSON, POSTERIORS an .npz of float32 [P, V])
+Reads requests, one JSON object a line, and answers each with one.
 
-A process of its own keeps memory, threads and crashes apart. Peers print to stdout and stderr; answers therefore go to
-a copy of stdout that only this file knows.
+    python -m cortext.bench.worker NAME PATHS POSTERIORS        (PATHS is JSON, POSTERIORS an .npz
+    of float32 [P, V])
+
+A process of its own keeps memory, threads and crashes apart. Peers print to stdout and stderr;
+answers therefore go to a copy of stdout that only this file knows.
 """
 
 from __future__ import annotations
@@ -40,8 +43,13 @@ class Worker:
             "version": metadata.version(kind.package),
         }
 
-    def decode(self, settings: Settings, chosen: Sequence[int], texts: bool = True) -> dict[str, Any]:
-        """Decode utterances: seconds of each by the clock and by the processor, and the sentences found."""
+    def decode(
+        self, settings: Settings, chosen: Sequence[int], texts: bool = True
+    ) -> dict[str, Any]:
+        """Decode utterances.
+
+        Seconds of each by the clock and by the processor, and the sentences found.
+        """
         self.search.configure(settings)
         seconds, busy, found = [], [], []
         for number in chosen:
@@ -53,8 +61,11 @@ class Worker:
         return {"seconds": seconds, "busy": busy, "texts": found, "memory": memory()}
 
     def step(self, settings: Settings, chosen: Sequence[int]) -> dict[str, Any]:
-        """Decode frame by frame in a session: seconds of every frame by the clock and by the processor, and of ending
-        the utterance. Ours only."""
+        """Decode frame by frame in a session.
+
+        Seconds of every frame by the clock and by the processor, and of ending the utterance. Ours
+        only.
+        """
         self.search.configure(settings)
         decoder = self.search.decoder  # type: ignore[attr-defined]
         frames, busy, ends = [], [], []
@@ -70,23 +81,32 @@ class Worker:
             ends.append(time.perf_counter() - started)
         return {"frames": frames, "busy": busy, "ends": ends}
 
-    def threads(self, settings: Settings, chosen: Sequence[int], counts: Sequence[int]) -> dict[str, Any]:
+    def threads(
+        self, settings: Settings, chosen: Sequence[int], counts: Sequence[int]
+    ) -> dict[str, Any]:
         """Seconds for the same utterances by each number of threads in one process. Ours only."""
         self.search.configure(settings)
         taken = {}
         for count in counts:
             with ThreadPoolExecutor(count) as pool:
-                list(pool.map(self.search.decode, [self.utterances[number] for number in chosen[:count]]))
+                list(
+                    pool.map(
+                        self.search.decode, [self.utterances[number] for number in chosen[:count]]
+                    )
+                )
                 started = time.perf_counter()
                 list(pool.map(self.search.decode, [self.utterances[number] for number in chosen]))
                 taken[str(count)] = time.perf_counter() - started
         return {"seconds": taken}
 
 
-def serve(begin: Callable[[], tuple[Any, dict[str, Any]]], requests: TextIO, answers: TextIO) -> None:
+def serve(
+    begin: Callable[[], tuple[Any, dict[str, Any]]], requests: TextIO, answers: TextIO
+) -> None:
     """Answer requests until there are no more.
 
-    begin: makes the object whose methods requests name, and the first answer
+    Args:
+        begin: Makes the object whose methods requests name, and the first answer.
     """
 
     def answer(call: Callable[[], dict[str, Any]]) -> None:

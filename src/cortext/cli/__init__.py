@@ -1,6 +1,7 @@
 """The command line: thin verbs that parse, call one function and print.
 
-Every verb returns 0 on success and 2 on a user's error, which is one line on stderr without a traceback.
+Every verb returns 0 on success and 2 on a user's error, which is one line on stderr without a
+traceback.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ app = typer.Typer(
 )
 
 
-# Typer carries click inside; of its exceptions only BadParameter is public, and what a user can cause shares its base.
+# Typer carries click inside; of its exceptions only BadParameter is public, and what a user can
+# cause shares its base.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[assignment]
 
 
@@ -58,7 +60,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     pass
 
@@ -110,14 +114,25 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)
     except MemoryError:
-        return _complain("there is not enough memory for this; give less at once, or end other programs", 2)
+        return _complain(
+            "there is not enough memory for this; give less at once, or end other programs", 2
+        )
     except BrokenPipeError:  # the reader of a pipe (head, less) has left; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EPERM):
+        if error.errno not in (
+            errno.ENOSPC,
+            errno.EACCES,
+            errno.EROFS,
+            errno.EDQUOT,
+            errno.EFBIG,
+            errno.EPERM,
+        ):
             raise
-        return _complain(f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2)
+        return _complain(
+            f"{error.filename or 'writing'}: {error.strerror}; choose another place", 2
+        )
 
 
 def _complain(line: str, status: int) -> int:

@@ -28,15 +28,21 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def adapt(
-    run: Annotated[Path, typer.Argument(help="Run directory of a trained model; it is not changed.")],
+    run: Annotated[
+        Path, typer.Argument(help="Run directory of a trained model; it is not changed.")
+    ],
     data: Annotated[Path, typer.Option(help="Session files with the day, or a packed directory.")],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     trials: Annotated[
-        int | None, typer.Option(min=1, help="The day's first training trials to use; all without it.")
+        int | None,
+        typer.Option(min=1, help="The day's first training trials to use; all without it."),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="The day, where the data have several.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="The day, where the data have several.")
+    ] = None,
     whole_model: Annotated[
-        bool, typer.Option("--whole-model", help="Everything learns, not the new day's layer alone.")
+        bool,
+        typer.Option("--whole-model", help="Everything learns, not the new day's layer alone."),
     ] = False,
     old_data: Annotated[
         Path | None, typer.Option(help="Recordings of known days to mix in; needs --whole-model.")
@@ -49,7 +55,8 @@ def adapt(
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Fit a trained model to a new day, from the nearest day that it knows, or to more trials of a known one.
+    """Fit a trained model to a new day, from the nearest day that it knows, or to more trials of
+    a known one.
 
     Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
     """
@@ -74,7 +81,10 @@ def adapt(
         print_json(dataclasses.asdict(summary))
         return
     ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
-    rows = [(name, f"{loss:.2f}", "nearest" if name == summary.nearest else "") for name, loss in ranked[:5]]
+    rows = [
+        (name, f"{loss:.2f}", "nearest" if name == summary.nearest else "")
+        for name, loss in ranked[:5]
+    ]
     print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
     print_lines(summary)
     print_left_out(summary.skipped)

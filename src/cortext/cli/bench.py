@@ -17,7 +17,9 @@ from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_lines, p
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
 
-bench = typer.Typer(help="Compare cortext with the best alternatives, side by side.", rich_markup_mode=None)
+bench = typer.Typer(
+    help="Compare cortext with the best alternatives, side by side.", rich_markup_mode=None
+)
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -32,27 +34,48 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def decoder(
-    run: Annotated[Path | None, typer.Option(help="Decode the posteriors of this run; needs --data.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The data whose validation split the run decodes.")] = None,
-    logits: Annotated[Path | None, typer.Option(help="Decode the logits of this evaluation directory.")] = None,
-    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
-    lm: Annotated[Path | None, typer.Option(help="Language model; by default built of the real texts.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Search to run; may be given several times.")] = None,
-    tune: Annotated[bool, typer.Option(help="Tune every search first (long) and keep the settings.")] = False,
-    tuning_trials: Annotated[int, typer.Option(min=1, help="Settings that tuning tries for each search.")] = 60,
+    run: Annotated[
+        Path | None, typer.Option(help="Decode the posteriors of this run; needs --data.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The data whose validation split the run decodes.")
+    ] = None,
+    logits: Annotated[
+        Path | None, typer.Option(help="Decode the logits of this evaluation directory.")
+    ] = None,
+    trials: Annotated[
+        Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")
+    ] = None,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language model; by default built of the real texts.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Search to run; may be given several times.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option(help="Tune every search first (long) and keep the settings.")
+    ] = False,
+    tuning_trials: Annotated[
+        int, typer.Option(min=1, help="Settings that tuning tries for each search.")
+    ] = 60,
     tuning_utterances: Annotated[
         int | None, typer.Option(min=1, help="At most so many utterances are tuned on.")
     ] = None,
-    utterances: Annotated[int | None, typer.Option(min=1, help="At most so many utterances are reported.")] = None,
+    utterances: Annotated[
+        int | None, typer.Option(min=1, help="At most so many utterances are reported.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 3,
     settings: Annotated[Path | None, typer.Option(help="File of tuned settings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Compare the word search with flashlight-text, kaldi-decoder and pyctcdecode: time, errors, memory.
+    """Compare the word search with flashlight-text, kaldi-decoder and pyctcdecode.
 
-    Without --run or --logits it decodes pseudo-posteriors made from real phoneme errors ($CORTEXT_REAL_DATA).
+    Time, errors, memory.
+
+    Without --run or --logits it decodes pseudo-posteriors made from real phoneme errors
+    ($CORTEXT_REAL_DATA).
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
@@ -72,26 +95,45 @@ def decoder(
 
 
 def training(
-    model: Annotated[str, typer.Option(help="What is trained: gru or triple_gru (ours alone).")] = "gru",
-    shape: Annotated[list[str] | None, typer.Option(help="Only this shape; may be given several times.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=4, help="Trials in a batch of the published shape; 8 on a CPU, else 64.")
+    model: Annotated[
+        str, typer.Option(help="What is trained: gru or triple_gru (ours alone).")
+    ] = "gru",
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Only this shape; may be given several times.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Side to run; may be given several times.")] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=4, help="Trials in a batch of the published shape; 8 on a CPU, else 64."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Side to run; may be given several times.")
+    ] = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 4,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps in a turn.")] = 3,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each side; torch's choice by default.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that read for the published loop.")] = 4,
-    yardstick: Annotated[Path | None, typer.Option(help="The restated published trainer, outside a checkout.")] = None,
-    claim: Annotated[list[str] | None, typer.Option(help="What others say of 120,000 batches, shown below.")] = None,
-    curves: Annotated[int | None, typer.Option(min=8, help="Instead: losses of so many steps of both sides.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each side; torch's choice by default.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that read for the published loop.")
+    ] = 4,
+    yardstick: Annotated[
+        Path | None, typer.Option(help="The restated published trainer, outside a checkout.")
+    ] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="What others say of 120,000 batches, shown below.")
+    ] = None,
+    curves: Annotated[
+        int | None, typer.Option(min=8, help="Instead: losses of so many steps of both sides.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the curves to this PNG.")] = None,
     device: str = DEVICE,
     overrides: list[str] = OVERRIDES,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Compare training with the published loop, restated: time of a step and of its parts, memory, ratio.
+    """Compare training with the published loop, restated.
+
+    Time of a step and of its parts, memory, ratio.
 
     Example: cortext bench training --shape published --json
     """
@@ -104,7 +146,9 @@ def training(
     if picture is not None and curves is None:
         raise typer.BadParameter("--picture draws the curves of --curves")
     if yardstick is not None and not yardstick.is_file():
-        raise ConfigError("there is no such file", where=yardstick, fix="give benchmarks/release_trainer.py")
+        raise ConfigError(
+            "there is no such file", where=yardstick, fix="give benchmarks/release_trainer.py"
+        )
     own_device(device)
     make_room(out)
     known = shapes(model, batch_size or (8 if device == "cpu" else 64))
@@ -124,32 +168,49 @@ def training(
     if curves is not None:
         result = training_curves(curves, plan, picture, overrides=overrides, stage=stage)
     else:
-        result = bench_training({name: known[name] for name in shape or known}, plan, overrides, stage)
+        result = bench_training(
+            {name: known[name] for name in shape or known}, plan, overrides, stage
+        )
         result["claims"] = claim or CLAIMS[model]
     hand_over(result, out, as_json, print_training if curves is None else print_curves)
 
 
 def latency(
     run: Annotated[
-        Path | None, typer.Option(help="A trained run; by default the published shape with random weights.")
+        Path | None,
+        typer.Option(help="A trained run; by default the published shape with random weights."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="With --run: its recordings, instead of noise and pseudo-posteriors.")
+        Path | None,
+        typer.Option(help="With --run: its recordings, instead of noise and pseudo-posteriors."),
     ] = None,
     demo: Annotated[
-        Path | None, typer.Option(help="Directory of cortext demo: measure the phoneme errors of every way on it.")
+        Path | None,
+        typer.Option(
+            help="Directory of cortext demo: measure the phoneme errors of every way on it."
+        ),
     ] = None,
-    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
-    lm: Annotated[Path | None, typer.Option(help="Language model; by default built of the real texts.")] = None,
+    trials: Annotated[
+        Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")
+    ] = None,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language model; by default built of the real texts.")
+    ] = None,
     options: Annotated[Path | None, typer.Option(help="YAML file of decoder options.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Way to run the model; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Way to run the model; may be given several times.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="80 ms steps of each way, at least.")] = 5000,
-    core: Annotated[int | None, typer.Option(min=0, help="The core to use; by default the last one.")] = None,
+    core: Annotated[
+        int | None, typer.Option(min=0, help="The core to use; by default the last one.")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Time live decoding on one core, for each way to run the model: every stage of an 80 ms step, ends of utterances.
+    """Time live decoding on one core, for each way to run the model.
+
+    Every stage of an 80 ms step, ends of utterances.
 
     Example: cortext bench latency --demo runs/demo --json
     """
@@ -164,11 +225,17 @@ def latency(
     if demo is not None:
         demo_directory(demo)
     make_room(out)
-    found, facts = (None, {"kind": "recordings", "data": str(data)}) if data else _utterances(None, None, None, trials)
+    found, facts = (
+        (None, {"kind": "recordings", "data": str(data)})
+        if data
+        else _utterances(None, None, None, trials)
+    )
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, False, stage)
     model = load_model(run) if run else published_model()
     facts["model"] = str(run) if run else "published shape, random weights"
-    result = bench_latency(model, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage)
+    result = bench_latency(
+        model, paths, found, facts, plan, data=data, demo=demo, options=options, stage=stage
+    )
     hand_over(result, out, as_json, print_latency)
 
 
@@ -192,8 +259,9 @@ def _utterances(
 def _print(result: dict[str, Any]) -> None:
     source = result["input"]
     title = (
-        f"{source['utterances']} utterances, {source['frames']} frames, {percent(source['blank_share'])} blank; "
-        f"{result['lm']['lexicon_words']:,} words, {result['lm']['order']}-gram"
+        f"{source['utterances']} utterances, {source['frames']} frames,"
+        f" {percent(source['blank_share'])} blank; {result['lm']['lexicon_words']:,} words,"
+        f" {result['lm']['order']}-gram"
     )
     points = [
         (name, decoder, point, values)
@@ -211,14 +279,32 @@ def _print(result: dict[str, Any]) -> None:
         )
         for name, _, point, values in points
     ]
-    print_table(title, ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"], times, right_from=2)
+    print_table(
+        title,
+        ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"],
+        times,
+        right_from=2,
+    )
     errors = [
-        (name, point, percent(values["wer"]), _interval(values["wer_ci95"]), percent(values["oracle_wer"]))
+        (
+            name,
+            point,
+            percent(values["wer"]),
+            _interval(values["wer_ci95"]),
+            percent(values["oracle_wer"]),
+        )
         for name, _, point, values in points
     ]
-    print_table("", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2)
+    print_table(
+        "", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2
+    )
     sizes = [
-        (name, decoder["version"], f"{decoder['load_s']:.2f} s", f"{decoder['memory']['peak_rss_mb']:.0f} MB")
+        (
+            name,
+            decoder["version"],
+            f"{decoder['load_s']:.2f} s",
+            f"{decoder['memory']['peak_rss_mb']:.0f} MB",
+        )
         for name, decoder in result["decoders"].items()
     ]
     print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
@@ -236,9 +322,10 @@ def _print_ours(result: dict[str, Any]) -> None:
         return
     memory = result["decoders"]["cortext"]["memory"]
     print_lines(
-        f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99 {ours['frame_ms_p99']:.3f} ms, "
-        f"worst {ours['frame_ms_worst']:.2f} ms, end of an utterance {ours['end_ms_worst']:.2f} ms; "
-        f"worst at acoustic scale 1 and twice the beam {ours['strained_frame_ms_worst']:.2f} ms",
+        f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99"
+        f" {ours['frame_ms_p99']:.3f} ms, worst {ours['frame_ms_worst']:.2f} ms, end of an"
+        f" utterance {ours['end_ms_worst']:.2f} ms; worst at acoustic scale 1 and twice the beam"
+        f" {ours['strained_frame_ms_worst']:.2f} ms",
         f"two threads: {ours['two_threads_speedup']:.2f}x one; "
         f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB",
     )

@@ -22,25 +22,36 @@ def llm(
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = DEVICE,
     lm: Annotated[
-        Path | None, typer.Option(help="Directory of the n-gram; by default built of the real texts.")
+        Path | None,
+        typer.Option(help="Directory of the n-gram; by default built of the real texts."),
     ] = None,
-    logits: Annotated[Path | None, typer.Option(help="Decode the logits of this evaluation directory.")] = None,
+    logits: Annotated[
+        Path | None, typer.Option(help="Decode the logits of this evaluation directory.")
+    ] = None,
     ensemble: Annotated[
-        list[Path] | None, typer.Option(help="Evaluation directory of another run for the ensemble; repeatable.")
+        list[Path] | None,
+        typer.Option(help="Evaluation directory of another run for the ensemble; repeatable."),
     ] = None,
-    options: Annotated[Path | None, typer.Option(help="YAML file of decoder options to begin with.")] = None,
-    trials: Annotated[Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="YAML file of decoder options to begin with.")
+    ] = None,
+    trials: Annotated[
+        Path | None, typer.Option(help="Trials with phoneme errors for pseudo-posteriors.")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Where models are built.")] = Path("build/bench"),
     beside: Annotated[
-        list[Path] | None, typer.Option(help="Show an earlier result (--out) in the table, too; repeatable.")
+        list[Path] | None,
+        typer.Option(help="Show an earlier result (--out) in the table, too; repeatable."),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the word errors to this PNG.")] = None,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Word errors and cost without a language model, with the n-gram, with a large one at the end and in the search.
+    """Word errors and cost without a language model, with the n-gram, with a large one at the
+    end and in the search.
 
-    Without --logits it decodes pseudo-posteriors made from real phoneme errors ($CORTEXT_REAL_DATA).
+    Without --logits it decodes pseudo-posteriors made from real phoneme errors
+    ($CORTEXT_REAL_DATA).
 
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
@@ -53,7 +64,10 @@ def llm(
 
     large = llm_files(llm, llm_lora, llm_device, context="")
     if large is None:
-        raise ConfigError("no large model is named", fix="give --llm MODEL; cortext lm train-neural makes a small one")
+        raise ConfigError(
+            "no large model is named",
+            fix="give --llm MODEL; cortext lm train-neural makes a small one",
+        )
     large.check()  # before the work
     make_room(out)
     make_room(picture)
@@ -77,13 +91,17 @@ def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -
             raise typer.BadParameter("give one of --logits and --trials")
         utterances, facts = posteriors.evaluation_posteriors(logits)
         averaged = averaged_posteriors([logits, *ensemble]) if ensemble else None
-        return Materials(utterances, facts | {"ensemble": [str(path) for path in ensemble]}, averaged)
+        return Materials(
+            utterances, facts | {"ensemble": [str(path) for path in ensemble]}, averaged
+        )
     if ensemble:
         raise typer.BadParameter("--ensemble goes with --logits")
     path = trials or RealData.find().trials
     utterances, facts = posteriors.pseudo_posteriors(path)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Materials(utterances, facts, texts=[line.get("wfst_seed_hypotheses") or [""] for line in lines])
+    return Materials(
+        utterances, facts, texts=[line.get("wfst_seed_hypotheses") or [""] for line in lines]
+    )
 
 
 def _print(results: list[dict[str, Any]]) -> None:
@@ -102,11 +120,18 @@ def _print(results: list[dict[str, Any]]) -> None:
     print_table("", columns, [row for result in results for row in _rows(result)], right_from=2)
     for result in results:
         model = result["model"]
-        print_lines(f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,} parameters")
+        print_lines(
+            f"LLM for {result['input']['source']}: {model['model']}, {model['n_parameters']:,}"
+            " parameters"
+        )
     print_lines(
-        "settings were chosen on as many other utterances; points more: than the n-gram, or the other systems, alone"
+        "settings were chosen on as many other utterances; points more: than the n-gram, or the"
+        " other systems, alone"
     )
-    print_lines("LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each look")
+    print_lines(
+        "LLM tokens: read for a sentence; x fewer: than scoring the same hypotheses anew at each"
+        " look"
+    )
 
 
 def _rows(result: dict[str, Any]) -> list[list[str]]:
@@ -115,10 +140,17 @@ def _rows(result: dict[str, Any]) -> list[list[str]]:
     counts = result["input"]
     name_of_set = f"{counts['reported']} of {counts['source']}"
     for name, way in result["ways"].items():
-        more, low, high = (f"{100 * value:+.1f}" for value in (way["difference"]["wer"], *way["difference"]["ci95"]))
+        more, low, high = (
+            f"{100 * value:+.1f}"
+            for value in (way["difference"]["wer"], *way["difference"]["ci95"])
+        )
         cost = ["-"] * 5
         if "sentences_per_s" in way:
-            fewer, memory, on_gpu = way["times_fewer_tokens"], way["peak_mb"], way.get("gpu_peak_mb")
+            fewer, memory, on_gpu = (
+                way["times_fewer_tokens"],
+                way["peak_mb"],
+                way.get("gpu_peak_mb"),
+            )
             cost = [
                 f"{way['sentences_per_s']:.1f}",
                 f"{way['tokens_per_sentence']:.0f}",

@@ -28,7 +28,9 @@ def make_room(out: Path | None) -> None:
             out.parent.mkdir(parents=True, exist_ok=True)
 
 
-def hand_over(result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
+def hand_over(
+    result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> None:
     """Write a result to its file, where one is named, and print it: as JSON, or as `show` does."""
     from cortext.data.disk import disk_errors
 

@@ -14,37 +14,58 @@ from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_lines, p
 def speech_llm(
     audio_llm: Annotated[
         str | None,
-        typer.Option(help="Audio language model: a directory, or OWNER/NAME on the Hub. Default: a random one."),
+        typer.Option(
+            help=(
+                "Audio language model: a directory, or OWNER/NAME on the Hub. Default: a random"
+                " one."
+            )
+        ),
     ] = None,
     voice: Annotated[
-        str, typer.Option(help="formant, espeak-ng, or a VITS model: a directory, or OWNER/NAME on the Hub.")
+        str,
+        typer.Option(
+            help="formant, espeak-ng, or a VITS model: a directory, or OWNER/NAME on the Hub."
+        ),
     ] = "formant",
     data: Annotated[
-        Path | None, typer.Option(help="Directory of session files, or a packed one. Default: simulated.")
+        Path | None,
+        typer.Option(help="Directory of session files, or a packed one. Default: simulated."),
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="File of `cortext speech-llm cache`; made on the spot without it.")
+        Path | None,
+        typer.Option(help="File of `cortext speech-llm cache`; made on the spot without it."),
     ] = None,
     config: Annotated[
-        str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best. Its last stage is trained.")
+        str,
+        typer.Option(
+            help="YAML file, or a recipe: speech_llm, speech_llm_best. Its last stage is trained."
+        ),
     ] = "speech_llm",
-    only: Annotated[list[str] | None, typer.Option(help="Setting to measure; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Setting to measure; may be given several times.")
+    ] = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of each setting.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps in a turn.")] = 2,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each setting; torch's choice if absent.")
     ] = None,
     apart: Annotated[
-        bool, typer.Option("--apart", help="One setting after the other, for a model that memory holds only once.")
+        bool,
+        typer.Option(
+            "--apart", help="One setting after the other, for a model that memory holds only once."
+        ),
     ] = False,
     device: str = DEVICE,
     overrides: list[str] = OVERRIDES,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Measure training steps of a speech LLM: cached or live audio targets, bfloat16, compilation, checkpointing.
+    """Measure training steps of a speech LLM.
 
-    Live: the voice speaks and the audio tower listens in every step. Time of a step and peak memory of each setting.
+    Cached or live audio targets, bfloat16, compilation, checkpointing.
+
+    Live: the voice speaks and the audio tower listens in every step. Time of a step and peak memory
+    of each setting.
 
     Example: cortext bench speech-llm --turns 2 --json
     """
@@ -70,15 +91,22 @@ def _print(result: dict[str, Any]) -> None:
     claim = result["claim"]
     low, high = claim["times_faster"]
     print_lines(
-        f"claimed of cached targets: {low:g} to {high:g} times faster, {percent(claim['less_memory'])} less memory"
+        f"claimed of cached targets: {low:g} to {high:g} times faster,"
+        f" {percent(claim['less_memory'])} less memory"
     )
     for name, held in claim["holds"].items():
-        times, memory = ("not measured" if one is None else "yes" if one else "NO" for one in held.values())
-        print_lines(f"{name}: {low:g} times faster: {times}; {percent(claim['less_memory'])} less memory: {memory}")
+        times, memory = (
+            "not measured" if one is None else "yes" if one else "NO" for one in held.values()
+        )
+        print_lines(
+            f"{name}: {low:g} times faster: {times}; {percent(claim['less_memory'])} less memory:"
+            f" {memory}"
+        )
     if (steps := result["cache_pays_after_steps"]) is not None:
         cache = result["input"]["cache"]
         print_lines(
-            f"the cache of {cache['sentences']} sentences took {cache['seconds']:.0f} s: {steps:.0f} live steps"
+            f"the cache of {cache['sentences']} sentences took {cache['seconds']:.0f} s:"
+            f" {steps:.0f} live steps"
         )
 
 
@@ -86,9 +114,10 @@ def _print_settings(found: dict[str, Any], result: dict[str, Any]) -> None:
     first = next(iter(found.values()))
     llm = first["audio_llm"]
     title = (
-        f"batches of {result['batch']}; {first['n_trained'] / 1e6:.1f} M parameters learn, audio tower "
-        f"{llm['n_tower_parameters'] / 1e6:.1f} M, language model {llm['n_language_parameters'] / 1e6:.1f} M; "
-        f"voice {result['input']['voice']}; {result['machine']['device']}, load {result['machine']['load']:.1f}"
+        f"batches of {result['batch']}; {first['n_trained'] / 1e6:.1f} M parameters learn, audio"
+        f" tower {llm['n_tower_parameters'] / 1e6:.1f} M, language model"
+        f" {llm['n_language_parameters'] / 1e6:.1f} M; voice {result['input']['voice']};"
+        f" {result['machine']['device']}, load {result['machine']['load']:.1f}"
     )
     rows = [
         (
@@ -104,7 +133,17 @@ def _print_settings(found: dict[str, Any], result: dict[str, Any]) -> None:
         )
         for name, values in found.items()
     ]
-    columns = ["setting", "in", "ms/step", "10 to 90 %", "processor ms", "targets", "voice", "peak MB", "process MB"]
+    columns = [
+        "setting",
+        "in",
+        "ms/step",
+        "10 to 90 %",
+        "processor ms",
+        "targets",
+        "voice",
+        "peak MB",
+        "process MB",
+    ]
     print_table(title, columns, rows, right_from=2)
 
 

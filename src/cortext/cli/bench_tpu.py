@@ -11,14 +11,20 @@ from cortext.cli.console import JSON, OVERRIDES, print_lines, print_table
 
 
 def tpu_compile(
-    shape: Annotated[list[str] | None, typer.Option(help="Only this shape; may be given several times.")] = None,
-    bins: Annotated[int, typer.Option(min=1, help="Bins of 20 ms that trials are padded to.")] = 900,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Only this shape; may be given several times.")
+    ] = None,
+    bins: Annotated[
+        int, typer.Option(min=1, help="Bins of 20 ms that trials are padded to.")
+    ] = 900,
     topology: Annotated[str, typer.Option(help="The TPU, as libtpu names it.")] = "v5e:2x4",
     overrides: list[str] = OVERRIDES,
     out: Out = None,
     as_json: bool = JSON,
 ) -> None:
-    """Compile whole training steps for a TPU that is not there: memory, operations, exchanges, and a time estimated.
+    """Compile whole training steps for a TPU that is not there.
+
+    Memory, operations, exchanges, and a time estimated.
 
     Takes minutes for each shape: baseline; adversarial, noise 768; adversarial, noise 7168.
 
@@ -35,7 +41,9 @@ def tpu_compile(
     make_room(out)
     chosen = {name: SHAPES[name] for name in shape or SHAPES}
     targets = {
-        name: replace(target, n_bins=bins, topology=topology, overrides=(*target.overrides, *overrides))
+        name: replace(
+            target, n_bins=bins, topology=topology, overrides=(*target.overrides, *overrides)
+        )
         for name, target in chosen.items()
     }
     result = bench_tpu_compile(targets, stage)
@@ -46,8 +54,9 @@ def _print(result: dict[str, Any]) -> None:
     shapes = result["shapes"]
     target = next(iter(shapes.values()))["target"]
     title = (
-        f"one step on one of {target['chips']} chips ({target['topology']}), trials of {target['n_bins']} bins, "
-        f"{target['n_features']} features, {target['n_days']} days; compiled, not run"
+        f"one step on one of {target['chips']} chips ({target['topology']}), trials of"
+        f" {target['n_bins']} bins, {target['n_features']} features, {target['n_days']} days;"
+        " compiled, not run"
     )
     _print_program(title, shapes)
     _print_memory(shapes)
@@ -57,7 +66,9 @@ def _print(result: dict[str, Any]) -> None:
     for name, found in shapes.items():
         for check, holds in found["checks"].items():
             print_lines(f"{name}: {check}: {'yes' if holds else 'NO'}")
-    print_lines("times are estimates of what the program needs at least; nothing was measured on a TPU")
+    print_lines(
+        "times are estimates of what the program needs at least; nothing was measured on a TPU"
+    )
     print_lines(f"{result['batches']:,} batches elsewhere: {'; '.join(result['claims'])}")
 
 
@@ -75,13 +86,25 @@ def _print_program(title: str, shapes: dict[str, Any]) -> None:
         )
         for name, found in shapes.items()
     ]
-    columns = ["shape", "parameters", "batch", "operations", "by formula", "HBM traffic", "exchanged", "compiled in s"]
+    columns = [
+        "shape",
+        "parameters",
+        "batch",
+        "operations",
+        "by formula",
+        "HBM traffic",
+        "exchanged",
+        "compiled in s",
+    ]
     print_table(title, columns, rows)
 
 
 def _print_memory(shapes: dict[str, Any]) -> None:
     parts = ("arguments", "temporaries", "output", "aliased", "program", "total")
-    rows = [(name, *(f"{found['memory'][part] / 2**30:.2f}" for part in parts)) for name, found in shapes.items()]
+    rows = [
+        (name, *(f"{found['memory'][part] / 2**30:.2f}" for part in parts))
+        for name, found in shapes.items()
+    ]
     print_table("", ["GiB of a chip's memory", *parts], rows)
 
 
@@ -93,7 +116,13 @@ def _print_estimate(shapes: dict[str, Any]) -> None:
             name,
             *(
                 f"{found[part]:.1f}"
-                for part in ("compute_ms", "memory_ms", "overlapped_ms", "exchange_ms", "roofline_ms")
+                for part in (
+                    "compute_ms",
+                    "memory_ms",
+                    "overlapped_ms",
+                    "exchange_ms",
+                    "roofline_ms",
+                )
             ),
             f"{found['waits']:,}",
             *(f"{each['ms']:.1f}" for each in found["latencies"]),

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from cortext.evaluation import Metrics
 
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of tables.")
-OVERRIDES = typer.Option([], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times.")
+OVERRIDES = typer.Option(
+    [], "--set", metavar="KEY=VALUE", help="Override one setting; may be given several times."
+)
 DEVICE = typer.Option("cpu", "--device", help="Where the model runs: cpu, cuda or cuda:N.")
-PLUGINS = typer.Option([], "--plugin", metavar="FILE", help="Python file that registers own models and the like.")
+PLUGINS = typer.Option(
+    [], "--plugin", metavar="FILE", help="Python file that registers own models and the like."
+)
 REDIS_HOST = typer.Option("localhost", "--redis-host", help="Host of the Redis server.")
 REDIS_PORT = typer.Option(6379, "--redis-port", min=1, max=65535, help="Port of the Redis server.")
 REDIS_URL = typer.Option(
@@ -30,11 +34,16 @@ REDIS_URL = typer.Option(
     "--redis-url",
     envvar="CORTEXT_REDIS_URL",
     show_default=False,
-    help="Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path. Never logged.",
+    help=(
+        "Instead of host and port: redis[s]://[user:password@]host[:port][/db] or unix:///path."
+        " Never logged."
+    ),
 )
 MOST_PRINTED = 2_000
 """Longest line, or cell of a table, that is printed."""
-SKIP_BAD = typer.Option(False, "--skip-bad", help="Leave unusable trials out, and report how many and why.")
+SKIP_BAD = typer.Option(
+    False, "--skip-bad", help="Leave unusable trials out, and report how many and why."
+)
 
 
 def is_given(call: typer.Context, name: str) -> bool:
@@ -46,21 +55,31 @@ def is_given(call: typer.Context, name: str) -> bool:
 def print_lines(*lines: object, err: bool = False) -> None:
     """Print each value as one line; the commands print nothing by other means.
 
-    Names, texts and messages come from files, servers and other programs, so that each line is escaped and cut.
+    Names, texts and messages come from files, servers and other programs, so that each line is
+    escaped and cut.
     """
     for line in lines:
         typer.echo(plain(line, MOST_PRINTED), err=err)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right_from: int = 1
+) -> None:
     """Print a table; the columns from number `right_from` on are numbers and stand to the right."""
-    table = Table(title=plain(title, MOST_PRINTED) or None, title_justify="left", title_style="bold")
+    table = Table(
+        title=plain(title, MOST_PRINTED) or None, title_justify="left", title_style="bold"
+    )
     for number, column in enumerate(columns):
-        table.add_column(plain(column, MOST_PRINTED), justify="right" if number >= right_from else "left")
+        table.add_column(
+            plain(column, MOST_PRINTED), justify="right" if number >= right_from else "left"
+        )
     for row in rows:
         table.add_row(*(plain(cell, MOST_PRINTED) for cell in row))
-    console = Console(markup=False, emoji=False)  # cells are what users and other programs wrote: they mean nothing
-    # A pipe has no width of its own: give the table what it needs instead of folding it to 80 columns.
+    console = Console(
+        markup=False, emoji=False
+    )  # cells are what users and other programs wrote: they mean nothing
+    # A pipe has no width of its own: give the table what it needs instead of folding it to 80
+    # columns.
     wide = console.options.update(max_width=10_000)
     if not console.is_terminal:
         console.width = max(console.measure(table, options=wide).maximum, 80)
@@ -97,7 +116,9 @@ def print_metrics(metrics: Metrics) -> None:
     if metrics.n_skipped:
         from cortext.data.checks import Problem
 
-        print_left_out([Problem(**{k: v for k, v in trial.items() if k != "id"}) for trial in metrics.skipped])
+        print_left_out(
+            [Problem(**{k: v for k, v in trial.items() if k != "id"}) for trial in metrics.skipped]
+        )
 
 
 def print_left_out(problems: Sequence[Problem]) -> None:
@@ -120,6 +141,8 @@ def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     console = Console(stderr=True)
     name = TextColumn("{task.description}", markup=False)  # a stage may name a file
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         number = bar.add_task(plain(task, 80), total=None)
         yield lambda done, total: bar.update(number, completed=done, total=total)

@@ -19,8 +19,12 @@ from cortext.cli.console import (
     progress_bar,
 )
 
-MOST_BINS = typer.Option(60_000, "--max-bins", min=1, help="Longest trial that is read from session files, in bins.")
-MOST_FEATURES = typer.Option(16_384, "--max-features", min=1, help="Most features of a trial in session files.")
+MOST_BINS = typer.Option(
+    60_000, "--max-bins", min=1, help="Longest trial that is read from session files, in bins."
+)
+MOST_FEATURES = typer.Option(
+    16_384, "--max-features", min=1, help="Most features of a trial in session files."
+)
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -35,14 +39,20 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes, as many as are worth it without this; the result is always the same."),
+        typer.Option(
+            min=1,
+            help="Processes, as many as are worth it without this; the result is always the same.",
+        ),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="Your own sentences, one per line.")] = None,
-    truth: Annotated[bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")] = False,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Save articulators, alignments and drift too.")
+    ] = False,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Write simulated session files of an attempted-speech experiment, and the texts that go with them.
+    """Write simulated session files of an attempted-speech experiment, and the texts that go
+    with them.
 
     Example: cortext simulate runs/sim --preset tiny --seed 3
     """
@@ -50,33 +60,59 @@ def simulate(
 
     with progress_bar("simulating") as progress:
         dataset = simulator.simulate(
-            out, preset, seed=seed, workers=workers, text=text, truth=truth, overrides=overrides, progress=progress
+            out,
+            preset,
+            seed=seed,
+            workers=workers,
+            text=text,
+            truth=truth,
+            overrides=overrides,
+            progress=progress,
         )
     if as_json:
-        print_json({"out": str(out), "preset": preset, "sessions": [session.name for session in dataset.sessions]})
+        print_json(
+            {
+                "out": str(out),
+                "preset": preset,
+                "sessions": [session.name for session in dataset.sessions],
+            }
+        )
     else:
-        print_lines(f"{out}: {len(dataset.sessions)} sessions; look at them with `cortext inspect {out}`")
+        print_lines(
+            f"{out}: {len(dataset.sessions)} sessions; look at them with `cortext inspect {out}`"
+        )
 
 
 def fetch(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="What to fetch: t15, the public recordings of participant T15, or lm-5gram, a 5-gram model."
+            help=(
+                "What to fetch: t15, the public recordings of participant T15, or lm-5gram, a"
+                " 5-gram model."
+            )
         ),
     ],
     out: Annotated[Path, typer.Argument(help="Directory to fetch into.")],
-    part: Annotated[str | None, typer.Option(help="Of t15: only neural, baseline or figures.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Of t15: only neural, baseline or figures.")
+    ] = None,
     pruned: Annotated[
         bool, typer.Option("--pruned", help="Of lm-5gram: the pruned model, 5 GB instead of 50.")
     ] = False,
-    from_dir: Annotated[Path | None, typer.Option("--from", help="Take files that you downloaded by hand.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Where a mirror of the archive answers.")] = None,
+    from_dir: Annotated[
+        Path | None, typer.Option("--from", help="Take files that you downloaded by hand.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Where a mirror of the archive answers.")
+    ] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Download a public data set or language model, resuming where an earlier try broke off, and check it.
+    """Download a public data set or language model, resuming where an earlier try broke off, and
+    check it.
 
-    Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN (t15) or HF_TOKEN.
+    Where the archive wants to know who downloads, put a token of your account into DRYAD_TOKEN
+    (t15) or HF_TOKEN.
 
     Example: cortext fetch t15 data/t15 --part neural
     """
@@ -84,7 +120,13 @@ def fetch(
 
     with progress_bar("fetching") as progress:
         files = fetcher.fetch(
-            dataset, out, part=part, pruned=pruned, from_dir=from_dir, base_url=base_url, progress=progress
+            dataset,
+            out,
+            part=part,
+            pruned=pruned,
+            from_dir=from_dir,
+            base_url=base_url,
+            progress=progress,
         )
     if as_json:
         print_json({"out": str(out), "files": [str(file) for file in files]})
@@ -99,7 +141,8 @@ def inspect(
     max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
-    """Show sessions, splits, trials, minutes and labels of a data set, and every problem found in it.
+    """Show sessions, splits, trials, minutes and labels of a data set, and every problem found
+    in it.
 
     Example: cortext inspect runs/sim
     """
@@ -125,7 +168,8 @@ def pack(
     max_features: int = MOST_FEATURES,
     as_json: bool = JSON,
 ) -> None:
-    """Pack session files into one float16 memory map per split, which training reads many times faster.
+    """Pack session files into one float16 memory map per split, which training reads many times
+    faster.
 
     Example: cortext pack runs/sim --out runs/packed
     """
@@ -134,10 +178,18 @@ def pack(
 
     limits = Limits(max_bins, max_features)
     with progress_bar("packing") as progress:
-        packed = pack_data(data, out, format=format, skip_bad=skip_bad, progress=progress, limits=limits)
+        packed = pack_data(
+            data, out, format=format, skip_bad=skip_bad, progress=progress, limits=limits
+        )
     counts = {name: len(packed.split(name)) for name in packed.splits}
     if as_json:
-        print_json({"out": str(out), "trials": counts, "skipped": [str(problem) for problem in packed.bad_trials]})
+        print_json(
+            {
+                "out": str(out),
+                "trials": counts,
+                "skipped": [str(problem) for problem in packed.bad_trials],
+            }
+        )
         return
     print_table("", ["split", "trials"], list(counts.items()))
     print_left_out(packed.bad_trials)

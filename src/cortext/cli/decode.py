@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
-    "run": ({"run", "data", "out"}, {"split", "threads", "ray", "gpus_per_worker", "skip_bad", "device", "plugin"}),
+    "run": (
+        {"run", "data", "out"},
+        {"split", "threads", "ray", "gpus_per_worker", "skip_bad", "device", "plugin"},
+    ),
     "logits": ({"logits", "order", "out"}, {"temperature", "threads"}),
     "fake_text": ({"fake_text"}, {"noise", "seed"}),
 }
@@ -54,20 +57,33 @@ def add_verbs(app: typer.Typer) -> None:
 def decode(
     call: typer.Context,
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
-    run: Annotated[Path | None, typer.Argument(help="Run directory of a trained model; needs --data, --out.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory of session files, or a packed one.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="Run directory of a trained model; needs --data, --out.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of session files, or a packed one.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     logits: Annotated[
         Path | None,
         typer.Option(
-            help="File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order, --out. What is read "
-            "is treated as logits, for which log-softmax of log-probabilities is the identity."
+            help=(
+                "File of anyone's logits or log-probabilities (.npz, .npy, .h5); needs --order,"
+                " --out. What is read "
+                "is treated as logits, for which log-softmax of log-probabilities is the identity."
+            )
         ),
     ] = None,
-    order: Annotated[str | None, typer.Option(help="Order of the tokens in --logits: release or lm.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="Order of the tokens in --logits: release or lm.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="What --logits are divided by.")] = 1.0,
-    fake_text: Annotated[str | None, typer.Option(help="Sentence to make up log-probabilities for.")] = None,
-    noise: Annotated[float, typer.Option(help="Noise of the made-up logits; from 2 on it does harm.")] = 1.0,
+    fake_text: Annotated[
+        str | None, typer.Option(help="Sentence to make up log-probabilities for.")
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(help="Noise of the made-up logits; from 2 on it does harm.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
     options: Options = None,
@@ -86,12 +102,15 @@ def decode(
 ) -> None:
     """Decode a split, saved logits, or a made-up sentence into text.
 
-    A split becomes `id,text` rows, numbered as the Brain-to-Text competition numbers them; saved logits become rows
-    named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a dataset per trial in HDF5.
+    A split becomes `id,text` rows, numbered as the Brain-to-Text competition numbers them; saved
+    logits become rows named by their arrays: [P, V] each (or one [B, P, V] and `lengths` [B]), a
+    dataset per trial in HDF5.
 
-    Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out predictions.csv
+    Example: cortext decode runs/first --data runs/sim --split test --lm runs/lm --out
+    predictions.csv
 
-    Example: cortext decode runs/first --data runs/sim --lm runs/lm --llm facebook/opt-6.7b --out predictions.csv
+    Example: cortext decode runs/first --data runs/sim --lm runs/lm --llm facebook/opt-6.7b --out
+    predictions.csv
 
     Example: cortext decode --logits logits.npz --order release --lm runs/lm --out predictions.csv
 
@@ -104,27 +123,45 @@ def decode(
     if run is not None and data is not None and out is not None:
         from cortext.evaluation import decode as decode_split
 
-        searched = partial(decode_split, run, data, split, lm, out, options=options, engine=engine, threads=threads)
-        with_llm = partial(searched, ray=ray, gpus_per_worker=gpus_per_worker, llm=large, context=context)
+        searched = partial(
+            decode_split, run, data, split, lm, out, options=options, engine=engine, threads=threads
+        )
+        with_llm = partial(
+            searched, ray=ray, gpus_per_worker=gpus_per_worker, llm=large, context=context
+        )
         _decode_split(partial(with_llm, device=device), out, skip_bad, as_json)
     elif logits is not None and order is not None and out is not None:
         from cortext.decoding.saved import decode_saved
 
         decoder = _decoder(lm, options, engine, large)
-        saved = partial(decode_saved, logits, order, decoder, out, temperature=temperature, context=context)
-        _decode_logits(partial(saved, threads=threads or os.cpu_count() or 1), decoder, out, as_json)
+        saved = partial(
+            decode_saved, logits, order, decoder, out, temperature=temperature, context=context
+        )
+        _decode_logits(
+            partial(saved, threads=threads or os.cpu_count() or 1), decoder, out, as_json
+        )
     elif fake_text is not None:
         _decode_fake(fake_text, noise, seed, _decoder(lm, options, engine, large), context, as_json)
 
 
 def check_form(call: typer.Context) -> None:
-    """Raise DecodingError unless the parameters given belong to one of the forms, and none is missing."""
+    """Raise DecodingError unless the parameters given belong to one of the forms, and none is
+    missing.
+    """
     given = {name for name in call.params if is_given(call, name)}
-    named = {name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in call.params}
+    named = {
+        name: "RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in call.params
+    }
     forms = [name for name in FORMS if name in given]
     if len(forms) != 1:
-        found = f"{' and '.join(named[name] for name in forms)} at once" if forms else "nothing to decode"
-        raise DecodingError(f"{found}; give a run directory or --logits or --fake-text", fix=SEE_HELP)
+        found = (
+            f"{' and '.join(named[name] for name in forms)} at once"
+            if forms
+            else "nothing to decode"
+        )
+        raise DecodingError(
+            f"{found}; give a run directory or --logits or --fake-text", fix=SEE_HELP
+        )
     required, allowed = FORMS[forms[0]]
     for name in sorted(given - required - allowed - SHARED):
         raise DecodingError(f"{named[name]} does not go with {named[forms[0]]}", fix=SEE_HELP)
@@ -136,7 +173,9 @@ def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
 
-    decoder = Decoder.from_dir(lm, load_config(options, DecoderOptions) if options else None, engine)
+    decoder = Decoder.from_dir(
+        lm, load_config(options, DecoderOptions) if options else None, engine
+    )
     return decoder if large is None else decoder.with_llm(large.open())
 
 
@@ -149,7 +188,9 @@ def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
     return notes
 
 
-def _decode_split(decode_all: Callable[..., list[str]], out: Path, skip_bad: bool, as_json: bool) -> None:
+def _decode_split(
+    decode_all: Callable[..., list[str]], out: Path, skip_bad: bool, as_json: bool
+) -> None:
     """`decode_all`: `cortext.evaluation.decode`, told what and how."""
     skipped: list[Problem] = []
     notes: list[str] = []
@@ -158,14 +199,21 @@ def _decode_split(decode_all: Callable[..., list[str]], out: Path, skip_bad: boo
     print_notes(notes)
     if as_json:
         left_out = [problem.to_json() for problem in skipped]
-        facts = {"out": str(out), "n_trials": len(texts), "n_skipped": len(skipped), "skipped": left_out}
+        facts = {
+            "out": str(out),
+            "n_trials": len(texts),
+            "n_skipped": len(skipped),
+            "skipped": left_out,
+        }
         print_json(facts | {"notes": notes})
     else:
         print_lines(f"{out}: {len(texts)} rows")
         print_left_out(skipped)
 
 
-def _decode_logits(decode_all: Callable[..., dict[str, NBest]], decoder: Decoder, out: Path, as_json: bool) -> None:
+def _decode_logits(
+    decode_all: Callable[..., dict[str, NBest]], decoder: Decoder, out: Path, as_json: bool
+) -> None:
     """`decode_all`: `cortext.decoding.saved.decode_saved`, told what and how."""
     with progress_bar("decoding") as progress:
         found = decode_all(progress=progress)
@@ -178,11 +226,18 @@ def _decode_logits(decode_all: Callable[..., dict[str, NBest]], decoder: Decoder
         print_json({"out": str(out), "n_trials": len(trials), "trials": trials, "notes": notes})
         return
     shown = list(found.items())[:10]
-    print_table("", ["trial", "text", "score"], [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown], 2)
+    print_table(
+        "",
+        ["trial", "text", "score"],
+        [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown],
+        2,
+    )
     print_lines(f"{out}: {len(found)} rows")
 
 
-def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, context: str, as_json: bool) -> None:
+def _decode_fake(
+    sentence: str, noise: float, seed: int, decoder: Decoder, context: str, as_json: bool
+) -> None:
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
     from cortext.text.lexicon import Lexicon
@@ -196,7 +251,12 @@ def _decode_fake(sentence: str, noise: float, seed: int, decoder: Decoder, conte
     seconds = time.perf_counter() - start
     notes = _notes(decoder, {0: nbest})
     if as_json:
-        facts: dict[str, Any] = {"text": sentence, "noise": noise, "seed": seed, "n_frames": len(log_probs_PV)}
+        facts: dict[str, Any] = {
+            "text": sentence,
+            "noise": noise,
+            "seed": seed,
+            "n_frames": len(log_probs_PV),
+        }
         facts |= {"seconds": seconds, "not_in_lexicon": unknown, "notes": notes}
         print_json(facts | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in nbest]})
         return
@@ -210,6 +270,9 @@ def _print_nbest(nbest: NBest) -> None:
     """Sentences with their scores, and the times of their words in seconds."""
     rows = []
     for hypothesis in nbest:
-        times = [f"{word.word} {word.start_ms / 1000:.2f}-{word.end_ms / 1000:.2f}" for word in hypothesis.words]
+        times = [
+            f"{word.word} {word.start_ms / 1000:.2f}-{word.end_ms / 1000:.2f}"
+            for word in hypothesis.words
+        ]
         rows.append((hypothesis.text, f"{hypothesis.score:.2f}", ", ".join(times)))
     print_table("", ["text", "score", "words (s)"], rows, 2)

@@ -11,7 +11,15 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, percent, print_json, print_lines, print_metrics, print_table, progress_bar
+from cortext.cli.console import (
+    JSON,
+    percent,
+    print_json,
+    print_lines,
+    print_metrics,
+    print_table,
+    progress_bar,
+)
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -20,16 +28,25 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory to write; an earlier demo there is replaced.")] = Path(
-        "runs/demo"
-    ),
-    preset: Annotated[str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")] = "demo",
+    out: Annotated[
+        Path, typer.Option(help="Directory to write; an earlier demo there is replaced.")
+    ] = Path("runs/demo"),
+    preset: Annotated[
+        str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")
+    ] = "demo",
     seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the training recipe.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting of the training recipe."
+        ),
     ] = None,
     llm: Annotated[
-        bool, typer.Option("--llm", help="Train a small neural language model, too, and decode with it (extra `llm`).")
+        bool,
+        typer.Option(
+            "--llm",
+            help="Train a small neural language model, too, and decode with it (extra `llm`).",
+        ),
     ] = False,
     as_json: bool = JSON,
 ) -> None:
@@ -48,7 +65,9 @@ def demo(
             return None if name == "train" else bars.enter_context(progress_bar(name))
 
         workers = os.cpu_count() or 1
-        result = run_demo(out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=stage)
+        result = run_demo(
+            out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=stage
+        )
     if as_json:
         print_json(dataclasses.asdict(result))
         return
@@ -57,11 +76,17 @@ def demo(
         words = {"n-gram": result.metrics} | {
             f"and the neural model, {name}": each for name, each in result.llm.items()
         }
-        rows = [(name, percent(each.wer), *map(percent, each.wer_ci95 or ())) for name, each in words.items()]
+        rows = [
+            (name, percent(each.wer), *map(percent, each.wer_ci95 or ()))
+            for name, each in words.items()
+        ]
         print_table("", ["word error rate with", "", "from", "to"], rows)
     total = sum(result.seconds.values())
     print_table(
-        "", [*result.seconds, "in all"], [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]], 0
+        "",
+        [*result.seconds, "in all"],
+        [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]],
+        0,
     )
     for reference, hypothesis in result.examples:
         print_lines(f"said     {reference}", f"decoded  {hypothesis}", "")

@@ -19,18 +19,26 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def doctor(
-    run: Annotated[bool, typer.Option("--run", help="Take a training step of each model on what is found.")] = False,
-    device: Annotated[str | None, typer.Option(help="With --run: only on cpu, cuda or tpu.")] = None,
-    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="TPU: a name, grpc://HOST:8470, or local.")] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Take a training step of each model on what is found.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="With --run: only on cpu, cuda or tpu.")
+    ] = None,
+    tpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="TPU: a name, grpc://HOST:8470, or local.")
+    ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Seconds that an engine may take to answer, or for its steps.")
+        int,
+        typer.Option(min=1, help="Seconds that an engine may take to answer, or for its steps."),
     ] = 120,
     as_json: bool = JSON,
 ) -> int:
-    """Look for a TPU, ask every installed engine for its devices, and say what is wrong and what to do.
+    """Look for a TPU, ask every installed engine for its devices, and say what is wrong and what
+    to do.
 
-    Ends with status 1 where something that is installed or attached does not work, and with 0 otherwise, whatever
-    there is to advise.
+    Ends with status 1 where something that is installed or attached does not work, and with 0
+    otherwise, whatever there is to advise.
 
     Example: cortext doctor --run
     """
@@ -42,9 +50,15 @@ def doctor(
     report = examine(tpu, limit_s=limit, stage=stage)
     if run:
         steps = take_steps(report, device, tpu, limit_s=limit, stage=stage)
-        failed = [f"{step.model} with {step.engine} on {step.kind}: {step.problem}" for step in steps if step.problem]
+        failed = [
+            f"{step.model} with {step.engine} on {step.kind}: {step.problem}"
+            for step in steps
+            if step.problem
+        ]
         if not steps:
-            failed.append(f"no installed engine has a device{f' of kind {device!r}' if device else ''}")
+            failed.append(
+                f"no installed engine has a device{f' of kind {device!r}' if device else ''}"
+            )
         report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
     if as_json:
         print_json(dataclasses.asdict(report))
@@ -59,7 +73,9 @@ def _print(report: Report) -> None:
     rows = []
     for engine in report.engines:
         names = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
-        rows.append((engine.name, names, "; ".join(_devices(engine.devices)) or engine.problem or "none"))
+        rows.append(
+            (engine.name, names, "; ".join(_devices(engine.devices)) or engine.problem or "none")
+        )
     print_table("Engines", ["engine", "versions", "devices"], rows, right_from=9)
     if report.steps:
         print_table(
@@ -87,10 +103,14 @@ def _print(report: Report) -> None:
 def _devices(devices: list[dict[str, Any]]) -> list[str]:
     """`8 x TPU v5 lite (15.8 GiB)`: equal devices together."""
     names = [
-        f"{device['kind']}: {device['name']}" + (f" ({device['memory_gib']} GiB)" if device["memory_gib"] else "")
+        f"{device['kind']}: {device['name']}"
+        + (f" ({device['memory_gib']} GiB)" if device["memory_gib"] else "")
         for device in devices
     ]
-    return [name if names.count(name) == 1 else f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return [
+        name if names.count(name) == 1 else f"{names.count(name)} x {name}"
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -28,52 +28,82 @@ def add_verbs(app: typer.Typer) -> None:
 
 def ensemble(
     evaluations: Annotated[
-        list[Path] | None, typer.Argument(help="Evaluation directories of several runs over the same trials.")
+        list[Path] | None,
+        typer.Argument(help="Evaluation directories of several runs over the same trials."),
     ] = None,
     lists: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Instead: a JSON object a line, with lists of sentences.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl", help="Instead: a JSON object a line, with lists of sentences."
+        ),
     ] = None,
-    field: Annotated[str | None, typer.Option(help="The field of --lists that has each line's list.")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="The field of --lists that has each line's list.")
+    ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="rover (the default), rover-lm, mbr, average or correct; with --fit the best without it."),
+        typer.Option(
+            help=(
+                "rover (the default), rover-lm, mbr, average or correct; with --fit the best"
+                " without it."
+            )
+        ),
     ] = None,
     lattice: Annotated[
-        bool, typer.Option("--lattice", help="Combine the runs' lattices, from their saved logits, not their lists.")
+        bool,
+        typer.Option(
+            "--lattice",
+            help="Combine the runs' lattices, from their saved logits, not their lists.",
+        ),
     ] = False,
     lm: Annotated[
-        Path | None, typer.Option(help="Language-model directory, for rover-lm, average and --lattice.")
+        Path | None,
+        typer.Option(help="Language-model directory, for rover-lm, average and --lattice."),
     ] = None,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
-    free: Annotated[bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")] = False,
+    free: Annotated[
+        bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")
+    ] = False,
     fit: Annotated[
         list[Path] | None,
-        typer.Option(help="Fit options on these references (a file like --lists, or directories), for --options."),
+        typer.Option(
+            help=(
+                "Fit options on these references (a file like --lists, or directories), for"
+                " --options."
+            )
+        ),
     ] = None,
     options: Annotated[
-        Path | None, typer.Option("--options", help="YAML file of options; with --fit it is written.")
+        Path | None,
+        typer.Option("--options", help="YAML file of options; with --fit it is written."),
     ] = None,
     decoder_options: Annotated[
-        Path | None, typer.Option(help="average, --lattice: decoder options; those of the runs without it.")
+        Path | None,
+        typer.Option(help="average, --lattice: decoder options; those of the runs without it."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="average, --lattice: threads for the search; all cores.")
+        int | None,
+        typer.Option(min=1, help="average, --lattice: threads for the search; all cores."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory to write: predictions, lists, metrics.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory to write: predictions, lists, metrics.")
+    ] = None,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
     """Combine what several runs made of the same trials: their posteriors, lattices or sentences.
 
-    Example: cortext ensemble runs/eval1 runs/eval2 --method average --lm runs/lm --out runs/ensemble
+    Example: cortext ensemble runs/eval1 runs/eval2 --method average --lm runs/lm --out
+    runs/ensemble
 
     Example: cortext ensemble runs/eval1 runs/eval2 --method mbr --lattice --lm runs/lm
 
     Example: cortext ensemble --lists lists.jsonl --field hypotheses --method rover --json
 
-    Example: cortext ensemble --lists test.jsonl --field hypotheses --fit val.jsonl --options ensemble.yaml
+    Example: cortext ensemble --lists test.jsonl --field hypotheses --fit val.jsonl --options
+    ensemble.yaml
     """
     from cortext.config import load_config
     from cortext.decoding.ensemble import combine_lists, combine_runs
@@ -87,7 +117,9 @@ def ensemble(
     check_llm(llm, llm_lora, "", llm_device)
     if out is not None:
         check_replaceable(out)
-    search = _Search(lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads)
+    search = _Search(
+        lm, load_config(decoder_options, DecoderOptions) if decoder_options else None, threads
+    )
     given = _options(None if fit else options, changes, overrides)
     any_method = bool(fit) and not _names_method(method, overrides)
     _check_used(given, search, llm, free, any_method)
@@ -102,7 +134,9 @@ def ensemble(
         if lists is not None:
             found = combine_lists(lists, field or "", chosen, lm=lm, llm=corrector, progress=bar)
         elif evaluations:
-            found = combine_runs(evaluations, chosen, llm=corrector, progress=bar, **search.arguments)
+            found = combine_runs(
+                evaluations, chosen, llm=corrector, progress=bar, **search.arguments
+            )
     if found is not None and out is not None:
         write_ensemble(found, out)
     _report(found, fitted, options, out, [] if corrector is None else corrector.lm.notes, as_json)
@@ -121,7 +155,11 @@ class _Search:
         """As `combine_runs` takes them."""
         import os
 
-        return {"lm": self.lm, "decoder": self.options, "threads": self.threads or os.cpu_count() or 1}
+        return {
+            "lm": self.lm,
+            "decoder": self.options,
+            "threads": self.threads or os.cpu_count() or 1,
+        }
 
 
 def _check_sources(
@@ -145,27 +183,42 @@ def _check_sources(
 def _check_file(options: Path | None, fit: list[Path] | None, changes: list[str]) -> None:
     """Raise DecodingError unless a file of options is written by --fit, or applied as it is."""
     if fit and options is None:
-        raise DecodingError("--fit needs --options, the file that keeps what is fitted", fix=SEE_HELP)
+        raise DecodingError(
+            "--fit needs --options, the file that keeps what is fitted", fix=SEE_HELP
+        )
     if options and not fit and changes:
-        wrong = "--method, --lattice, --free and --set do not go with --options, which is applied unchanged"
+        wrong = (
+            "--method, --lattice, --free and --set do not go with --options, which is applied"
+            " unchanged"
+        )
         raise DecodingError(wrong, fix=SEE_HELP)
     if fit and options and options.exists():
         try:
             _options(options, {}, [])
         except CortextError:
             fix = "choose another name or remove it"
-            raise DecodingError("exists and holds no options of an ensemble", where=options, fix=fix) from None
+            raise DecodingError(
+                "exists and holds no options of an ensemble", where=options, fix=fix
+            ) from None
 
 
-def _check_used(options: EnsembleOptions, search: _Search, llm: str | None, free: bool, any_method: bool) -> None:
-    """Raise DecodingError for a parameter that would be passed over; when methods are fitted, any may be used."""
+def _check_used(
+    options: EnsembleOptions, search: _Search, llm: str | None, free: bool, any_method: bool
+) -> None:
+    """Raise DecodingError for a parameter that would be passed over.
+
+    When methods are fitted, any may be used.
+    """
     method = options.method
     searches = method == "average" or options.lattice
     wrong = None
     if search.lm and not searches and method != "rover-lm" and not any_method:
         wrong = f"--lm does not go with --method {method}; rover-lm, average and --lattice use it"
     elif (search.options or search.threads) and not searches:
-        wrong = f"--decoder-options and --threads do not go with --method {method}; average and --lattice use them"
+        wrong = (
+            f"--decoder-options and --threads do not go with --method {method}; average and"
+            " --lattice use them"
+        )
     elif (llm or free) and method != "correct" and not any_method:
         wrong = f"--llm and --free do not go with --method {method}; correct uses them"
     if wrong:
@@ -173,7 +226,9 @@ def _check_used(options: EnsembleOptions, search: _Search, llm: str | None, free
 
 
 def _names_method(method: str | None, overrides: list[str]) -> bool:
-    return method is not None or any(override.partition("=")[0].strip() == "method" for override in overrides)
+    return method is not None or any(
+        override.partition("=")[0].strip() == "method" for override in overrides
+    )
 
 
 def _options(file: Path | None, changes: dict[str, Any], overrides: list[str]) -> EnsembleOptions:
@@ -203,7 +258,9 @@ def _fit(
     search: _Search,
     corrector: LargeCorrector | None,
 ) -> Fitted:
-    """Options of the base's method, or of any, fitted on a file of lists or on evaluation directories."""
+    """Options of the base's method, or of any, fitted on a file of lists or on evaluation
+    directories.
+    """
     from cortext.decoding.ensemble import fit, read_lists
     from cortext.decoding.ensemble.results import check_lists, read_runs
     from cortext.decoding.ngram import LanguageModel
@@ -216,7 +273,9 @@ def _fit(
     with_lm, with_llm = ["rover-lm"] if search.lm else [], ["correct"] if corrector else []
     methods = ["rover", "mbr", *with_lm, *with_llm] if any_method else [base.method]
     tried = fit.tried_options(base, methods, trials)
-    model = LanguageModel.open(search.lm) if search.lm is not None and "rover-lm" in methods else None
+    model = (
+        LanguageModel.open(search.lm) if search.lm is not None and "rover-lm" in methods else None
+    )
     with progress_bar("fitting") as bar:
         try:
             return fit.fit(trials, tried, model, corrector, bar)
@@ -241,12 +300,16 @@ def _report(
     import dataclasses
 
     if as_json:
-        facts = {} if found is None else found.to_json() | {"out": None if out is None else str(out)}
+        facts = (
+            {} if found is None else found.to_json() | {"out": None if out is None else str(out)}
+        )
         facts |= {"notes": notes}
         print_json(facts | ({} if fitted is None else {"fitted": dataclasses.asdict(fitted)}))
         return
     if fitted is not None:
-        print_lines(f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted")
+        print_lines(
+            f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted"
+        )
     if found is None:
         return
     wer = found.error_rate()
@@ -255,7 +318,13 @@ def _report(
         rates = found.system_rates() or ()
         rows = [(f"system {number}", _percent(rate), "") for number, rate in enumerate(rates, 1)]
         rows.append(("best of the candidates", _percent(found.oracle_rate()), ""))
-        rows.append((found.options.method, _percent(wer.rate), f"{_percent(wer.low)} to {_percent(wer.high)}"))
+        rows.append(
+            (
+                found.options.method,
+                _percent(wer.rate),
+                f"{_percent(wer.low)} to {_percent(wer.high)}",
+            )
+        )
         print_table("", [f"{len(found.trials)} trials", "WER", "95 % interval"], rows)
     else:
         print_lines(f"{len(found.trials)} trials combined")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, PLUGINS, percent, print_json, print_lines, print_table, progress_bar
+from cortext.cli.console import (
+    JSON,
+    PLUGINS,
+    percent,
+    print_json,
+    print_lines,
+    print_table,
+    progress_bar,
+)
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -30,7 +38,9 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def import_checkpoint(
-    directory: Annotated[Path, typer.Argument(help="The release's directory, with checkpoint/best_checkpoint in it.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The release's directory, with checkpoint/best_checkpoint in it.")
+    ],
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
     name: Annotated[str, typer.Option(help="Which file in the folder.")] = "best_checkpoint",
     as_json: bool = JSON,
@@ -49,18 +59,26 @@ def import_checkpoint(
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory of a trained model.")],
     format: Annotated[
-        Format, typer.Option(help="release: for the scripts of the public release; onnx: a graph of one 80 ms step.")
+        Format,
+        typer.Option(
+            help="release: for the scripts of the public release; onnx: a graph of one 80 ms step."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Directory to write.")],
-    int8: Annotated[bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")] = False,
-    data: Annotated[Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")
+    ] = None,
     split: Annotated[str, typer.Option(help="The labelled split of --data.")] = "val",
     plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
     """Write a run for other software.
 
-    Example: cortext export runs/demo/run --format onnx --out runs/demo/onnx --int8 --data runs/demo/packed
+    Example: cortext export runs/demo/run --format onnx --out runs/demo/onnx --int8 --data
+    runs/demo/packed
     """
     load_plugins(plugins)
     if format is Format.onnx:
@@ -75,7 +93,9 @@ def export(
     _print(exported, as_json)
 
 
-def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool) -> None:
+def _export_onnx(
+    run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
+) -> None:
     from cortext.data import open_data
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.onnx import OnnxStepper, export_onnx, record_errors
@@ -88,7 +108,9 @@ def _export_onnx(run: Path, out: Path, int8: bool, data: Path | None, split: str
     if recordings is not None:
         with progress_bar("measuring") as progress:
             steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}
-            exported = record_errors(out, exported, stepped_errors(steppers, recordings, split, progress))
+            exported = record_errors(
+                out, exported, stepped_errors(steppers, recordings, split, progress)
+            )
     if as_json:
         print_json(dataclasses.asdict(exported))
         return

@@ -44,28 +44,48 @@ def build(
     order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
     vocab: Annotated[
         str | None,
-        typer.Option(metavar="N|FILE", help="Keep the N most frequent words, or those of a file. Default: all."),
+        typer.Option(
+            metavar="N|FILE",
+            help="Keep the N most frequent words, or those of a file. Default: all.",
+        ),
     ] = None,
     prune: Annotated[
         str,
-        typer.Option(metavar="N ...", help="For each order: leave out n-grams that occur at most N times."),
+        typer.Option(
+            metavar="N ...", help="For each order: leave out n-grams that occur at most N times."
+        ),
     ] = "0",
     interpolate: Annotated[
-        bool, typer.Option("--interpolate", help="Mix one model for each TEXT, weighted by --held-out.")
+        bool,
+        typer.Option("--interpolate", help="Mix one model for each TEXT, weighted by --held-out."),
     ] = False,
-    held_out: Annotated[Path | None, typer.Option(help="Text that the weights of --interpolate are fitted on.")] = None,
-    kind: Annotated[str, typer.Option("--type", help="words, or spelling: a model of letters.")] = "words",
-    binary: Annotated[str, typer.Option(help="lm.bin is a quantised trie, a trie or probing.")] = "quantised",
-    keep_arpa: Annotated[bool, typer.Option("--keep-arpa", help="Keep the model as text too, lm.arpa.")] = False,
-    engine: Annotated[str, typer.Option(help="cortext, or lmplz: KenLM's estimator, where installed.")] = "cortext",
+    held_out: Annotated[
+        Path | None, typer.Option(help="Text that the weights of --interpolate are fitted on.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--type", help="words, or spelling: a model of letters.")
+    ] = "words",
+    binary: Annotated[
+        str, typer.Option(help="lm.bin is a quantised trie, a trie or probing.")
+    ] = "quantised",
+    keep_arpa: Annotated[
+        bool, typer.Option("--keep-arpa", help="Keep the model as text too, lm.arpa.")
+    ] = False,
+    engine: Annotated[
+        str, typer.Option(help="cortext, or lmplz: KenLM's estimator, where installed.")
+    ] = "cortext",
     memory: Annotated[
-        float, typer.Option(min=0.125, max=16384, help="Gigabytes for counting; the rest goes to the disk of --out.")
+        float,
+        typer.Option(
+            min=0.125, max=16384, help="Gigabytes for counting; the rest goes to the disk of --out."
+        ),
     ] = 4.0,
     as_json: bool = JSON,
 ) -> None:
     """Estimate an n-gram model with modified Kneser-Ney smoothing, and the lexicon of its words.
 
-    Example: cortext lm build runs/sim/text/lm.txt --order 5 --vocab 125000 --prune 0 0 1 --out runs/lm
+    Example: cortext lm build runs/sim/text/lm.txt --order 5 --vocab 125000 --prune 0 0 1 --out
+    runs/lm
     """
     from cortext.decoding.ngram import LanguageModel
     from cortext.decoding.ngram.vocabulary import read_vocabulary
@@ -126,7 +146,9 @@ def score(
 def _numbers(text: str) -> tuple[int, ...]:
     fields = text.replace(",", " ").split()
     if not fields or not all(field.isdecimal() and len(field) <= 18 for field in fields):
-        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 0 0 1", param_hint="--prune")
+        raise typer.BadParameter(
+            f"{text!r} is not a list of numbers such as 0 0 1", param_hint="--prune"
+        )
     return tuple(map(int, fields))
 
 
@@ -134,7 +156,11 @@ def _print_facts(title: Path, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    rows = [(name.replace("_", " "), _readable(value)) for name, value in facts.items() if value not in ({}, [])]
+    rows = [
+        (name.replace("_", " "), _readable(value))
+        for name, value in facts.items()
+        if value not in ({}, [])
+    ]
     print_table("", [str(title), ""], rows, right_from=2)
 
 
@@ -146,7 +172,9 @@ def _readable(value: Any) -> str:
             f"{name.replace('_', ' ')} {_readable(item)}" for name, item in items.items()
         )
     if isinstance(value, list | tuple):
-        return ("\n" if value and isinstance(value[0], dict | list) else "  ").join(map(_readable, value))
+        return ("\n" if value and isinstance(value[0], dict | list) else "  ").join(
+            map(_readable, value)
+        )
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -19,12 +19,16 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def import_folder(
-    folder: Annotated[Path, typer.Argument(help="Kaldi folder with G.fst or G_no_prune.fst, and words.txt.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Kaldi folder with G.fst or G_no_prune.fst, and words.txt.")
+    ],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
     grammar: Annotated[
         str | None, typer.Option(help="Which grammar in it; by default G_no_prune.fst, else G.fst.")
     ] = None,
-    binary: Annotated[str, typer.Option(help="File type of lm.bin: trie, probing, or quantised (smallest).")] = "trie",
+    binary: Annotated[
+        str, typer.Option(help="File type of lm.bin: trie, probing, or quantised (smallest).")
+    ] = "trie",
     as_json: bool = JSON,
 ) -> None:
     """Convert a published Kaldi folder into a language-model directory.

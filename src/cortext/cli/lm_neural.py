@@ -21,18 +21,26 @@ def add_verbs(app: typer.Typer) -> None:
 
 def train(
     texts: Annotated[
-        list[str], typer.Argument(metavar="TEXT[:FACTOR]...", help="Files of English text, plain or .gz.")
+        list[str],
+        typer.Argument(metavar="TEXT[:FACTOR]...", help="Files of English text, plain or .gz."),
     ],
     out: Annotated[Path, typer.Option(help="Model directory to write, in transformers' form.")],
     held_out: Annotated[
-        Path | None, typer.Option(help="Text that decides which weights are kept. Default: a part of each TEXT.")
+        Path | None,
+        typer.Option(
+            help="Text that decides which weights are kept. Default: a part of each TEXT."
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training ends after so long. Default: 10 without --steps.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Batches to learn from; repeatable, unlike --minutes.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Batches to learn from; repeatable, unlike --minutes.")
+    ] = None,
     pieces: Annotated[int, typer.Option(help="Word pieces, at most.")] = 4000,
-    width: Annotated[int, typer.Option(help="Width of the network, a multiple of 2 x heads.")] = 192,
+    width: Annotated[
+        int, typer.Option(help="Width of the network, a multiple of 2 x heads.")
+    ] = 192,
     layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3,
     heads: Annotated[int, typer.Option(help="Attention heads of a layer.")] = 3,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 6e-3,
@@ -40,7 +48,9 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the weights and the order of the text.")] = 0,
     as_json: bool = JSON,
 ) -> None:
-    """Train a small causal language model on a CPU: word pieces, and a Llama of a few million parameters.
+    """Train a small causal language model on a CPU.
+
+    Word pieces, and a Llama of a few million parameters.
 
     A FACTOR reads a text so often for one reading of the others. Needs the extra `llm`.
 
@@ -58,7 +68,9 @@ def train(
         print_json(facts)
         return
     names = ("parameters", "pieces", "steps", "tokens", "seconds", "bits_per_character")
-    print_table("", [str(out), ""], [(name.replace("_", " "), f"{facts[name]:,}") for name in names])
+    print_table(
+        "", [str(out), ""], [(name.replace("_", " "), f"{facts[name]:,}") for name in names]
+    )
 
 
 def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
@@ -74,8 +86,14 @@ def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
 def compare(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
     model: Annotated[Path, typer.Argument(help="Directory that lm train-neural wrote.")],
-    text: Annotated[Path, typer.Argument(help="File of English text, plain or .gz, that neither was built from.")],
-    held_out: Annotated[Path, typer.Option(help="Another such text, which the weights of the mixture are fitted on.")],
+    text: Annotated[
+        Path,
+        typer.Argument(help="File of English text, plain or .gz, that neither was built from."),
+    ],
+    held_out: Annotated[
+        Path,
+        typer.Option(help="Another such text, which the weights of the mixture are fitted on."),
+    ],
     as_json: bool = JSON,
 ) -> None:
     """Bits per character of a text under an n-gram, a neural model, and both mixed word by word.
@@ -96,7 +114,8 @@ def compare(
     size = f"{facts['sentences']:,} sentences, {facts['characters']:,} characters"
     print_table("", [size, "bits per character", "perplexity"], rows)
     print_lines(
-        f"mixed is {gain['bits_per_character']:.4f} bits per character below the n-gram "
-        f"(95 % interval {gain['low']:.4f} to {gain['high']:.4f}), with a neural weight of "
-        f"{facts['weights']['neural']:.3f} fitted on {facts['weights']['fitted_on_words']:,} other words"
+        f"mixed is {gain['bits_per_character']:.4f} bits per character below the n-gram (95 %"
+        f" interval {gain['low']:.4f} to {gain['high']:.4f}), with a neural weight of"
+        f" {facts['weights']['neural']:.3f} fitted on {facts['weights']['fitted_on_words']:,} other"
+        " words"
     )

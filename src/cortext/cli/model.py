@@ -31,7 +31,9 @@ Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
 Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
 Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")
+]
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -42,32 +44,58 @@ def add_verbs(app: typer.Typer) -> None:
 
 def train(
     config: Annotated[
-        str, typer.Option(help="YAML file, or a recipe: gru, triple_gru, gru_tpu, triple_gru_tpu, demo, tiny.")
+        str,
+        typer.Option(
+            help="YAML file, or a recipe: gru, triple_gru, gru_tpu, triple_gru_tpu, demo, tiny."
+        ),
     ],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
-    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
-    init_from: Annotated[Path | None, typer.Option(help="Run directory whose weights to start from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
+    ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Run directory whose weights to start from.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that was stopped.")
+    ] = False,
     skip_bad: bool = SKIP_BAD,
-    device: Annotated[str, typer.Option(help="Where the model trains: cpu, cuda, cuda:N or tpu.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where the model trains: cpu, cuda, cuda:N or tpu.")
+    ] = "cpu",
     backend: Annotated[str, typer.Option(help="torch, or tensorflow (with Keras 3).")] = "torch",
-    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")] = None,
-    tpu_engine: Annotated[str, typer.Option(help="What runs torch models on a TPU: torchax or torch_tpu.")] = "torchax",
+    tpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")
+    ] = None,
+    tpu_engine: Annotated[
+        str, typer.Option(help="What runs torch models on a TPU: torchax or torch_tpu.")
+    ] = "torchax",
     require_cores: Annotated[
-        int | None, typer.Option(min=1, help="Fail where there are not so many TPU cores, GPUs or processes.")
+        int | None,
+        typer.Option(min=1, help="Fail where there are not so many TPU cores, GPUs or processes."),
     ] = None,
-    xla_dump: Annotated[Path | None, typer.Option(help="Directory for what XLA compiles, as text.")] = None,
+    xla_dump: Annotated[
+        Path | None, typer.Option(help="Directory for what XLA compiles, as text.")
+    ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, bf16 or fp32 matrix products; as the configuration says without it.")
+        str | None,
+        typer.Option(
+            help="auto, bf16 or fp32 matrix products; as the configuration says without it."
+        ),
     ] = None,
-    profile: Annotated[Path | None, typer.Option(help="Directory for a trace that TensorBoard shows.")] = None,
-    profile_steps: Annotated[str, typer.Option(metavar="FIRST:END", help="Batches that the trace covers.")] = "10:15",
+    profile: Annotated[
+        Path | None, typer.Option(help="Directory for a trace that TensorBoard shows.")
+    ] = None,
+    profile_steps: Annotated[
+        str, typer.Option(metavar="FIRST:END", help="Batches that the trace covers.")
+    ] = "10:15",
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Train a phoneme decoder, on several GPUs where torchrun starts it (`torchrun --no-python ... cortext train ...`).
+    """Train a phoneme decoder, on several GPUs where torchrun starts it (`torchrun --no-python
+    ... cortext train ...`).
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
@@ -79,7 +107,9 @@ def train(
     place = Place(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
     if xla_dump is not None:
         if place.engine == "torch":
-            raise ConfigError(f"--xla-dump is given, and XLA compiles nothing with --device {device}")
+            raise ConfigError(
+                f"--xla-dump is given, and XLA compiles nothing with --device {device}"
+            )
         dump_xla(xla_dump)
     load_plugins(plugins)
     if precision is not None:
@@ -112,7 +142,10 @@ def _span(text: str) -> tuple[int, int]:
     """First and end of `first:end`."""
     first, _, end = text.partition(":")
     if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-        raise ConfigError(f"--profile-steps is {text!r}; two numbers are needed, the smaller first", fix="write 10:15")
+        raise ConfigError(
+            f"--profile-steps is {text!r}; two numbers are needed, the smaller first",
+            fix="write 10:15",
+        )
     return int(first), int(end)
 
 
@@ -126,10 +159,14 @@ def evaluate(
     data: Data,
     out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
-    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")] = None,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")
+    ] = None,
     options: Options = None,
     engine: Engine = "native",
-    description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
+    description: Annotated[
+        Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
+    ] = None,
     threads: Threads = None,
     ray: Ray = None,
     gpus_per_worker: GpusPerWorker = 0.0,
@@ -146,14 +183,16 @@ def evaluate(
 
     Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --out runs/eval
 
-    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --llm facebook/opt-6.7b --out runs/eval
+    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --llm facebook/opt-6.7b
+    --out runs/eval
     """
     from cortext import evaluation
 
     for name in SEARCHING:
         if lm is None and is_given(call, name):
             raise ConfigError(
-                f"--{name} is given without --lm, and no words are searched for", fix="give an n-gram, too"
+                f"--{name} is given without --lm, and no words are searched for",
+                fix="give an n-gram, too",
             )
     check_ray(ray, gpus_per_worker, threads, llm_device)
     large = llm_files(llm, llm_lora, llm_device, context)

@@ -40,27 +40,46 @@ def add_verbs(app: typer.Typer) -> None:
 def replay(
     data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
     profile: Annotated[
-        str, typer.Option(help="brand: features for a BRAND node; lm or json: logits for `cortext lm-server`.")
+        str,
+        typer.Option(
+            help="brand: features for a BRAND node; lm or json: logits for `cortext lm-server`."
+        ),
     ] = "brand",
     split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
-    session: Annotated[list[str], typer.Option(help="Only this session; may be given several times.")] = [],  # noqa: B006
-    trial: Annotated[list[int], typer.Option(help="Only this trial, counted in the split; several times.")] = [],  # noqa: B006
-    speed: Annotated[str, typer.Option(help="1 is real time, 2 twice as fast, max as fast as it is taken.")] = "1",
-    loop: Annotated[bool, typer.Option("--loop", help="Begin again when the trials are over, until Ctrl-C.")] = False,
+    session: Annotated[
+        list[str], typer.Option(help="Only this session; may be given several times.")
+    ] = [],  # noqa: B006
+    trial: Annotated[
+        list[int], typer.Option(help="Only this trial, counted in the split; several times.")
+    ] = [],  # noqa: B006
+    speed: Annotated[
+        str, typer.Option(help="1 is real time, 2 twice as fast, max as fast as it is taken.")
+    ] = "1",
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Begin again when the trials are over, until Ctrl-C.")
+    ] = False,
     node: Annotated[
-        str | None, typer.Option(help="brand: the node to wait for, whose streams are used and whose texts are read.")
+        str | None,
+        typer.Option(
+            help="brand: the node to wait for, whose streams are used and whose texts are read."
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="lm, json: run directory of the model that makes logits.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="lm, json: run directory of the model that makes logits.")
+    ] = None,
     redis_host: str = REDIS_HOST,
     redis_port: int = REDIS_PORT,
     redis_url: str | None = REDIS_URL,
     keep: Annotated[int, typer.Option(min=10, help="Most entries that stay in a stream.")] = 3000,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")] = 60.0,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for whoever takes the data.")
+    ] = 60.0,
     plugins: list[Path] = PLUGINS,
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
-    """Stream recorded trials as if they were spoken now, and compare what is decoded with what was to be said.
+    """Stream recorded trials as if they were spoken now, and compare what is decoded with what
+    was to be said.
 
     Example: cortext replay --data runs/demo/packed --profile brand --node speech --speed 1
 
@@ -86,7 +105,9 @@ def replay(
         try:
             client = _client(profile, link, patience, node, run, keep)
             with progress_bar("bins") as report:
-                summary = run_replay(trials, numbers, client, stop, speed=pace, loop=loop, progress=report)
+                summary = run_replay(
+                    trials, numbers, client, stop, speed=pace, loop=loop, progress=report
+                )
         except Stopped:  # before anything was sent
             raise KeyboardInterrupt from None
         finally:
@@ -117,17 +138,29 @@ def _check_form(profile: str, speed: float | None, node: str | None, run: Path |
             raise ConfigError("--run does not go with the brand profile, which sends features")
         if speed is None and node is None:
             found = "--speed max needs --node NICK with the brand profile"
-            raise ConfigError(f"{found}: without it nobody says what was taken, and the stream would overflow")
+            raise ConfigError(
+                f"{found}: without it nobody says what was taken, and the stream would overflow"
+            )
         return
     if node is not None:
         raise ConfigError(f"--node does not go with the {profile} profile")
     if run is None:
-        raise ConfigError(f"the {profile} profile sends logits and needs a model", fix="add --run RUN")
+        raise ConfigError(
+            f"the {profile} profile sends logits and needs a model", fix="add --run RUN"
+        )
 
 
-def _client(profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int) -> Client:
+def _client(
+    profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int
+) -> Client:
     from cortext.live.lm_protocol import PublishedStreams
-    from cortext.live.replay_clients import JSON_STREAMS, BrandStream, JsonClient, Patience, PublishedClient
+    from cortext.live.replay_clients import (
+        JSON_STREAMS,
+        BrandStream,
+        JsonClient,
+        Patience,
+        PublishedClient,
+    )
     from cortext.models.stepping import open_stepper
 
     patience = Patience(link, patience_s)
@@ -145,10 +178,15 @@ def _print(summary: ReplaySummary) -> None:
             print_lines(f"  meant: {result['reference']}")
         if result["error"]:
             print_lines(f"  error: {result['error']}")
-    rows: list[tuple[str, Any]] = [("frames", summary.n_frames), ("seconds", f"{summary.seconds:.1f}")]
+    rows: list[tuple[str, Any]] = [
+        ("frames", summary.n_frames),
+        ("seconds", f"{summary.seconds:.1f}"),
+    ]
     if summary.lag_p99_ms is not None:
         lags = (summary.lag_p50_ms, summary.lag_p99_ms, summary.lag_max_ms)
-        rows.append(("lag p50, p99, max (ms)", ", ".join(f"{lag:.2f}" for lag in lags if lag is not None)))
+        rows.append(
+            ("lag p50, p99, max (ms)", ", ".join(f"{lag:.2f}" for lag in lags if lag is not None))
+        )
     if summary.wer is not None:
         rows.append(("WER", percent(summary.wer)))
     if summary.n_errors:

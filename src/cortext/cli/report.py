@@ -22,11 +22,16 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def use(
-    logs: Annotated[list[Path], typer.Argument(help="Directories that a decoder wrote with --session-log.")],
-    out: Annotated[Path | None, typer.Option(help="Page to write. Default: use.html in the first directory.")] = None,
+    logs: Annotated[
+        list[Path], typer.Argument(help="Directories that a decoder wrote with --session-log.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write. Default: use.html in the first directory.")
+    ] = None,
     as_json: bool = JSON,
 ) -> None:
-    """Hours of use, sentences, correctness, words per minute and word error rates by day, as a page.
+    """Hours of use, sentences, correctness, words per minute and word error rates by day, as a
+    page.
 
     Example: cortext report use runs/log --out use.html
     """
@@ -40,7 +45,17 @@ def use(
         print_json(found.to_json() | {"page": str(page)})
         return
     rows = [(day.date, *_cells(day.tally)) for day in found.days]
-    columns = ["day", "use, h", "sentences", "words/min", "rated", "right", "mostly right", "wrong", "WER"]
+    columns = [
+        "day",
+        "use, h",
+        "sentences",
+        "words/min",
+        "rated",
+        "right",
+        "mostly right",
+        "wrong",
+        "WER",
+    ]
     print_table("", columns, [*rows, ("all", *_cells(found.overall))])
     for note in found.notes:
         print_lines(note)
@@ -50,4 +65,11 @@ def use(
 def _cells(tally: Tally) -> tuple[str, ...]:
     speed = "-" if tally.words_per_minute is None else f"{tally.words_per_minute:.1f}"
     shares = (percent(tally.share(rating)) for rating in tally.ratings)
-    return (f"{tally.use_hours:.2f}", str(tally.sentences), speed, str(tally.rated), *shares, percent(tally.wer))
+    return (
+        f"{tally.use_hours:.2f}",
+        str(tally.sentences),
+        speed,
+        str(tally.rated),
+        *shares,
+        percent(tally.wer),
+    )

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, PLUGINS, SKIP_BAD, print_json, print_lines, progress_bar
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    SKIP_BAD,
+    print_json,
+    print_lines,
+    progress_bar,
+)
 from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
 from cortext.cli.model import Options
 from cortext.errors import ConfigError
@@ -50,54 +59,90 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="Run directory of a trained model, or an exported one (--backend onnx).")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Run directory of a trained model, or an exported one (--backend onnx)."
+        ),
+    ],
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
     data: Annotated[
-        Path | None, typer.Option(help="Recordings to replay: session files, or a packed directory.")
+        Path | None,
+        typer.Option(help="Recordings to replay: session files, or a packed directory."),
     ] = None,
     split: Annotated[str, typer.Option(help="What of --data: train, val or test.")] = "val",
     simulate: Annotated[
-        str | None, typer.Option(metavar="PRESET", help="Simulate a participant without end: tiny, demo or t15.")
+        str | None,
+        typer.Option(
+            metavar="PRESET", help="Simulate a participant without end: tiny, demo or t15."
+        ),
     ] = None,
-    feed: Annotated[bool, typer.Option("--feed", help="Take frames from the web socket /feed.")] = False,
+    feed: Annotated[
+        bool, typer.Option("--feed", help="Take frames from the web socket /feed.")
+    ] = False,
     day: Annotated[
         str | None,
-        typer.Option(help="Day whose layer is used: a session, or latest. Without it each recording's own day's."),
+        typer.Option(
+            help=(
+                "Day whose layer is used: a session, or latest. Without it each recording's own"
+                " day's."
+            )
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's need care.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8765,
     token: Annotated[
         str | None,
-        typer.Option(envvar="CORTEXT_TOKEN", help="What a client must show; made up at random without it."),
+        typer.Option(
+            envvar="CORTEXT_TOKEN", help="What a client must show; made up at random without it."
+        ),
     ] = None,
-    open_view: Annotated[bool, typer.Option("--open-view", help="Anybody who reaches the page may watch.")] = False,
-    speed: Annotated[str, typer.Option(help="1 is the recording's own, max as fast as can be.")] = "1",
+    open_view: Annotated[
+        bool, typer.Option("--open-view", help="Anybody who reaches the page may watch.")
+    ] = False,
+    speed: Annotated[
+        str, typer.Option(help="1 is the recording's own, max as fast as can be.")
+    ] = "1",
     loop: Annotated[bool, typer.Option("--loop", help="Begin again after the last trial.")] = False,
     session_log: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep what was decoded, corrections and ratings there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep what was decoded, corrections and ratings there."),
     ] = None,
-    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append events (no text, no data) there.")
+    ] = None,
     options: Options = None,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
     context: Context = "",
     backend: Annotated[Backend, typer.Option(help="What runs the model.")] = Backend.torch,
-    precision: Annotated[Precision, typer.Option(help="How weights are kept; onnx has no bf16.")] = Precision.fp32,
+    precision: Annotated[
+        Precision, typer.Option(help="How weights are kept; onnx has no bf16.")
+    ] = Precision.fp32,
     endpoint_ms: Annotated[
-        float | None, typer.Option(help="Silence that ends an utterance; 1500 for a feed, none for trials.")
+        float | None,
+        typer.Option(help="Silence that ends an utterance; 1500 for a feed, none for trials."),
     ] = None,
-    smoothing: Annotated[Smoothing, typer.Option(help="As trained, 80 ms late; or causal.")] = Smoothing.published,
-    normalise: Annotated[Normalise, typer.Option(help="Rolling z-scores for raw features.")] = Normalise.none,
+    smoothing: Annotated[
+        Smoothing, typer.Option(help="As trained, 80 ms late; or causal.")
+    ] = Smoothing.published,
+    normalise: Annotated[
+        Normalise, typer.Option(help="Rolling z-scores for raw features.")
+    ] = Normalise.none,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Decode live and show it on a web page: recordings, a simulation (--set changes it), or a feed.
+    """Decode live and show it on a web page.
+
+    Recordings, a simulation (--set changes it), or a feed.
 
     Example: cortext serve runs/demo/run --lm runs/demo/lm --data runs/demo/packed
     """
@@ -116,25 +161,51 @@ def serve(
 
     check_llm(llm, llm_lora, context, llm_device)
     if token == "":
-        raise ConfigError("the token is empty", fix="give another --token, or none for one made up at random")
-    if token is not None and quote(token, safe="") != token:  # headers and addresses hold these as they are
         raise ConfigError(
-            "the token holds more than letters, digits and -._~", fix="give another --token, or none for a random one"
+            "the token is empty", fix="give another --token, or none for one made up at random"
+        )
+    if (
+        token is not None and quote(token, safe="") != token
+    ):  # headers and addresses hold these as they are
+        raise ConfigError(
+            "the token holds more than letters, digits and -._~",
+            fix="give another --token, or none for a random one",
         )
     settings = LiveSettings(
-        run=run, lm=lm, data=data, split=split, simulate=simulate, overrides=overrides, feed=feed, day=day,
-        speed=_speed(speed), loop=loop, skip_bad=skip_bad, options=options, backend=backend.value,
-        precision=precision.value, device=device, endpoint_ms=endpoint_ms, smoothing=smoothing.value,
-        normalise=normalise.value, session_log=session_log, llm=llm, llm_lora=llm_lora, llm_device=llm_device,
+        run=run,
+        lm=lm,
+        data=data,
+        split=split,
+        simulate=simulate,
+        overrides=overrides,
+        feed=feed,
+        day=day,
+        speed=_speed(speed),
+        loop=loop,
+        skip_bad=skip_bad,
+        options=options,
+        backend=backend.value,
+        precision=precision.value,
+        device=device,
+        endpoint_ms=endpoint_ms,
+        smoothing=smoothing.value,
+        normalise=normalise.value,
+        session_log=session_log,
+        llm=llm,
+        llm_lora=llm_lora,
+        llm_device=llm_device,
         context=context,
-    )  # fmt: skip
+    )
     load_plugins(plugins)
     access = Access(token or new_token(), host, open_view)
     with listen(host, port) as listener, open_log(log, level="info" if log else "warning"):
         with progress_bar("reading") as progress:
             session = settings.open(progress)
         if not is_loopback(host):
-            print_lines(f"warning: {host} can be reached from other machines, and nothing is encrypted", err=True)
+            print_lines(
+                f"warning: {host} can be reached from other machines, and nothing is encrypted",
+                err=True,
+            )
         url = address(host, listener.getsockname()[1], access.token)
         if as_json:
             print_json({"day": session.day, "look_ahead_ms": session.look_ahead_ms, "url": url})
@@ -149,4 +220,6 @@ def _speed(text: str) -> float:
     try:
         return float("inf") if text == "max" else float(text)
     except ValueError:
-        raise ConfigError(f"--speed is {text!r}; 1 (the recording's own), another number or max is needed") from None
+        raise ConfigError(
+            f"--speed is {text!r}; 1 (the recording's own), another number or max is needed"
+        ) from None

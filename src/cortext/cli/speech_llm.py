@@ -23,17 +23,25 @@ from cortext.cli.console import (
 )
 from cortext.plugins import load_plugins
 
-speech_llm = typer.Typer(help="Neural activity read by an audio language model.", rich_markup_mode=None)
+speech_llm = typer.Typer(
+    help="Neural activity read by an audio language model.", rich_markup_mode=None
+)
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a speech LLM.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
 AudioLlm = Annotated[
-    str | None, typer.Option(help="Where the audio language model is now, if not where it was in training.")
+    str | None,
+    typer.Option(help="Where the audio language model is now, if not where it was in training."),
 ]
-Beams = Annotated[int | None, typer.Option(min=1, help="Beginnings kept beside each other; the run's without it.")]
-MaxLength = Annotated[int | None, typer.Option(min=1, help="Most tokens of a sentence; the run's without it.")]
+Beams = Annotated[
+    int | None, typer.Option(min=1, help="Beginnings kept beside each other; the run's without it.")
+]
+MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens of a sentence; the run's without it.")
+]
 LengthPenalty = Annotated[
-    float | None, typer.Option(help="Compare by log-probability / length ** this; the run's without it.")
+    float | None,
+    typer.Option(help="Compare by log-probability / length ** this; the run's without it."),
 ]
 
 
@@ -48,24 +56,34 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def train(
-    config: Annotated[str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best.")],
+    config: Annotated[
+        str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best.")
+    ],
     data: Data,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
-    cache: Annotated[Path | None, typer.Option(help="File of `cortext speech-llm cache`, for the alignment.")] = None,
-    init_from: Annotated[
-        Path | None, typer.Option(help="Run whose weights to start from: of `cortext train`, or a speech LLM's.")
+    cache: Annotated[
+        Path | None, typer.Option(help="File of `cortext speech-llm cache`, for the alignment.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run whose weights to start from: of `cortext train`, or a speech LLM's."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a training that was stopped.")
+    ] = False,
     skip_bad: bool = SKIP_BAD,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda or cuda:N.")] = "cpu",
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Train a brain encoder that an audio language model reads, on several GPUs where torchrun starts it.
+    """Train a brain encoder that an audio language model reads, on several GPUs where torchrun
+    starts it.
 
-    Example: cortext speech-llm train --config speech_llm --data runs/packed --cache runs/speech.safetensors
-    --out runs/speech --device cuda
+    Example: cortext speech-llm train --config speech_llm --data runs/packed --cache
+    runs/speech.safetensors --out runs/speech --device cuda
     """
     from cortext.speechllm.stages import train_speech_llm
     from cortext.training.callbacks import First
@@ -103,13 +121,16 @@ def evaluate(
     max_length: MaxLength = None,
     length_penalty: LengthPenalty = None,
     nbest: Annotated[int, typer.Option(min=1, help="Sentences kept for each trial.")] = 10,
-    description: Annotated[Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")] = None,
+    description: Annotated[
+        Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
+    ] = None,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
-    """Let the language model write every sentence of a split, measure WER, and write n-best lists and a report.
+    """Let the language model write every sentence of a split, measure WER, and write n-best
+    lists and a report.
 
     Example: cortext speech-llm evaluate runs/speech --data runs/packed --out runs/speech-eval
     """
@@ -173,13 +194,21 @@ def decode(
             progress=progress,
         )
     if as_json:
-        print_json({"sentences": texts, "out": str(out), "skipped": [problem.to_json() for problem in left_out]})
+        print_json(
+            {
+                "sentences": texts,
+                "out": str(out),
+                "skipped": [problem.to_json() for problem in left_out],
+            }
+        )
         return
     print_lines(f"{out}: {len(texts)} sentences")
     print_left_out(left_out)
 
 
-def _generation(beams: int | None, max_length: int | None, length_penalty: float | None) -> dict[str, Any]:
+def _generation(
+    beams: int | None, max_length: int | None, length_penalty: float | None
+) -> dict[str, Any]:
     """The options that are given."""
     given = {"beams": beams, "max_length": max_length, "length_penalty": length_penalty}
     return {name: value for name, value in given.items() if value is not None}

@@ -19,22 +19,35 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def memory(
-    config: Annotated[str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best.")] = "speech_llm",
+    config: Annotated[
+        str, typer.Option(help="YAML file, or a recipe: speech_llm, speech_llm_best.")
+    ] = "speech_llm",
     audio_llm: Annotated[
-        str | None, typer.Option(help="A directory, or a name on the Hub; the configuration's without it.")
+        str | None,
+        typer.Option(help="A directory, or a name on the Hub; the configuration's without it."),
     ] = None,
     gpu: Annotated[str, typer.Option(help="h100 or a100, each of 80 GB.")] = "h100",
     share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of what the GPU computes at most that is taken to be reached.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of what the GPU computes at most that is taken to be reached.",
+        ),
     ] = 0.4,
     n_bins: Annotated[int, typer.Option(min=1, help="20 ms bins of the longest trials.")] = 544,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the longest sentences.")] = 20,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of the longest sentences.")
+    ] = 20,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
 ) -> None:
-    """Estimate memory and time of training and writing on one GPU from shapes; nothing is measured or downloaded.
+    """Estimate memory and time of training and writing on one GPU from shapes.
 
-    Example: cortext speech-llm memory --config speech_llm_best --set speech.gradient_checkpointing=true
+    Nothing is measured or downloaded.
+
+    Example: cortext speech-llm memory --config speech_llm_best --set
+    speech.gradient_checkpointing=true
     """
     from cortext.speechllm.footprint import Load
     from cortext.speechllm.memory import gpu_named, plan
@@ -43,7 +56,9 @@ def memory(
     planned = plan(config, card, overrides=overrides, audio_llm=audio_llm, load=load)
     if as_json:
         stages = [_facts(each, card, share) for each in planned]
-        print_json({"measured": False, "gpu": dataclasses.asdict(card), "share": share, "stages": stages})
+        print_json(
+            {"measured": False, "gpu": dataclasses.asdict(card), "share": share, "stages": stages}
+        )
         return
     for each in planned:
         _print(each, card, share)
@@ -69,12 +84,16 @@ def _print(planned: Planned, gpu: GPU, share: float) -> None:
         if parts:
             rows = [(part, f"{n_bytes / 1e9:.2f}") for part, n_bytes in parts.items() if n_bytes]
             title = f"{planned.stage}: {work}" if planned.stage else work
-            print_table(title, ("estimated from shapes", "GB"), [*rows, ("all", f"{sum(parts.values()) / 1e9:.2f}")])
+            print_table(
+                title,
+                ("estimated from shapes", "GB"),
+                [*rows, ("all", f"{sum(parts.values()) / 1e9:.2f}")],
+            )
     if found.training_flops:
         hours = found.training_hours(planned.n_batches, gpu, share)
         print_lines(
-            f"{planned.n_batches:,} batches of the language model at {share:.0%} of the peak of an {gpu.name}: about "
-            f"{hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch), and the encoder's time; estimated, not "
-            "measured"
+            f"{planned.n_batches:,} batches of the language model at {share:.0%} of the peak of an"
+            f" {gpu.name}: about {hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch),"
+            " and the encoder's time; estimated, not measured"
         )
     print_lines(planned.problem or f"fits into {gpu.memory_bytes / 1e9:.0f} GB")

@@ -18,9 +18,15 @@ def add_verbs(app: typer.Typer) -> None:
 
 def teach(
     run: Annotated[Path, typer.Argument(help="Run directory of `cortext train`, with a CTC loss.")],
-    texts: Annotated[list[Path], typer.Argument(metavar="TEXT...", help="Files of a sentence in each line.")],
-    data: Annotated[Path, typer.Option(help="What the run was trained on: session files, or packed.")],
-    audio_llm: Annotated[Path, typer.Option(help="Audio language model of `cortext speech-llm assemble`.")],
+    texts: Annotated[
+        list[Path], typer.Argument(metavar="TEXT...", help="Files of a sentence in each line.")
+    ],
+    data: Annotated[
+        Path, typer.Option(help="What the run was trained on: session files, or packed.")
+    ],
+    audio_llm: Annotated[
+        Path, typer.Option(help="Audio language model of `cortext speech-llm assemble`.")
+    ],
     out: Annotated[Path, typer.Option(help="Run directory of a speech LLM to write.")],
     batches: Annotated[int, typer.Option(help="Batches of sentences.")] = 600,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 0.004,
@@ -29,12 +35,14 @@ def teach(
     plugins: list[Path] = PLUGINS,
     as_json: bool = JSON,
 ) -> None:
-    """Teach a small language model to read what an encoder hears, from text alone: all of it is trained, on a CPU.
+    """Teach a small language model to read what an encoder hears, from text alone.
+
+    All of it is trained, on a CPU.
 
     The sentences of an evaluation must not be in TEXT. Needs the extra `speechllm`.
 
-    Example: cortext speech-llm teach runs/first prompts.txt --data runs/packed --audio-llm runs/audio-llm
-    --out runs/reads
+    Example: cortext speech-llm teach runs/first prompts.txt --data runs/packed --audio-llm
+    runs/audio-llm --out runs/reads
     """
     from cortext.speechllm.reading import ReadingOptions, teach_reading
 

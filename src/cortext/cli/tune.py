@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cortext.cli.console import JSON, OVERRIDES, PLUGINS, SKIP_BAD, percent, print_json, print_lines, print_table
+from cortext.cli.console import (
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    SKIP_BAD,
+    percent,
+    print_json,
+    print_lines,
+    print_table,
+)
 from cortext.cli.ray_options import Ray
 from cortext.cli.tune_decoder import decoder
 
@@ -29,34 +38,54 @@ def add_verbs(app: typer.Typer) -> None:
 
 def training(
     config: Annotated[
-        str, typer.Option(help="YAML file, or the name of a shipped recipe: gru, triple_gru, demo, tiny.")
+        str,
+        typer.Option(
+            help="YAML file, or the name of a shipped recipe: gru, triple_gru, demo, tiny."
+        ),
     ],
     data: Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")],
-    out: Annotated[Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")],
+    out: Annotated[
+        Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
+    ],
     grid: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=V,V,...", help="Try these values, with all others; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=V,V,...", help="Try these values, with all others; repeatable."),
     ] = None,
     random: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=LOW:HIGH[:log]", help="Draw from a range, or from KEY=V,V,...; repeatable."),
+        typer.Option(
+            metavar="KEY=LOW:HIGH[:log]", help="Draw from a range, or from KEY=V,V,...; repeatable."
+        ),
     ] = None,
     tpe: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=LOW:HIGH[:log]", help="The same, where earlier trials were good (needs Optuna)."),
+        typer.Option(
+            metavar="KEY=LOW:HIGH[:log]",
+            help="The same, where earlier trials were good (needs Optuna).",
+        ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, 20 without it; not for a grid.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Settings to try, 20 without it; not for a grid.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
     metric: Annotated[
-        str | None, typer.Option(help="val_per, val_wer or val_loss; the configuration's without it.")
+        str | None,
+        typer.Option(help="val_per, val_wer or val_loss; the configuration's without it."),
     ] = None,
-    lm: Annotated[Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")] = None,
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a trial; shares the cores without it.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a trial; shares the cores without it.")
+    ] = None,
     ray: Ray = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda or cuda:N; several with commas are shared by the jobs.")
     ] = "cpu",
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train again what failed before.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Train again what failed before.")
+    ] = False,
     skip_bad: bool = SKIP_BAD,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
@@ -66,7 +95,8 @@ def training(
 
     Stopped or killed, the same command goes on where it was; with more --trials it tries more.
 
-    Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid lr_max=0.001,0.005,0.01
+    Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid
+    lr_max=0.001,0.005,0.01
     """
     search = _search(grid or [], random or [], tpe or [], trials, seed)
     from cortext.tuning import tune_training
@@ -94,11 +124,15 @@ def training(
         _print(study)
 
 
-def _search(grid: list[str], random: list[str], tpe: list[str], trials: int | None, seed: int) -> Search:
+def _search(
+    grid: list[str], random: list[str], tpe: list[str], trials: int | None, seed: int
+) -> Search:
     given = {"grid": grid, "random": random, "tpe": tpe}
     methods = [method for method, texts in given.items() if texts]
     if len(methods) != 1:
-        raise typer.BadParameter("give one kind of search: --grid, --random or --tpe, each as often as needed")
+        raise typer.BadParameter(
+            "give one kind of search: --grid, --random or --tpe, each as often as needed"
+        )
     from cortext.tuning import Search, parse_space
 
     (method,) = methods
@@ -117,12 +151,25 @@ def _print(study: Study) -> None:
         metrics = trial.metrics
         rates = [percent(metrics.get(name)) for name in ("val_per", "val_wer")]
         if trial.state == "finished":
-            others = [f"{metrics['val_loss']:.3f}", metrics["best_step"], f"{metrics['seconds']:.0f}"]
+            others = [
+                f"{metrics['val_loss']:.3f}",
+                metrics["best_step"],
+                f"{metrics['seconds']:.0f}",
+            ]
         else:
             others = ["-", "-", trial.state]
         rows.append([trial.number, *(short(trial.settings[key]) for key in keys), *rates, *others])
-    count = f"{len(ranked)} trials" if len(ranked) <= SHOWN else f"the best {SHOWN} of {len(ranked)} trials"
-    print_table(f"{count} by {study.metric}", ["trial", *keys, "PER", "WER", "loss", "best batch", "seconds"], rows, 0)
+    count = (
+        f"{len(ranked)} trials"
+        if len(ranked) <= SHOWN
+        else f"the best {SHOWN} of {len(ranked)} trials"
+    )
+    print_table(
+        f"{count} by {study.metric}",
+        ["trial", *keys, "PER", "WER", "loss", "best batch", "seconds"],
+        rows,
+        0,
+    )
     for trial in ranked:
         if trial.state == "failed":
             print_lines(f"trial {trial.number} failed: {trial.reason}")

@@ -21,68 +21,106 @@ SHOWN = 10
 """Trials in the table on the screen; trials.csv has them all."""
 
 
-NEEDED = {"split": "data", "device": "data", "finalists": "sample", "llm_trials": "llm", "llm_device": "llm"}
+NEEDED = {
+    "split": "data",
+    "device": "data",
+    "finalists": "sample",
+    "llm_trials": "llm",
+    "llm_device": "llm",
+}
 """Parameters that say nothing without another one."""
 
 
 def decoder(
     call: typer.Context,
-    source: Annotated[Path, typer.Argument(help="Evaluation directory; or, with --data, run directory of a model.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="Evaluation directory; or, with --data, run directory of a model."),
+    ],
     lm: Annotated[Path, typer.Option(help="Language-model directory.")],
-    out: Annotated[Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")],
-    data: Annotated[Path | None, typer.Option(help="Directory of session files, or a packed one, for a run.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
+    ],
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of session files, or a packed one, for a run.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Split of --data to tune on.")] = "val",
     held_out: Annotated[
         str,
         typer.Option(
             metavar="SHARE|DIR|SPLIT",
-            help="What options are only measured on: a share of the sentences, another evaluation directory, or "
-            "another split of --data; 0 for nothing.",
+            help=(
+                "What options are only measured on: a share of the sentences, another evaluation"
+                " directory, or "
+                "another split of --data; 0 for nothing."
+            ),
         ),
     ] = "0.3",
     options: Options = None,
     tried: Annotated[
-        list[Path] | None, typer.Option("--try", metavar="FILE", help="YAML file of options to try first; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--try", metavar="FILE", help="YAML file of options to try first; repeatable."
+        ),
     ] = None,
     ranges: Annotated[
         list[str] | None,
-        typer.Option("--range", metavar="KEY=LOW:HIGH[:log]", help="Search this range; replaces the usual ones."),
+        typer.Option(
+            "--range",
+            metavar="KEY=LOW:HIGH[:log]",
+            help="Search this range; replaces the usual ones.",
+        ),
     ] = None,
     choices: Annotated[
-        list[str] | None, typer.Option("--choice", metavar="KEY=V,V,...", help="Search these values; repeatable.")
+        list[str] | None,
+        typer.Option("--choice", metavar="KEY=V,V,...", help="Search these values; repeatable."),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Options to try, those given included.")] = 50,
-    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn, held out and sampled.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides what is drawn, held out and sampled.")
+    ] = 0,
     time_weight: Annotated[
         float, typer.Option(min=0, help="Points of WER that a millisecond per frame is worth.")
     ] = 1.0,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Utterances for each trial; the best are judged by all.")
+        int | None,
+        typer.Option(min=1, help="Utterances for each trial; the best are judged by all."),
     ] = None,
-    finalists: Annotated[int, typer.Option(min=1, help="So many of the best are judged by all, with --sample.")] = 5,
-    prune: Annotated[bool, typer.Option("--prune", help="Give up trials that are worse than most on the way.")] = False,
+    finalists: Annotated[
+        int, typer.Option(min=1, help="So many of the best are judged by all, with --sample.")
+    ] = 5,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Give up trials that are worse than most on the way.")
+    ] = False,
     llm: Llm = None,
     llm_lora: LlmLora = None,
     llm_device: LlmDevice = "auto",
     context: Context = "",
-    llm_trials: Annotated[int, typer.Option(min=1, help="Weights of the large model to try.")] = 200,
+    llm_trials: Annotated[
+        int, typer.Option(min=1, help="Weights of the large model to try.")
+    ] = 200,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
     ray: Ray = None,
     gpus_per_worker: GpusPerWorker = 0.0,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try again what failed before.")
+    ] = False,
     engine: Engine = "native",
     device: str = DEVICE,
     as_json: bool = JSON,
 ) -> None:
-    """Search for decoder options on trials with references, and write the file that --options of every verb reads.
+    """Search for decoder options on trials with references, and write the file that --options of
+    every verb reads.
 
-    No model runs again: the logits of an evaluation are decoded. Stopped or killed, the same command goes on where it
-    was; with more --trials it tries more; several processes may run it at once. A large model's weights are swept
-    after the search, by ranking the sentences again that it has read.
+    No model runs again: the logits of an evaluation are decoded. Stopped or killed, the same
+    command goes on where it was; with more --trials it tries more; several processes may run it at
+    once. A large model's weights are swept after the search, by ranking the sentences again that it
+    has read.
 
     Example: cortext tune decoder runs/eval --lm runs/lm --out runs/options --trials 100 --jobs 2
 
-    Example: cortext decode runs/first --data runs/sim --lm runs/lm --options runs/options/options.yaml --out test.csv
+    Example: cortext decode runs/first --data runs/sim --lm runs/lm --options
+    runs/options/options.yaml --out test.csv
     """
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
@@ -140,7 +178,9 @@ def _check_given(call: typer.Context) -> None:
     for name, needed in NEEDED.items():
         if is_given(call, name) and call.params[needed] is None:
             flag, other = (f"--{one.replace('_', '-')}" for one in (name, needed))
-            raise ConfigError(f"{flag} is given without {other}", fix=f"leave it out, or give {other}")
+            raise ConfigError(
+                f"{flag} is given without {other}", fix=f"leave it out, or give {other}"
+            )
 
 
 def _is_number(text: str) -> bool:
@@ -158,27 +198,54 @@ def _print(tuned: Tuned) -> None:
     for trial in tuned.ranked()[:SHOWN]:
         settings = [short(trial.settings[key]) if key in trial.settings else "-" for key in keys]
         rows.append([trial.number, *settings, *_measured(tuned, trial)])
-    count = f"{len(tuned.trials)} trials" if len(tuned.trials) <= SHOWN else f"the best {SHOWN} of {len(tuned.trials)}"
-    minimised = "WER" if not tuned.search.time_weight else f"WER + {tuned.search.time_weight:g} points per ms a frame"
+    count = (
+        f"{len(tuned.trials)} trials"
+        if len(tuned.trials) <= SHOWN
+        else f"the best {SHOWN} of {len(tuned.trials)}"
+    )
+    minimised = (
+        "WER"
+        if not tuned.search.time_weight
+        else f"WER + {tuned.search.time_weight:g} points per ms a frame"
+    )
     print_table(f"{count} by {minimised}", ["trial", *keys, "WER", "ms a frame"], rows, 0)
     for trial in tuned.trials:
         if trial.state == "failed":
             print_lines(f"trial {trial.number} failed: {trial.reason}")
     if tuned.sweep is not None:
-        print_lines(f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without decoding")
+        print_lines(
+            f"{len(tuned.sweep)} weights of the large model were tried by ranking again, without"
+            " decoding"
+        )
     first = tuned.judged[0]
-    names = ["options", f"tuned on: {_size(first.tuned)}", "95 %", f"held out: {_size(first.held_out)}", "95 %"]
-    lines = [[row.name, *_rate(row.tuned), *_rate(row.held_out), f"{row.ms_per_frame:.3f}"] for row in tuned.judged]
+    names = [
+        "options",
+        f"tuned on: {_size(first.tuned)}",
+        "95 %",
+        f"held out: {_size(first.held_out)}",
+        "95 %",
+    ]
+    lines = [
+        [row.name, *_rate(row.tuned), *_rate(row.held_out), f"{row.ms_per_frame:.3f}"]
+        for row in tuned.judged
+    ]
     print_table("what they are worth (WER, decoded with each)", [*names, "ms a frame"], lines)
     for row in tuned.judged:
         if row.degraded:
             print_lines(f"{row.name}: {row.degraded}")
-    print_lines(f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and trials.png")
+    print_lines(
+        f"options: {tuned.out / 'options.yaml'}, all trials: {tuned.out / 'trials.csv'} and"
+        " trials.png"
+    )
 
 
 def _measured(tuned: Tuned, trial: Any) -> list[str]:
     wer = tuned.wer(trial)
-    return [trial.state, "-"] if wer is None else [f"{100 * wer:.2f} %", f"{trial.metrics['ms_per_frame']:.3f}"]
+    return (
+        [trial.state, "-"]
+        if wer is None
+        else [f"{100 * wer:.2f} %", f"{trial.metrics['ms_per_frame']:.3f}"]
+    )
 
 
 def _size(rate: Rate | None) -> str:

@@ -33,10 +33,11 @@ MOST_GPUS = 8
 class Accelerator:
     """What a machine is rented for.
 
-    name:    SkyPilot's
-    count:   GPUs; 1 for a TPU, whose name says how large it is
-    cores:   devices that training must find
-    runtime: a TPU's system image; None for GPUs
+    Attributes:
+        name: SkyPilot's.
+        count: GPUs; 1 for a TPU, whose name says how large it is.
+        cores: Devices that training must find.
+        runtime: A TPU's system image; None for GPUs.
     """
 
     name: str
@@ -53,7 +54,9 @@ class Accelerator:
 def accelerator(text: str) -> Accelerator:
     """The accelerator that `tpu-v5litepod-8`, `v5e-8`, `H100` or `H100:8` names.
 
-    Raises CloudError for one that is not known, with the nearest, and for TPU slices of several machines.
+    Raises:
+        CloudError: For one that is not known, with the nearest, and for TPU slices of several
+            machines.
     """
     name, _, number = text.strip().partition(":")
     name = _spelled(name)
@@ -65,7 +68,9 @@ def accelerator(text: str) -> Accelerator:
         raise CloudError(f"unknown accelerator {text!r}; {nearest(name, (*TPU_CORES, *GPUS))}")
     most = 1 if name in TPU_CORES else MOST_GPUS
     if number and not (number.isdecimal() and 1 <= int(number) <= most):
-        raise CloudError(f"{text!r}: {number} of {name}; one machine has {most}", fix=f"write {name}")
+        raise CloudError(
+            f"{text!r}: {number} of {name}; one machine has {most}", fix=f"write {name}"
+        )
     if name in TPU_CORES:
         return Accelerator(name, 1, TPU_CORES[name], RUNTIMES[name.split("-")[1]])
     count = int(number or 1)
@@ -73,6 +78,9 @@ def accelerator(text: str) -> Accelerator:
 
 
 def _spelled(name: str) -> str:
-    """SkyPilot's spelling: `tpu-` and small letters for TPUs (`v5litepod` for v5e), capitals for GPUs."""
+    """SkyPilot's spelling.
+
+    `tpu-` and small letters for TPUs (`v5litepod` for v5e), capitals for GPUs.
+    """
     tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
     return f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()

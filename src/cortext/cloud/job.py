@@ -1,4 +1,7 @@
-"""A training run on a rented machine: everything is checked and written down before anything costs money."""
+"""A training run on a rented machine.
+
+Everything is checked and written down before anything costs money.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ from cortext.plugins import load_plugins
 class Launch:
     """A run that can be started.
 
-    file: the task file
-    text: what it says
-    name: of the machine (or, with `spot`, of the managed job) in SkyPilot
-    spot: whether it runs on machines that may be taken away, and goes on with the next
+    Attributes:
+        file: The task file.
+        text: What it says.
+        name: Of the machine (or, with `spot`, of the managed job) in SkyPilot.
+        spot: Whether it runs on machines that may be taken away, and goes on with the next.
     """
 
     file: Path
@@ -36,7 +40,11 @@ class Launch:
     def start(self) -> str:
         """SkyPilot's command that starts it."""
         file = shlex.quote(str(self.file))
-        return f"sky jobs launch -n {self.name} {file}" if self.spot else f"sky launch -c {self.name} {file}"
+        return (
+            f"sky jobs launch -n {self.name} {file}"
+            if self.spot
+            else f"sky launch -c {self.name} {file}"
+        )
 
     @property
     def prices(self) -> str:
@@ -54,22 +62,33 @@ class Launch:
         return f"sky jobs cancel -n {self.name}" if self.spot else f"sky down {self.name}"
 
     def submit(self) -> None:
-        """Start it, and show what SkyPilot says until the machine runs. From here on it costs money.
+        """Start it, and show what SkyPilot says until the machine runs.
 
-        Raises MissingLibrary without SkyPilot, CloudError for what SkyPilot refuses, and Interrupted on Ctrl-C, after
-        which what was asked for goes on.
+        From here on it costs money.
+
+        Raises MissingLibrary without SkyPilot, CloudError for what SkyPilot refuses, and
+        Interrupted on Ctrl-C, after which what was asked for goes on.
         """
         sky = need("sky", "cloud")
         try:
             task = sky.Task.from_yaml(str(self.file))
-            begin = sky.jobs.launch(task, name=self.name) if self.spot else sky.launch(task, cluster_name=self.name)
+            begin = (
+                sky.jobs.launch(task, name=self.name)
+                if self.spot
+                else sky.launch(task, cluster_name=self.name)
+            )
             sky.stream_and_get(begin)
         except KeyboardInterrupt:
             fix = f"`{self.watch}` shows it, `{self.stop}` stops it"
-            raise Interrupted("interrupted; what was asked for may go on and cost money", fix=fix) from None
+            raise Interrupted(
+                "interrupted; what was asked for may go on and cost money", fix=fix
+            ) from None
         except Exception as error:  # of any kind: SkyPilot's own, its server's, a cloud's
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-            said = next((line.strip(" .") for line in text.splitlines() if line.strip()), type(error).__name__)
+            said = next(
+                (line.strip(" .") for line in text.splitlines() if line.strip()),
+                type(error).__name__,
+            )
             fix = f"`sky check` says which clouds it may use; `{self.stop}` frees what was rented"
             raise CloudError(f"SkyPilot: {said}", where=self.file, fix=fix) from None
 
@@ -91,19 +110,29 @@ def launch(
     plugins: Iterable[str | Path] = (),
     dry_run: bool = True,
 ) -> Launch:
-    """Write the task file of a training run on a rented TPU or GPU and, without `dry_run`, start it through SkyPilot.
+    """Write the task file of a training run on a rented TPU or GPU and, without `dry_run`, start
+    it through SkyPilot.
 
-    config:       a shipped recipe's name or a YAML file, with `overrides` as `key=value` texts, and `plugins`
-    accelerator:  `tpu-v5litepod-8`, `v5e-8`, `H100`, `H100:8` ... of one machine
-    data, lm:     folders in a bucket (`gs://` or `s3://`) with packed data (or session files) and a language model
-    out:          the folder in a bucket that keeps the run directory; a run that is there already goes on
-    spot:         on machines that may be taken away, at a lower price; SkyPilot goes on with another one
-    infra:        `CLOUD[/REGION[/ZONE]]`; Google Cloud for TPUs, else the cheapest that SkyPilot may use
-    idle_minutes: after which the machine is given back once training has ended; spot ones are at once
-    source:       the cortext to install, see `cortext.cloud.source`; the one that runs here without it
-    file:         the task file to write; without it `launch/NAME/task.yaml`
+    A dry run neither imports SkyPilot nor speaks to a cloud. Raises ConfigError, CloudError, and
+    what `submit` does.
 
-    A dry run neither imports SkyPilot nor speaks to a cloud. Raises ConfigError, CloudError, and what `submit` does.
+    Args:
+        config: A shipped recipe's name or a YAML file, with `overrides` as `key=value` texts, and
+            `plugins`.
+        accelerator: `tpu-v5litepod-8`, `v5e-8`, `H100`, `H100:8` ... of one machine.
+        data, lm: Folders in a bucket (`gs://` or `s3://`) with packed data (or session files) and a
+            language model.
+        out: The folder in a bucket that keeps the run directory; a run that is there already goes
+            on.
+        spot: On machines that may be taken away, at a lower price; SkyPilot goes on with another
+            one.
+        infra: `CLOUD[/REGION[/ZONE]]`; Google Cloud for TPUs, else the cheapest that SkyPilot may
+            use.
+        idle_minutes: After which the machine is given back once training has ended; spot ones are
+            at once.
+        source: The cortext to install, see `cortext.cloud.source`; the one that runs here without
+            it.
+        file: The task file to write; without it `launch/NAME/task.yaml`.
     """
     chosen = known_accelerator(accelerator)
     if idle_minutes < 1:  # SkyPilot takes a negative number for "never"
@@ -111,7 +140,10 @@ def launch(
     data_place = address(data, "--data", "gs://BUCKET/packed (`cortext pack`, then copy it there)")
     out_place = address(out, "--out", "gs://BUCKET/runs/NAME")
     if not out_place.path or data_place.holds(out_place):
-        what = f"--out is {out_place}, which is {'a whole bucket' if not out_place.path else 'inside --data'}"
+        what = (
+            f"--out is {out_place}, which is"
+            f" {'a whole bucket' if not out_place.path else 'inside --data'}"
+        )
         raise CloudError(what, fix="give a folder of its own, such as gs://BUCKET/runs/NAME")
     named = task_name(name, out_place)
     file = Path(file) if file is not None else Path("launch") / named / "task.yaml"
@@ -122,7 +154,19 @@ def launch(
     if found.file:
         uploads[f"{HOME}/source/{found.file.name}"] = found.file
     lm_place = address(lm, "--lm", "gs://BUCKET/lm") if lm else None
-    plan = Plan(named, chosen, found, data_place, out_place, lm_place, words, uploads, spot, infra, idle_minutes)
+    plan = Plan(
+        named,
+        chosen,
+        found,
+        data_place,
+        out_place,
+        lm_place,
+        words,
+        uploads,
+        spot,
+        infra,
+        idle_minutes,
+    )
     job = Launch(file, task_text(plan), named, spot)
     write_whole(file, job.text.encode())
     if not dry_run:
@@ -134,24 +178,36 @@ def _check_ours(file: Path) -> None:
     """Refuse to replace a file that this did not write."""
     try:
         if file.exists() and not file.read_text().startswith(HEADER):
-            raise CloudError("is there, and is no task file of ours", where=file, fix="give another --file")
+            raise CloudError(
+                "is there, and is no task file of ours", where=file, fix="give another --file"
+            )
     except (OSError, UnicodeDecodeError):
-        raise CloudError("is there, and cannot be read", where=file, fix="give another --file") from None
+        raise CloudError(
+            "is there, and cannot be read", where=file, fix="give another --file"
+        ) from None
 
 
 def _check_infra(infra: str | None, tpu: bool) -> None:
     if infra is None:
         return
     if not re.fullmatch(r"[a-z0-9]+(/[a-z0-9-]+){0,2}", infra):
-        raise CloudError(f"--infra is {infra!r}", fix="write CLOUD, CLOUD/REGION or CLOUD/REGION/ZONE: gcp/us-west4")
+        raise CloudError(
+            f"--infra is {infra!r}",
+            fix="write CLOUD, CLOUD/REGION or CLOUD/REGION/ZONE: gcp/us-west4",
+        )
     if tpu and infra.split("/")[0] != "gcp":
-        raise CloudError(f"--infra is {infra!r}, and TPUs are Google Cloud's", fix="write gcp, or gcp/REGION")
+        raise CloudError(
+            f"--infra is {infra!r}, and TPUs are Google Cloud's", fix="write gcp, or gcp/REGION"
+        )
 
 
 def _train_arguments(
     config: str | Path, overrides: tuple[str, ...], plugins: tuple[str | Path, ...], name: str
 ) -> tuple[tuple[str, ...], dict[str, Path]]:
-    """Words for `cortext train`, and the files that they name there. Raises ConfigError as training would."""
+    """Words for `cortext train`, and the files that they name there.
+
+    Raises ConfigError as training would.
+    """
     from cortext.training import read_train_config
 
     load_plugins(plugins)

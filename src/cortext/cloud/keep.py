@@ -1,11 +1,13 @@
-"""A run on a machine that may be taken away at any moment, kept in a bucket from which the next machine goes on.
+"""A run on a machine that may be taken away at any moment, kept in a bucket from which the next
+machine goes on.
 
     python -m cortext.cloud.keep RUN KEPT -- cortext train ... --out RUN
 
-RUN lies on the machine's disk, because training appends to files, locks and renames, which buckets do badly. KEPT is a
-folder of a mounted bucket. What changes is copied there every minute and at the end, one whole file at a time: first
-what a state rests on, then the states, then what is newer than they are. Whatever part of it the machine has done when
-it is taken away, `cortext train --resume` can go on with what is there.
+RUN lies on the machine's disk, because training appends to files, locks and renames, which buckets
+do badly. KEPT is a folder of a mounted bucket. What changes is copied there every minute and at the
+end, one whole file at a time: first what a state rests on, then the states, then what is newer than
+they are. Whatever part of it the machine has done when it is taken away, `cortext train --resume`
+can go on with what is there.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ LEFT_OUT = ("packed",)
 
 
 def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S) -> int:
-    """Run `command` until it ends, with `--resume` where the run has been begun; returns its exit status.
+    """Run `command` until it ends, with `--resume` where the run has been begun.
 
-    A SIGTERM or Ctrl-C is passed on to it, and what it then saves is copied, too. Raises OSError where `kept` cannot be
-    written, before anything is started.
+    Returns its exit status.
+
+    A SIGTERM or Ctrl-C is passed on to it, and what it then saves is copied, too. Raises OSError
+    where `kept` cannot be written, before anything is started.
     """
     _check_writable(kept)
     if (kept / FINISHED).is_file():
@@ -45,7 +49,9 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
         _bring_back(kept, run)
     resume = ["--resume"] if _has_state(run) else []
     copied: dict[Path, tuple[int, int]] = {}
-    child = subprocess.Popen([*command, *resume], start_new_session=True)  # a Ctrl-C must reach it once, from here
+    child = subprocess.Popen(
+        [*command, *resume], start_new_session=True
+    )  # a Ctrl-C must reach it once, from here
     with _signals_to(child):
         while (status := _wait(child, every_s)) is None:
             try:
@@ -58,7 +64,8 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
 
 
 def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]) -> None:
-    """Copy the files of a run directory that are not in `copied` (path to time and size) as they are now.
+    """Copy the files of a run directory that are not in `copied` (path to time and size) as they
+    are now.
 
     Readers of `target` see each file whole or not at all. Raises OSError.
     """
@@ -77,10 +84,14 @@ def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]
 
 
 def _files(run: Path) -> list[Path]:
-    """The files of a run in the order in which they are copied, without those that are being written."""
+    """The files of a run in the order in which they are copied, without those that are being
+    written.
+    """
     found = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     wanted = [
-        path for path in found if path.parts[0] not in LEFT_OUT and not any(p.startswith(".") for p in path.parts)
+        path
+        for path in found
+        if path.parts[0] not in LEFT_OUT and not any(p.startswith(".") for p in path.parts)
     ]
     ranks = {Path(name): rank for rank, name in enumerate(ORDER)} | {Path(FINISHED): len(ORDER) + 1}
     return sorted(wanted, key=lambda path: (ranks.get(path, len(ORDER)), path))
@@ -135,7 +146,10 @@ def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """A context in which SIGTERM and Ctrl-C are for the child alone, as a SIGTERM: training then saves its state."""
+    """A context in which SIGTERM and Ctrl-C are for the child alone, as a SIGTERM.
+
+    Training then saves its state.
+    """
 
     def pass_on(number: int, frame: Any) -> None:
         child.terminate()
@@ -154,7 +168,9 @@ def _say(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m cortext.cloud.keep", description="Keep a run in a bucket.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cortext.cloud.keep", description="Keep a run in a bucket."
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("kept", type=Path)
     parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS")
@@ -163,7 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return keep(given.command, given.run, given.kept, given.every)
     except OSError as error:
-        _say(f"{error.filename or given.kept}: {error.strerror}; the bucket must be writable, and `cortext` installed")
+        _say(
+            f"{error.filename or given.kept}: {error.strerror}; the bucket must be writable, and"
+            " `cortext` installed"
+        )
         return 2
 
 

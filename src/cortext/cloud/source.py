@@ -1,6 +1,9 @@
-"""The cortext that a rented machine installs: a wheel, a source archive, a checkout, or a revision in git.
+"""The cortext that a rented machine installs.
 
-The name `cortext` on PyPI is another project's, so a name with a version is refused: it would run a stranger's code.
+A wheel, a source archive, a checkout, or a revision in git.
+
+The name `cortext` on PyPI is another project's, so a name with a version is refused: it would run a
+stranger's code.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from cortext.errors import CloudError
 
 BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
 """What of a checkout an installation is made of."""
-ACCEPTED = "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
+ACCEPTED = (
+    "a wheel, a source archive (.tar.gz), a checkout, or git+https://HOST/REPOSITORY@REVISION"
+)
 MACHINE_FOLDER = "$HOME/cortext/source"
 
 
@@ -28,9 +33,10 @@ MACHINE_FOLDER = "$HOME/cortext/source"
 class Source:
     """What to install.
 
-    word:  how a shell on the machine names it, quoted
-    file:  what to upload; None for a revision in git
-    build: whether it is compiled there
+    Attributes:
+        word: How a shell on the machine names it, quoted.
+        file: What to upload; None for a revision in git.
+        build: Whether it is compiled there.
     """
 
     word: str
@@ -39,10 +45,16 @@ class Source:
 
 
 def read_source(text: str | Path | None, folder: Path) -> Source:
-    """The source that `text` names; without it, the one that the running cortext was installed from.
+    """The source that `text` names.
 
-    folder: where the archive of a checkout's commit is written
-    Raises CloudError where it cannot be installed elsewhere, and for an address that holds a password.
+    Without it, the one that the running cortext was installed from.
+
+    Args:
+        folder: Where the archive of a checkout's commit is written.
+
+    Raises:
+        CloudError: Where it cannot be installed elsewhere, and for an address that holds a
+            password.
     """
     text = str(text) if text is not None else installed_from()
     if text.startswith("git+"):
@@ -53,19 +65,27 @@ def read_source(text: str | Path | None, folder: Path) -> Source:
     if path.is_file() and path.name.endswith((".whl", ".tar.gz")):
         return _uploaded(path.resolve())
     if re.match(r"cortext\s*(\[|[=<>~!]=|$)", text):
-        raise CloudError(f"{text!r}: the name cortext on PyPI is another project's", fix=f"give --source {ACCEPTED}")
+        raise CloudError(
+            f"{text!r}: the name cortext on PyPI is another project's",
+            fix=f"give --source {ACCEPTED}",
+        )
     raise CloudError(f"{text!r} is no source of cortext", fix=f"give --source {ACCEPTED}")
 
 
 def installed_from() -> str:
-    """Where the running cortext was installed from, as pip recorded it (PEP 610). Raises CloudError."""
+    """Where the running cortext was installed from, as pip recorded it (PEP 610).
+
+    Raises CloudError.
+    """
     record = json.loads(distribution("cortext").read_text("direct_url.json") or "{}")
     address = str(record.get("url", ""))
     if "vcs_info" in record:
         return f"git+{address}@{record['vcs_info']['commit_id']}"
     if address.startswith("file://"):
         return unquote(urlsplit(address).path)
-    raise CloudError("where this cortext was installed from is not recorded", fix=f"give --source {ACCEPTED}")
+    raise CloudError(
+        "where this cortext was installed from is not recorded", fix=f"give --source {ACCEPTED}"
+    )
 
 
 def _git_address(text: str) -> str:
@@ -77,47 +97,79 @@ def _git_address(text: str) -> str:
         what = "--source holds more than a repository and a revision, which may be a token"
         raise CloudError(what, fix="write git+https://HOST/REPOSITORY@REVISION")
     path, at, revision = parts.path.rpartition("@")
-    if parts.scheme not in ("https", "ssh") or not parts.hostname or not at or not path or not revision:
-        raise CloudError(f"{text!r} names no revision in git", fix="write git+https://HOST/REPOSITORY@REVISION")
+    if (
+        parts.scheme not in ("https", "ssh")
+        or not parts.hostname
+        or not at
+        or not path
+        or not revision
+    ):
+        raise CloudError(
+            f"{text!r} names no revision in git", fix="write git+https://HOST/REPOSITORY@REVISION"
+        )
     return text
 
 
 def _uploaded(path: Path) -> Source:
     if not re.fullmatch(r"cortext-[A-Za-z0-9_.+-]+", path.name):
-        raise CloudError("is no wheel or source archive of cortext", where=path, fix=f"give --source {ACCEPTED}")
+        raise CloudError(
+            "is no wheel or source archive of cortext", where=path, fix=f"give --source {ACCEPTED}"
+        )
     wheel = path.name.endswith(".whl")
     if wheel and not re.search(r"-cp311-cp311-[^-]*linux[^-]*_x86_64\.whl$", path.name):
         fix = "give a source archive or a checkout, which are compiled there"
         raise CloudError(
-            "the machine runs CPython 3.11 on x86-64 Linux, and this wheel is for another", where=path, fix=fix
+            "the machine runs CPython 3.11 on x86-64 Linux, and this wheel is for another",
+            where=path,
+            fix=fix,
         )
     return Source(f'"{MACHINE_FOLDER}/{path.name}"', path, build=not wheel)
 
 
 def _archive(checkout: Path, folder: Path) -> Path:
-    """The last commit of a checkout as a source archive. Raises CloudError where files differ from it."""
+    """The last commit of a checkout as a source archive.
+
+    Raises CloudError where files differ from it.
+    """
     try:
         project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         project = {}
     if project.get("name") != "cortext":
-        raise CloudError("is no checkout of cortext", where=checkout, fix=f"give --source {ACCEPTED}")
+        raise CloudError(
+            "is no checkout of cortext", where=checkout, fix=f"give --source {ACCEPTED}"
+        )
     if changed := _git(checkout, "status", "--porcelain", "--", *BUILT):
-        what = f"{len(changed.splitlines())} files differ from the last commit, which is what the machine would run"
+        what = (
+            f"{len(changed.splitlines())} files differ from the last commit, which is what the"
+            " machine would run"
+        )
         raise CloudError(what, where=checkout, fix="commit them, or give --source a wheel")
     name = f"cortext-{project['version']}"
     archive = folder / f"{name}.tar.gz"
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    _git(checkout, "archive", f"--prefix={name}/", f"--output={archive.resolve()}", "HEAD", "--", *BUILT)
+    _git(
+        checkout,
+        "archive",
+        f"--prefix={name}/",
+        f"--output={archive.resolve()}",
+        "HEAD",
+        "--",
+        *BUILT,
+    )
     return archive.resolve()
 
 
 def _git(checkout: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", checkout, *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", checkout, *arguments], capture_output=True, text=True, check=True
+        )
     except FileNotFoundError:
-        raise CloudError("git is not installed", where=checkout, fix="give --source a wheel") from None
+        raise CloudError(
+            "git is not installed", where=checkout, fix="give --source a wheel"
+        ) from None
     except subprocess.CalledProcessError as error:
         what = f"git: {(error.stderr.strip().splitlines() or ['failed'])[-1]}"
         raise CloudError(what, where=checkout, fix=f"give --source {ACCEPTED}") from None

@@ -1,8 +1,10 @@
-"""The task file: what SkyPilot is asked to rent, to install and to run. Nothing here speaks to a cloud.
+"""The task file: what SkyPilot is asked to rent, to install and to run.
 
-On the machine everything lies in `~/cortext`: `env`, `source`, `inputs` (copies of what the buckets hold), `buckets`
-(the output bucket, mounted) and `runs`. What a user gives is checked or quoted before it comes near a shell: SkyPilot
-itself puts bucket addresses into commands as they are.
+Nothing here speaks to a cloud.
+
+On the machine everything lies in `~/cortext`: `env`, `source`, `inputs` (copies of what the buckets
+hold), `buckets` (the output bucket, mounted) and `runs`. What a user gives is checked or quoted
+before it comes near a shell: SkyPilot itself puts bucket addresses into commands as they are.
 """
 
 from __future__ import annotations
@@ -46,13 +48,21 @@ class Address:
 
 
 def address(text: str | None, option: str, example: str) -> Address:
-    """A folder in a bucket. Raises CloudError for anything else, and for names that a shell could misread."""
+    """A folder in a bucket.
+
+    Raises CloudError for anything else, and for names that a shell could misread.
+    """
     fix = f"give {option} {example}"
     if not text:
         raise CloudError(f"no bucket is given with {option}", fix=fix)
-    found = re.fullmatch(r"(gs|s3)://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])((?:/[A-Za-z0-9._=+@-]+)*)/?", text)
+    found = re.fullmatch(
+        r"(gs|s3)://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])((?:/[A-Za-z0-9._=+@-]+)*)/?", text
+    )
     if found is None or {".", ".."} & set(found[3].split("/")):
-        what = f"{option} is {text!r}; gs://BUCKET/PATH or s3://BUCKET/PATH is needed, with letters, digits and ._=+@-"
+        what = (
+            f"{option} is {text!r}; gs://BUCKET/PATH or s3://BUCKET/PATH is needed, with letters,"
+            " digits and ._=+@-"
+        )
         raise CloudError(what, fix=fix)
     return Address(found[1], found[2], found[3].strip("/"))
 
@@ -61,9 +71,11 @@ def address(text: str | None, option: str, example: str) -> Address:
 class Plan:
     """What a task file says, checked.
 
-    name:    of the cluster or managed job
-    train:   arguments of `cortext train` that name neither data nor device, as words of a shell, quoted
-    uploads: by path on the machine, files of this one
+    Attributes:
+        name: Of the cluster or managed job.
+        train: Arguments of `cortext train` that name neither data nor device, as words of a shell,
+            quoted.
+        uploads: By path on the machine, files of this one.
     """
 
     name: str
@@ -80,7 +92,10 @@ class Plan:
 
 
 def task_name(text: str | None, out: Address) -> str:
-    """The name given, or one after the output's last folder. Raises CloudError where clouds would not take it."""
+    """The name given, or one after the output's last folder.
+
+    Raises CloudError where clouds would not take it.
+    """
     if text is None:
         words = re.sub(r"[^a-z0-9]+", "-", out.path.rpartition("/")[2].lower()).strip("-")
         return f"cortext-{words}"[:40].rstrip("-")
@@ -108,14 +123,21 @@ def _resources(plan: Plan) -> dict[str, Any]:
         resources = {"infra": plan.infra or "gcp"} | resources
     if chosen.is_tpu:
         resources["accelerator_args"] = {"runtime_version": chosen.runtime}
-    if plan.spot:  # a managed job: SkyPilot finds another machine after a preemption, and frees it at the end
+    if (
+        plan.spot
+    ):  # a managed job: SkyPilot finds another machine after a preemption, and frees it at the end
         return resources | {"use_spot": True}
     return resources | {"autostop": {"idle_minutes": plan.idle_minutes, "down": True}}
 
 
 def _file_mounts(plan: Plan) -> dict[str, Any]:
-    """Inputs are copied, which leaves the bucket as it is: batches are read at random, which a mount is slow at."""
-    mounts: dict[str, Any] = {f"{HOME}/inputs/{place.place}": str(place) for place in (plan.data, plan.lm) if place}
+    """Inputs are copied, which leaves the bucket as it is.
+
+    Batches are read at random, which a mount is slow at.
+    """
+    mounts: dict[str, Any] = {
+        f"{HOME}/inputs/{place.place}": str(place) for place in (plan.data, plan.lm) if place
+    }
     mounts[f"{HOME}/buckets/{plan.out.bucket}"] = {
         "source": f"{plan.out.scheme}://{plan.out.bucket}",
         "mode": "MOUNT",
@@ -129,13 +151,22 @@ def _run_script(plan: Plan) -> str:
     options = ["--data", here(f"{HOME}/inputs/{plan.data.place}"), "--out", run]
     if plan.lm:
         options += ["--lm", here(f"{HOME}/inputs/{plan.lm.place}")]
-    options += ["--device", "tpu" if chosen.is_tpu else "cuda", "--require-cores", str(chosen.cores)]
+    options += [
+        "--device",
+        "tpu" if chosen.is_tpu else "cuda",
+        "--require-cores",
+        str(chosen.cores),
+    ]
     start = "cortext train"
     if not chosen.is_tpu and chosen.count > 1:
         start = f"torchrun --standalone --no-python --nproc-per-node {chosen.count} {start}"
     lines = ["set -euo pipefail", 'export PATH="$HOME/cortext/env/bin:$PATH"']
-    if chosen.is_tpu:  # without them the runtime starts slowly, and copies to v5e and newer are slow
-        lines.append("echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null || true")
+    if (
+        chosen.is_tpu
+    ):  # without them the runtime starts slowly, and copies to v5e and newer are slow
+        lines.append(
+            "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null || true"
+        )
     kept = here(f"{HOME}/buckets/{plan.out.place}")
     lines.append(f"exec python -m cortext.cloud.keep {run} {kept} -- \\")
     lines.append(f"  {start} {' '.join(plan.train)} \\")
@@ -144,7 +175,10 @@ def _run_script(plan: Plan) -> str:
 
 
 def here(path: str) -> str:
-    """A path on the machine, below `~`, as a word of a shell; it must hold only what `address` lets pass."""
+    """A path on the machine, below `~`, as a word of a shell.
+
+    It must hold only what `address` lets pass.
+    """
     return '"$HOME' + path.removeprefix("~") + '"'
 
 
@@ -153,7 +187,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text)
@@ -163,4 +199,6 @@ def task_text(plan: Plan) -> str:
     """The task file."""
     start = "sky jobs launch" if plan.spot else f"sky launch --cluster {plan.name}"
     head = f"{HEADER}; it is what `{start} FILE` starts, and holds no password.\n"
-    return head + yaml.dump(task(plan), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return head + yaml.dump(
+        task(plan), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000
+    )

@@ -16,23 +16,46 @@ from cortext.errors import DataError
 from cortext.files import sync
 
 _CHUNK = 1 << 20
-_MOST_RATIO, _MOST_UNCHECKED = 100, 1 << 30  # recordings take 1 to 4 times the archive; small archives may be all zeros
+_MOST_RATIO, _MOST_UNCHECKED = (
+    100,
+    1 << 30,
+)  # recordings take 1 to 4 times the archive; small archives may be all zeros
 _MOST_LEVELS = 32
-_DAMAGE = (EOFError, LookupError, MemoryError, RuntimeError, ValueError, lzma.LZMAError, struct.error, zlib.error)
+_DAMAGE = (
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    struct.error,
+    zlib.error,
+)
 
 
 def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = None) -> list[Path]:
-    """Unpack a zip archive into directory `out` and return the top-level files and folders that it brought.
+    """Unpack a zip archive into directory `out` and return the top-level files and folders that
+    it brought.
 
-    Everything is unpacked beside its final place first and renamed when whole; folders of the same name are replaced.
-    advance: called with the number of compressed bytes worked off since the last call
-    Raises DataError for a damaged archive, a member that would land outside `out` or is no plain file, or a full disk.
+    Everything is unpacked beside its final place first and renamed when whole; folders of the same
+    name are replaced.
+
+    Args:
+        advance: Called with the number of compressed bytes worked off since the last call.
+
+    Raises:
+        DataError: For a damaged archive, a member that would land outside `out` or is no plain
+            file, or a full disk.
     """
     temporary = out / f".{archive.name}.unpacking"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with zipfile.ZipFile(archive) as zipped:
-            members = [member for member in zipped.infolist() if not member.filename.startswith("__MACOSX/")]
+            members = [
+                member
+                for member in zipped.infolist()
+                if not member.filename.startswith("__MACOSX/")
+            ]
             for member in members:
                 _check(member, archive)
             _check_space(sum(member.file_size for member in members), archive, out)
@@ -43,7 +66,9 @@ def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = Non
                     advance(member.compress_size)
         return [_settle(path, out) for path in sorted(temporary.iterdir())]
     except (zipfile.BadZipFile, *_DAMAGE) as error:
-        raise DataError(f"damaged archive ({error})", where=archive, fix="download it again") from None
+        raise DataError(
+            f"damaged archive ({error})", where=archive, fix="download it again"
+        ) from None
     except OSError as error:
         raise disk_error(error, out) from None
     finally:
@@ -51,21 +76,33 @@ def unpack(archive: Path, out: Path, advance: Callable[[int], None] | None = Non
 
 
 def _check(member: zipfile.ZipInfo, archive: Path) -> None:
-    """Refuse what could be written anywhere but inside: absolute paths, drives, `..`, and links; and endless paths."""
+    """Refuse what could be written anywhere but inside: absolute paths, drives, `..`, and links.
+
+    And endless paths.
+    """
     name, mode = member.filename, member.external_attr >> 16
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     outside = posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts
     special = stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR)
     if outside or special or not 0 < len(posix.parts) <= _MOST_LEVELS:
         why = "is a link or a device" if special else "would be unpacked outside the directory"
-        raise DataError(f"member {name!r} {why}; nothing was unpacked", where=archive, fix="do not trust this archive")
+        raise DataError(
+            f"member {name!r} {why}; nothing was unpacked",
+            where=archive,
+            fix="do not trust this archive",
+        )
 
 
 def _check_space(needed: int, archive: Path, out: Path) -> None:
     size = archive.stat().st_size
     if needed > max(_MOST_RATIO * size, _MOST_UNCHECKED):
-        found = f"{size / 1e9:.2f} GB would become {needed / 1e9:.2f} GB, more than {_MOST_RATIO} times as much"
-        raise DataError(f"{found}; nothing was unpacked", where=archive, fix="do not trust this archive")
+        found = (
+            f"{size / 1e9:.2f} GB would become {needed / 1e9:.2f} GB, more than {_MOST_RATIO} times"
+            " as much"
+        )
+        raise DataError(
+            f"{found}; nothing was unpacked", where=archive, fix="do not trust this archive"
+        )
     free = shutil.disk_usage(out).free
     if needed > free:
         found = f"unpacking needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {out}"

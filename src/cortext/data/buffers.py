@@ -15,9 +15,9 @@ HEADROOM = 1.25
 class BufferPool:
     """Uninitialised arrays whose memory is used again once nothing refers to them.
 
-    A batch is some 60 MB, for which every allocation gets fresh pages from the system; filling those costs more than
-    copying the trials. Arrays, and tensors made from them, refer to their buffer, so its reference count tells whether
-    it is free.
+    A batch is some 60 MB, for which every allocation gets fresh pages from the system; filling
+    those costs more than copying the trials. Arrays, and tensors made from them, refer to their
+    buffer, so its reference count tells whether it is free.
     """
 
     def __init__(self, dtype: type[np.generic]) -> None:

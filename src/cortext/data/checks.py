@@ -1,7 +1,7 @@
 """What can be wrong with a recording, and how it is said.
 
-A fault found in a trial becomes a `Problem`: either raised as a DataError of one line (`Problem.error()`), or collected
-where bad trials are left out (`skip_bad`).
+A fault found in a trial becomes a `Problem`: either raised as a DataError of one line
+(`Problem.error()`), or collected where bad trials are left out (`skip_bad`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ SKIP_HINT = "or leave it out with --skip-bad"
 
 @dataclass(frozen=True, slots=True)
 class PatchGeometry:
-    """How a model cuts bins into patches, which bounds the length of a label. Defaults: the published baseline's."""
+    """How a model cuts bins into patches, which bounds the length of a label.
+
+    Defaults: the published baseline's.
+    """
 
     size: int = 14
     stride: int = 4
@@ -37,9 +40,12 @@ PATCH = PatchGeometry()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest trial that is read from a session file: 20 minutes of 20 ms bins, and more features than any array.
+    """The largest trial that is read from a session file.
 
-    What a file declares is compared with it before memory is taken. `bins * features` float32 values bound wider types.
+    20 minutes of 20 ms bins, and more features than any array.
+
+    What a file declares is compared with it before memory is taken. `bins * features` float32
+    values bound wider types.
     """
 
     bins: int = 60_000
@@ -53,10 +59,11 @@ LIMITS = Limits()
 class Problem:
     """Why a trial, or (`trial` is None) a whole file, cannot be used.
 
-    file:    path of the session file
-    trial:   name of the trial's group (`trial_0003`)
-    field:   the dataset or attribute concerned
-    message: what was found and expected, and what to do
+    Attributes:
+        file: Path of the session file.
+        trial: Name of the trial's group (`trial_0003`).
+        field: The dataset or attribute concerned.
+        message: What was found and expected, and what to do.
     """
 
     file: str
@@ -65,7 +72,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return shown(": ".join(part for part in (self.file, self.trial, self.field, self.message) if part))
+        return shown(
+            ": ".join(part for part in (self.file, self.trial, self.field, self.message) if part)
+        )
 
     def error(self) -> DataError:
         """The problem as a DataError whose text is the problem's one line."""
@@ -94,7 +103,10 @@ class FaultError(Exception):
 
 
 def frames_needed(labels_U: np.ndarray) -> int:
-    """CTC frames that a label needs at least: one per token, and a blank between equal neighbours."""
+    """CTC frames that a label needs at least.
+
+    One per token, and a blank between equal neighbours.
+    """
     return len(labels_U) + int(np.count_nonzero(labels_U[1:] == labels_U[:-1]))
 
 
@@ -107,42 +119,71 @@ def check_features(
 ) -> None:
     """Raise FaultError unless [T, C] holds `n_features` finite features of at least one patch.
 
-    max_abs: largest magnitude allowed (float16 ends at 65,504)
+    Args:
+        max_abs: Largest magnitude allowed (float16 ends at 65,504).
     """
     field = "input_features"
     n_bins, found = features_TC.shape
     if n_features is not None and found != n_features:
         fix = "give every trial of a dataset the same features"
-        raise FaultError(field, f"{found} features found, {n_features} expected as in the dataset's other trials", fix)
+        raise FaultError(
+            field,
+            f"{found} features found, {n_features} expected as in the dataset's other trials",
+            fix,
+        )
     if not found:
-        raise FaultError(field, "0 features found, at least 1 expected", "write the recorded features")
+        raise FaultError(
+            field, "0 features found, at least 1 expected", "write the recorded features"
+        )
     if n_bins < patch.size:
         fix = "record longer trials"
-        raise FaultError(field, f"{n_bins} bins found, at least {patch.size} (one patch) expected", fix)
-    low, high = float(features_TC.min()), float(features_TC.max())  # NaN wins both; much faster than isfinite
+        raise FaultError(
+            field, f"{n_bins} bins found, at least {patch.size} (one patch) expected", fix
+        )
+    low, high = (
+        float(features_TC.min()),
+        float(features_TC.max()),
+    )  # NaN wins both; much faster than isfinite
     if not np.isfinite(low + high):
         bad = np.argwhere(~np.isfinite(features_TC))
         bin_, feature = bad[0]
-        found = f"{len(bad)} NaN or Inf found, the first at bin {bin_} of feature {feature}; finite values expected"
+        found = (
+            f"{len(bad)} NaN or Inf found, the first at bin {bin_} of feature {feature}; finite"
+            " values expected"
+        )
         raise FaultError(field, found, "replace them before writing the file")
     if max_abs is not None and max(-low, high) > max_abs:
-        found = f"a magnitude of {max(-low, high):g} found, at most {max_abs:g} (the end of float16) expected"
+        found = (
+            f"a magnitude of {max(-low, high):g} found, at most {max_abs:g} (the end of float16)"
+            " expected"
+        )
         raise FaultError(field, found, "z-score the features")
 
 
 def check_labels(labels_U: np.ndarray, n_bins: int, *, patch: PatchGeometry = PATCH) -> None:
-    """Raise FaultError unless tokens [U] are 1..40, fit in a session file, and CTC can align them to the bins."""
+    """Raise FaultError unless tokens [U] are 1..40, fit in a session file, and CTC can align
+    them to the bins.
+    """
     field, last = "seq_class_ids", len(RELEASE) - 1
     if not 0 < len(labels_U) <= MAX_LABEL:
-        raise FaultError("seq_len", f"{len(labels_U)} found, 1 to {MAX_LABEL} expected", "shorten the sentence")
+        raise FaultError(
+            "seq_len", f"{len(labels_U)} found, 1 to {MAX_LABEL} expected", "shorten the sentence"
+        )
     outside = np.flatnonzero((labels_U < 1) | (labels_U > last))
     if outside.size:
         at = int(outside[0])
         fix = "use the release's phoneme numbers (0 is the CTC blank, which no label holds)"
-        raise FaultError(field, f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected", fix)
+        raise FaultError(
+            field, f"token {int(labels_U[at])} found at position {at}, 1 to {last} expected", fix
+        )
     needed, patches = frames_needed(labels_U), patch.n_patches(n_bins)
     if patches < needed:
-        found = f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} phonemes needs at least {needed}"
+        found = (
+            f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} phonemes needs at"
+            f" least {needed}"
+        )
         raise FaultError(
-            "n_time_steps", found, "the trial is too short for its label (CTC cannot align it): fix either"
+            "n_time_steps",
+            found,
+            "the trial is too short for its label (CTC cannot align it): fix either",
         )

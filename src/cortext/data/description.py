@@ -1,4 +1,7 @@
-"""The release's table of blocks: which corpus was read in which block, and how long after implantation."""
+"""The release's table of blocks.
+
+Which corpus was read in which block, and how long after implantation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _MOST_BYTES = 1 << 24  # 1,600 times the release's
 
 @dataclass(frozen=True)
 class BlockDescription:
-    """One row of the release's table of blocks; `split` may be `Val/Test` for a block divided between the two."""
+    """One row of the release's table of blocks.
+
+    `split` may be `Val/Test` for a block divided between the two.
+    """
 
     date: str
     post_implant_day: int
@@ -26,13 +32,18 @@ class BlockDescription:
 
 
 def read_description(path: str | Path) -> list[BlockDescription]:
-    """The rows of `t15_copyTaskData_description.csv`. Raises DataError where it is not that table."""
+    """The rows of `t15_copyTaskData_description.csv`.
+
+    Raises DataError where it is not that table.
+    """
     path = Path(path)
     try:
         check_file(path, _MOST_BYTES)
         with path.open(newline="") as file:
             return [
-                BlockDescription(date, _number(day), _number(block), _number(sentences), corpus, split)
+                BlockDescription(
+                    date, _number(day), _number(block), _number(sentences), corpus, split
+                )
                 for date, day, block, sentences, corpus, split in list(csv.reader(file))[1:]
             ]
     except OSError as error:

@@ -16,13 +16,18 @@ import h5py
 from cortext.errors import DataError
 from cortext.files import sync
 
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy on a full disk, without the system's number
+_SHORT_WRITE = re.compile(
+    r"\d+ requested and \d+ written"
+)  # NumPy on a full disk, without the system's number
 
 
 class Sink:
-    """The file that HDF5 writes to. A failed write is remembered, and raised by `check`, instead of reported to HDF5.
+    """The file that HDF5 writes to.
 
-    HDF5 keeps a file half open when closing it fails on a full disk, and crashes the process later (2.0, bus error).
+    A failed write is remembered, and raised by `check`, instead of reported to HDF5.
+
+    HDF5 keeps a file half open when closing it fails on a full disk, and crashes the process later
+    (2.0, bus error).
     """
 
     def __init__(self, raw: FileIO) -> None:
@@ -86,7 +91,11 @@ def disk_error(error: Exception, path: Path) -> DataError:
         fix = "free some space or write elsewhere; nothing was left behind"
         return DataError(f"cannot be written: {os.strerror(number)}", where=path, fix=fix)
     reason = os.strerror(number) if number else str(error)
-    return DataError(f"cannot be written: {reason}", where=path, fix="check the folder's permissions and the disk")
+    return DataError(
+        f"cannot be written: {reason}",
+        where=path,
+        fix="check the folder's permissions and the disk",
+    )
 
 
 @contextmanager
@@ -99,20 +108,29 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Under what name `path` is made: in the same folder and so on the same disk, hidden, and this process's own.
+    """Under what name `path` is made.
 
-    Raises DataError for a path without a name of its own (`.`), which nothing can be renamed to.
+    In the same folder and so on the same disk, hidden, and this process's own.
+
+    Raises:
+        DataError: For a path without a name of its own (`.`), which nothing can be renamed to.
     """
     if path.name in ("", ".."):
-        raise DataError("has no name that it could be written under", where=path, fix="give a new directory or file")
+        raise DataError(
+            "has no name that it could be written under",
+            where=path,
+            fix="give a new directory or file",
+        )
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextmanager
 def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
-    """An HDF5 file to fill, which appears as `path` when the context ends without an error, flushed to disk, or never.
+    """An HDF5 file to fill, which appears as `path` when the context ends without an error,
+    flushed to disk, or never.
 
-    Gives the file and a function that raises DataError once a write has failed; the end of the context calls it too.
+    Gives the file and a function that raises DataError once a write has failed; the end of the
+    context calls it too.
     """
     temporary = temporary_name(path)
     with disk_errors(path):
@@ -139,8 +157,13 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
 
 
 def replace_directory(new: Path, out: Path) -> None:
-    """Rename directory `new` to `out`; what was there before disappears only once the new one is in its place."""
-    new, out = (path.parent.resolve() / path.name for path in (new, out))  # runs/../runs is gone while it is renamed
+    """Rename directory `new` to `out`.
+
+    What was there before disappears only once the new one is in its place.
+    """
+    new, out = (
+        path.parent.resolve() / path.name for path in (new, out)
+    )  # runs/../runs is gone while it is renamed
     old = new.with_name(new.name + ".old")
     if out.exists():
         out.replace(old)

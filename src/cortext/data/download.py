@@ -37,25 +37,40 @@ class RemoteFile:
     digest_type: str | None = None
 
     def __post_init__(self) -> None:
-        if self.digest is not None and not re.fullmatch("[0-9a-fA-F]+", self.digest):  # it is part of a file's name
+        if self.digest is not None and not re.fullmatch(
+            "[0-9a-fA-F]+", self.digest
+        ):  # it is part of a file's name
             raise ValueError("a digest that is not hexadecimal")
 
     def hasher(self) -> Any | None:
-        """An empty hash of the file's digest type, or None where that is not stated or not known here."""
+        """An empty hash of the file's digest type, or None where that is not stated or not known
+        here.
+        """
         name = (self.digest_type or "").lower().replace("-", "")
-        if name == "gitsha1" and self.digest and self.size is not None:  # of a git object: a header goes first
+        if (
+            name == "gitsha1" and self.digest and self.size is not None
+        ):  # of a git object: a header goes first
             return hashlib.sha1(b"blob %d\0" % self.size)
-        known = name in hashlib.algorithms_available and not name.startswith("shake")  # whose length is not fixed
+        known = name in hashlib.algorithms_available and not name.startswith(
+            "shake"
+        )  # whose length is not fixed
         return hashlib.new(name) if self.digest and known else None
 
 
-def open_url(url: str, *, headers: dict[str, str] | None = None, token: str | None = None, timeout: float) -> Any:
-    """The response to a GET request. The token is not passed on to where the server redirects (a storage service).
+def open_url(
+    url: str, *, headers: dict[str, str] | None = None, token: str | None = None, timeout: float
+) -> Any:
+    """The response to a GET request.
 
-    A list of files may name any address: DataError is raised for one that is not of the web, such as `file:`.
+    The token is not passed on to where the server redirects (a storage service).
+
+    A list of files may name any address: DataError is raised for one that is not of the web, such
+    as `file:`.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise DataError("is no address of the web", where=url, fix="check the list of files and --base-url")
+        raise DataError(
+            "is no address of the web", where=url, fix="check the list of files and --base-url"
+        )
     request = urllib.request.Request(url, headers={"User-Agent": "cortext", **(headers or {})})
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -63,7 +78,10 @@ def open_url(url: str, *, headers: dict[str, str] | None = None, token: str | No
 
 
 def read_listing(response: Any) -> Any:
-    """The JSON of a server's answer. Raises ValueError for anything else, and for more than 64 MiB."""
+    """The JSON of a server's answer.
+
+    Raises ValueError for anything else, and for more than 64 MiB.
+    """
     content = response.read(_MOST_LISTING + 1)
     if len(content) > _MOST_LISTING:
         raise ValueError("more than 64 MiB")
@@ -79,12 +97,17 @@ def download(
     timeout: float = 60.0,
     pause_s: float = 1.0,
 ) -> None:
-    """Download into `path`, going on where an earlier try broke off; the digest is checked before `path` appears.
+    """Download into `path`, going on where an earlier try broke off.
 
-    What is there so far lies beside `path` under a name that contains the digest, so that the rest of another version
-    is never appended. advance: called with bytes gained (negative when the server makes us start again).
-    Raises DataError when the server refuses, the connection fails again and again, the disk is full, or the content is
-    not what was announced (it is then kept as `<name>.mismatch`).
+    The digest is checked before `path` appears.
+
+    What is there so far lies beside `path` under a name that contains the digest, so that the rest
+    of another version is never appended. advance: called with bytes gained (negative when the
+    server makes us start again).
+
+    Raises:
+        DataError: When the server refuses, the connection fails again and again, the disk is full,
+            or the content is not what was announced (it is then kept as `<name>.mismatch`).
     """
     part = path.with_name(f".{path.name}.{(remote.digest or 'unknown')[:12]}.part")
     if path.exists():  # whole, but what should have followed failed: check it and go on
@@ -126,9 +149,20 @@ class _Transfer:
     """One file on its way: the bytes so far and their hash."""
 
     def __init__(
-        self, remote: RemoteFile, part: Path, token: str | None, advance: Callable[[int], None], timeout: float
+        self,
+        remote: RemoteFile,
+        part: Path,
+        token: str | None,
+        advance: Callable[[int], None],
+        timeout: float,
     ) -> None:
-        self.remote, self.part, self.token, self.advance, self.timeout = remote, part, token, advance, timeout
+        self.remote, self.part, self.token, self.advance, self.timeout = (
+            remote,
+            part,
+            token,
+            advance,
+            timeout,
+        )
         self.done, self.hash, self.size, self.ended = 0, remote.hasher(), remote.size, False
         if part.exists():
             with part.open("rb") as file:
@@ -143,7 +177,9 @@ class _Transfer:
         """One request, from where we are to the end or until the connection breaks."""
         headers = {"Range": f"bytes={self.done}-"} if self.done else {}
         try:
-            response = open_url(self.remote.url, headers=headers, token=self.token, timeout=self.timeout)
+            response = open_url(
+                self.remote.url, headers=headers, token=self.token, timeout=self.timeout
+            )
         except urllib.error.HTTPError as error:
             if error.code != 416:
                 raise
@@ -160,7 +196,10 @@ class _Transfer:
         self.ended = self.size is None  # without a length the end is all there is to see
 
     def _continues(self, response: Any) -> bool:
-        """Whether the answer starts where we stopped; servers may ignore the range and send everything (200)."""
+        """Whether the answer starts where we stopped.
+
+        Servers may ignore the range and send everything (200).
+        """
         content_range = response.headers.get("Content-Range", "")
         return bool(response.status == 206 and content_range.startswith(f"bytes {self.done}-"))
 
@@ -171,7 +210,9 @@ class _Transfer:
         except OSError as error:
             fix = f"free some space and try again; the first {self.done} bytes are kept"
             self._cut()
-            raise DataError(f"cannot be written: {error.strerror}", where=self.part, fix=fix) from None
+            raise DataError(
+                f"cannot be written: {error.strerror}", where=self.part, fix=fix
+            ) from None
         self._count(chunk)
 
     def _cut(self) -> None:

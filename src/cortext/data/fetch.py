@@ -1,8 +1,10 @@
-"""Published data: the recordings of participant T15 (Card et al. 2024), from the Dryad repository; and the lab's
-language model (`cortext.data.hub`).
+"""Published data: the recordings of participant T15 (Card et al. 2024), from the Dryad repository.
 
-Dryad lists a data set to anyone, but hands out files only to those who are logged in: set DRYAD_TOKEN to a token of
-your account, or download the files in a browser and give their folder as `from_dir`.
+And the lab's language model (`cortext.data.hub`).
+
+Dryad lists a data set to anyone, but hands out files only to those who are logged in: set
+DRYAD_TOKEN to a token of your account, or download the files in a browser and give their folder as
+`from_dir`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ _MOST_PAGES = 100  # a page may name itself as the next one
 
 @dataclass(frozen=True)
 class Release:
-    """A published data set: its DOI, and which part each file belongs to; files not named are of part `rest`."""
+    """A published data set: its DOI, and which part each file belongs to.
+
+    Files not named are of part `rest`.
+    """
 
     doi: str
     parts: dict[str, tuple[str, ...]]
@@ -69,18 +74,26 @@ def fetch(
     token: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Fetch a published data set into directory `out`; returns the files and folders that it consists of.
+    """Fetch a published data set into directory `out`.
 
-    dataset:  `t15` or `lm-5gram`
-    part:     of t15: `neural` (session files, 10 GB), `baseline` (the published model) or `figures`; all by default
-    pruned:   of lm-5gram: the pruned model (about 5 GB) instead of the whole one (about 50 GB)
-    from_dir: take files downloaded by hand; the network is only asked for their sizes and checksums, and not missed
-    base_url: where a mirror of the repository answers
-    token:    of a Dryad account (default: the environment variable DRYAD_TOKEN), or of the Hub (HF_TOKEN; not needed)
-    progress: called with bytes done and in all, archives counted once for coming and once for unpacking
+    Returns the files and folders that it consists of.
 
-    Downloads go on where they broke off, are checked against the repository's checksums and unpacked; a mark
-    (`.<file>.completed`) makes a second call do nothing. Raises DataError, which says what can be done by hand.
+    Downloads go on where they broke off, are checked against the repository's checksums and
+    unpacked; a mark (`.<file>.completed`) makes a second call do nothing. Raises DataError, which
+    says what can be done by hand.
+
+    Args:
+        dataset: `t15` or `lm-5gram`.
+        part: Of t15: `neural` (session files, 10 GB), `baseline` (the published model) or
+            `figures`; all by default.
+        pruned: Of lm-5gram: the pruned model (about 5 GB) instead of the whole one (about 50 GB).
+        from_dir: Take files downloaded by hand; the network is only asked for their sizes and
+            checksums, and not missed.
+        base_url: Where a mirror of the repository answers.
+        token: Of a Dryad account (default: the environment variable DRYAD_TOKEN), or of the Hub
+            (HF_TOKEN; not needed).
+        progress: Called with bytes done and in all, archives counted once for coming and once for
+            unpacking.
     """
     if dataset == LM_5GRAM:
         if part is not None:
@@ -101,7 +114,11 @@ def fetch(
     if from_dir is not None:
         files = _by_hand(release, Path(from_dir), part, base_url)
     else:
-        files = [file for file in list_files(release, base_url, hint) if part in (None, release.part_of(file.name))]
+        files = [
+            file
+            for file in list_files(release, base_url, hint)
+            if part in (None, release.part_of(file.name))
+        ]
     meter = Meter(files, progress)
     token = token or os.environ.get(TOKEN_VARIABLE)
     products: list[Path] = []
@@ -116,10 +133,14 @@ def fetch(
 
 
 def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[RemoteFile]:
-    """The files of the latest version, with sizes and digests, from the repository's API. Raises DataError."""
+    """The files of the latest version, with sizes and digests, from the repository's API. Raises
+    DataError.
+    """
     doi = urllib.parse.quote(f"doi:{release.doi}", safe=":")
     try:
-        versions = _json(f"{base_url}/api/v2/datasets/{doi}/versions")["_embedded"]["stash:versions"]
+        versions = _json(f"{base_url}/api/v2/datasets/{doi}/versions")["_embedded"][
+            "stash:versions"
+        ]
         link = versions[-1]["_links"]["stash:files"]["href"]
         files: list[RemoteFile] = []
         for _ in range(_MOST_PAGES):
@@ -134,7 +155,9 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
         raise _refused(error, f"the list of files of doi:{release.doi}", release, hint) from None
     except OSError as error:
         reason = getattr(error, "reason", error)
-        fix = f"check the network, or download the files from {release.page} elsewhere and use {hint}"
+        fix = (
+            f"check the network, or download the files from {release.page} elsewhere and use {hint}"
+        )
         raise DataError(f"no connection ({reason})", where=base_url, fix=fix) from None
     except (KeyError, IndexError, TypeError, AttributeError, ValueError):
         fix = f"download the files from {release.page} and use {hint}"
@@ -143,16 +166,22 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
 
 
 def _json(url: str) -> Any:
-    with open_url(url, headers={"Accept": "application/json"}, timeout=_LISTING_TIMEOUT_S) as response:
+    with open_url(
+        url, headers={"Accept": "application/json"}, timeout=_LISTING_TIMEOUT_S
+    ) as response:
         return read_listing(response)
 
 
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     name, size = entry["path"], entry.get("size")
     if not is_plain_name(name):
-        raise DataError(f"the list of files names {name!r}, which is no plain file name", where=base_url)
+        raise DataError(
+            f"the list of files names {name!r}, which is no plain file name", where=base_url
+        )
     url = urllib.parse.urljoin(base_url, entry["_links"]["stash:download"]["href"])
-    return RemoteFile(name, url, None if size is None else int(size), entry.get("digest"), entry.get("digestType"))
+    return RemoteFile(
+        name, url, None if size is None else int(size), entry.get("digest"), entry.get("digestType")
+    )
 
 
 def _refused(error: urllib.error.HTTPError, what: str, release: Release, hint: str) -> DataError:
@@ -160,21 +189,35 @@ def _refused(error: urllib.error.HTTPError, what: str, release: Release, hint: s
     by_hand = f"download it from {release.page} in a browser and use {hint}"
     if error.code in (401, 403):
         fix = f"set {TOKEN_VARIABLE} to a valid token of your Dryad account, or {by_hand}"
-        return DataError(f"the repository demands a login (status {error.code})", where=what, fix=fix)
-    return DataError(f"the repository answered with status {error.code} ({error.reason})", where=what, fix=by_hand)
+        return DataError(
+            f"the repository demands a login (status {error.code})", where=what, fix=fix
+        )
+    return DataError(
+        f"the repository answered with status {error.code} ({error.reason})",
+        where=what,
+        fix=by_hand,
+    )
 
 
 def _by_hand(release: Release, folder: Path, part: str | None, base_url: str) -> list[RemoteFile]:
-    """The wanted files that lie in `folder`, with what the repository says about them, where it can be asked."""
+    """The wanted files that lie in `folder`, with what the repository says about them, where it
+    can be asked.
+    """
     if not folder.is_dir():
-        raise DataError("no such directory", where=folder, fix=f"put the files of {release.page} there")
+        raise DataError(
+            "no such directory", where=folder, fix=f"put the files of {release.page} there"
+        )
     wanted = [name for key, names in release.parts.items() if part in (None, key) for name in names]
     present = [name for name in wanted if (folder / name).is_file()]
     missing = [name for name in wanted if name not in present]
     if not present or (part is not None and missing):
-        raise DataError(f"{' and '.join(missing)} not found", where=folder, fix=f"download from {release.page}")
+        raise DataError(
+            f"{' and '.join(missing)} not found", where=folder, fix=f"download from {release.page}"
+        )
     try:
         known = {file.name: file for file in list_files(release, base_url)}
     except DataError:
         known = {}
-    return [known.get(name, RemoteFile(name, "", (folder / name).stat().st_size)) for name in present]
+    return [
+        known.get(name, RemoteFile(name, "", (folder / name).stat().st_size)) for name in present
+    ]

@@ -1,9 +1,10 @@
 """Guarded access to HDF5 files that somebody else made.
 
-HDF5 follows what a file says: links, virtual datasets and external storage into other files, whatever size a shape
-declares, and compressed chunks of any length. A chunk that is shorter than declared is filled with whatever the
-process has in memory (HDF5 2.0). So everything that is read is looked at first: it lies in the file itself, its size is
-within bounds, and every chunk holds as many bytes as it should.
+HDF5 follows what a file says: links, virtual datasets and external storage into other files,
+whatever size a shape declares, and compressed chunks of any length. A chunk that is shorter than
+declared is filled with whatever the process has in memory (HDF5 2.0). So everything that is read is
+looked at first: it lies in the file itself, its size is within bounds, and every chunk holds as
+many bytes as it should.
 """
 
 from __future__ import annotations
@@ -45,16 +46,22 @@ _REPACK = "repack the file, for example with `h5repack -l CHUNK=1000x64 -f GZIP=
 def opened(path: Path) -> Iterator[h5py.File]:
     """The file, or a FaultError that tells a missing, foreign and truncated file apart."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe waits for somebody who writes into it
+        if not stat.S_ISREG(
+            path.stat().st_mode
+        ):  # opening a pipe waits for somebody who writes into it
             raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
         file = h5py.File(path, "r")
     except FileNotFoundError:
         raise FaultError(None, "no such file", "check the path") from None
     except OSError as error:
         if error.errno is not None:
-            raise FaultError(None, f"cannot be read: {os.strerror(error.errno)}", "check the path") from None
+            raise FaultError(
+                None, f"cannot be read: {os.strerror(error.errno)}", "check the path"
+            ) from None
         if "truncated" in str(error):
-            raise FaultError(None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", AGAIN) from None
+            raise FaultError(
+                None, f"truncated HDF5: {path.stat().st_size} bytes found, more expected", AGAIN
+            ) from None
         raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
     except DAMAGE:
         raise FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN) from None
@@ -68,15 +75,20 @@ def damage() -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise FaultError(None, "does not fit into memory", "use a machine with more memory") from None
+        raise FaultError(
+            None, "does not fit into memory", "use a machine with more memory"
+        ) from None
     except DAMAGE as error:
         raise FaultError(None, f"damaged HDF5 ({error})", AGAIN) from None
 
 
 def member(group: h5py.Group, name: str, field: str | None = None) -> Any:
-    """The low-level object of that name, which lies in the same file; None where there is none. Faults name `field`.
+    """The low-level object of that name, which lies in the same file; None where there is none.
 
-    Soft links are followed here, since HDF5 would follow one through a link to another file (or pipe).
+    Faults name `field`.
+
+    Soft links are followed here, since HDF5 would follow one through a link to another file (or
+    pipe).
     """
     here: Any = group.id
     rest, n_links = [name.encode()], 0
@@ -141,7 +153,10 @@ def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
     values = own_values(found, name)
     if len(values.shape) != n_dims or values.dtype.kind not in "fiu":
-        what = f"{values.dtype} of shape {values.shape} found, numbers in {n_dims} dimension(s) expected"
+        what = (
+            f"{values.dtype} of shape {values.shape} found, numbers in {n_dims} dimension(s)"
+            " expected"
+        )
         raise FaultError(name, what, _WRITE)
     return values
 
@@ -185,7 +200,9 @@ def text(group: h5py.Group, name: str) -> str:
     if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
         raise FaultError(name, f"{value!r} found, a text in UTF-8 expected", _WRITE)
     if len(value) > _MOST_TEXT:
-        raise FaultError(name, f"{len(value)} characters found, at most {_MOST_TEXT} expected", _WRITE)
+        raise FaultError(
+            name, f"{len(value)} characters found, at most {_MOST_TEXT} expected", _WRITE
+        )
     return value
 
 
@@ -203,7 +220,11 @@ def _attribute(group: h5py.Group, name: str) -> Any:
         raise FaultError(name, f"a value of more than {_MOST_ATTRIBUTE} bytes found", _WRITE)
     if kind == h5t.STRING:
         value = group.attrs[name]
-        return value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+        return (
+            value.item()
+            if isinstance(value, np.ndarray | np.generic) and value.size == 1
+            else value
+        )
     value = np.empty(shape, attribute.dtype)
     attribute.read(value)
     return value.item()
@@ -213,7 +234,11 @@ def check_size(values: Values, limits: Limits) -> None:
     """Raise FaultError for a dataset [bins, features] that is larger than the limits allow."""
     n_bins, n_features = values.shape
     most = limits.bins * limits.features * np.dtype(np.float32).itemsize
-    if n_bins > limits.bins or n_features > limits.features or n_bins * n_features * values.n_bytes > most:
+    if (
+        n_bins > limits.bins
+        or n_features > limits.features
+        or n_bins * n_features * values.n_bytes > most
+    ):
         found = f"{n_bins} bins x {n_features} features of {values.n_bytes} bytes declared"
         expected = f"at most {limits.bins} x {limits.features} of 4 bytes expected"
         fix = "raise it with --max-bins and --max-features of `cortext pack`"
@@ -236,10 +261,18 @@ class _Chunks:
         self.values, self.n_rows, self.shape = values, n_rows, properties.get_chunk()
         self.n_bytes = math.prod(self.shape) * values.n_bytes
         if self.n_bytes > _MOST_CHUNK:
-            raise FaultError(name, f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected", _REPACK)
-        n_chunks = math.prod(-(-n // size) for n, size in zip(values.shape, self.shape, strict=True))
+            raise FaultError(
+                name,
+                f"chunks of {self.n_bytes} bytes found, at most {_MOST_CHUNK} expected",
+                _REPACK,
+            )
+        n_chunks = math.prod(
+            -(-n // size) for n, size in zip(values.shape, self.shape, strict=True)
+        )
         if n_chunks > limits.bins:  # HDF5 keeps notes of each: 6 million take 4 GB
-            raise FaultError(name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK)
+            raise FaultError(
+                name, f"{n_chunks} chunks found, at most {limits.bins} expected", _REPACK
+            )
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
         self.filters, self.settings = (
             [code for code, *_ in filters],
@@ -247,7 +280,9 @@ class _Chunks:
         )
         n_compressors = sum(code in _LENGTHS for code in self.filters)
         if n_compressors > 1 or not set(self.filters) <= {*_LENGTHS, *_KEEP_VALUES}:
-            raise FaultError(name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK)
+            raise FaultError(
+                name, f"HDF5 filters {self.filters} found, gzip or lzf expected", _REPACK
+            )
         stored: list[h5d.StoreInfo] = []
         values.id.chunk_iter(stored.append)
         self.stored = [chunk for chunk in stored if chunk.chunk_offset[0] < n_rows]
@@ -255,11 +290,17 @@ class _Chunks:
             raise self._damage()
 
     def rows(self) -> np.ndarray:
-        """The rows. What gzip has made is decoded here, once; the rest is left to HDF5 when every length is right."""
+        """The rows. What gzip has made is decoded here, once.
+
+        The rest is left to HDF5 when every length is right.
+        """
         dtype = self.values.dtype
         shuffled = self.settings.get(h5z.FILTER_SHUFFLE, (dtype.itemsize,))[:1] == (dtype.itemsize,)
         plain = self.values.id.get_type() == h5t.py_create(dtype) and shuffled
-        if plain and self.filters in ([h5z.FILTER_DEFLATE], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE]):
+        if plain and self.filters in (
+            [h5z.FILTER_DEFLATE],
+            [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE],
+        ):
             return self._inflated_rows()
         for chunk in self.stored:
             if self._unfiltered_size(chunk) != self.n_bytes:
@@ -270,7 +311,10 @@ class _Chunks:
         return [code for bit, code in enumerate(self.filters) if not chunk.filter_mask >> bit & 1]
 
     def _unfiltered_size(self, chunk: h5d.StoreInfo) -> int:
-        """Number of bytes that the filters make of a chunk; of a chunk with too many, some number that is too large."""
+        """Number of bytes that the filters make of a chunk.
+
+        Of a chunk with too many, some number that is too large.
+        """
         size = int(chunk.size)
         for code in reversed(self._used(chunk)):
             if code == h5z.FILTER_FLETCHER32:
@@ -282,7 +326,9 @@ class _Chunks:
 
     def _inflated_rows(self) -> np.ndarray:
         dtype = self.values.dtype
-        rows = np.full((self.n_rows, *self.values.shape[1:]), h5py.Dataset(self.values.id).fillvalue, dtype)
+        rows = np.full(
+            (self.n_rows, *self.values.shape[1:]), h5py.Dataset(self.values.id).fillvalue, dtype
+        )
         for chunk in self.stored:
             _, content = self.values.id.read_direct_chunk(chunk.chunk_offset)
             used = self._used(chunk)
@@ -290,15 +336,21 @@ class _Chunks:
                 content = _inflated(content, self.n_bytes + 1)
             if len(content) != self.n_bytes:
                 raise self._damage()
-            if h5z.FILTER_SHUFFLE in used:  # the first byte of every number, then the second of every number ...
+            if (
+                h5z.FILTER_SHUFFLE in used
+            ):  # the first byte of every number, then the second of every number ...
                 content = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
             part = np.frombuffer(content, dtype).reshape(self.shape)
-            place = rows[tuple(map(slice, chunk.chunk_offset, np.add(chunk.chunk_offset, self.shape)))]
+            place = rows[
+                tuple(map(slice, chunk.chunk_offset, np.add(chunk.chunk_offset, self.shape)))
+            ]
             place[...] = part[tuple(map(slice, place.shape))]
         return rows
 
     def _damage(self) -> FaultError:
-        return FaultError(self.values.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN)
+        return FaultError(
+            self.values.name, f"damaged HDF5 (a chunk does not hold {self.n_bytes} bytes)", AGAIN
+        )
 
 
 def _inflated(content: bytes, most: int) -> bytes:
@@ -314,7 +366,10 @@ def _inflated_length(content: bytes, most: int) -> int:
 
 
 def _lzf_length(content: bytes, most: int) -> int:
-    """Bytes that LZF (Lehmann's, version 3) makes of the content: literals, and copies of what came before."""
+    """Bytes that LZF (Lehmann's, version 3) makes of the content.
+
+    Literals, and copies of what came before.
+    """
     length, at, end = 0, 0, len(content)
     while at < end and length < most:
         control = content[at]

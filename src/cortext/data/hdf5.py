@@ -1,10 +1,13 @@
-"""Session files of the T15 release: `<root>/<session>/data_{train,val,test}.hdf5`, one group per trial.
+"""Session files of the T15 release.
 
-Layout (Card et al. 2024, release code `model_training/dataset.py` and `evaluate_model_helpers.py`): groups `trial_0000`
-... with `input_features [T, C] float32`, `seq_class_ids [500] int32` (zero-padded), `transcription [500] int32`
-(character codes, zero-ended), and the attributes `n_time_steps, seq_len, sentence_label, session, block_num,
-trial_num`; in `test` the labels are absent. `corpus` is an attribute of ours, written where it is known; for the
-release's own files it comes from `t15_copyTaskData_description.csv` in the root or beside it.
+`<root>/<session>/data_{train,val,test}.hdf5`, one group per trial.
+
+Layout (Card et al. 2024, release code `model_training/dataset.py` and `evaluate_model_helpers.py`):
+groups `trial_0000` and so on with `input_features [T, C] float32`, `seq_class_ids [500] int32`
+(zero-padded), `transcription [500] int32` (character codes, zero-ended), and the attributes
+`n_time_steps, seq_len, sentence_label, session, block_num, trial_num`; in `test` the labels are
+absent. `corpus` is an attribute of ours, written where it is known; for the release's own files it
+comes from `t15_copyTaskData_description.csv` in the root or beside it.
 """
 
 from __future__ import annotations
@@ -64,13 +67,18 @@ def read_trials(
 ) -> Iterator[Trial]:
     """The trials of one session file, one in memory at a time, in the order of their group names.
 
-    labels_required: trials without labels are bad (train and val); otherwise labels are read where they are
-    on_bad:          gets each Problem, and reading goes on; without it the first one is raised as DataError
-    session:         the session that every trial must state
-    n_features:      the number of features that every trial must have (default: most trials' in this file)
-    max_abs:         the largest magnitude that a feature may have
-    corpora:         the corpus by block number, for files that do not state it themselves
-    limits:          the largest trial that is read; what a file declares is checked before memory is taken
+    Args:
+        labels_required: Trials without labels are bad (train and val); otherwise labels are read
+            where they are.
+        on_bad: Gets each Problem, and reading goes on; without it the first one is raised as
+            DataError.
+        session: The session that every trial must state.
+        n_features: The number of features that every trial must have (default: most trials' in this
+            file).
+        max_abs: The largest magnitude that a feature may have.
+        corpora: The corpus by block number, for files that do not state it themselves.
+        limits: The largest trial that is read; what a file declares is checked before memory is
+            taken.
     """
     path = Path(path)
 
@@ -97,21 +105,29 @@ def read_trials(
                     bad(fault, name)
                     continue
                 if corpora and trial.corpus is None:
-                    object.__setattr__(trial, "corpus", corpora.get(trial.block))  # nobody else has the trial yet
+                    object.__setattr__(
+                        trial, "corpus", corpora.get(trial.block)
+                    )  # nobody else has the trial yet
                 yield trial
     except FaultError as fault:
         bad(fault, None)
 
 
 def _trial_names(file: h5py.File) -> list[str]:
-    names = sorted((name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name))
+    names = sorted(
+        (name for name in file if _TRIAL.fullmatch(name)), key=lambda name: (len(name), name)
+    )
     if not names:
-        raise FaultError(None, "no group trial_0000 found", "write trials with cortext.data.write_session")
+        raise FaultError(
+            None, "no group trial_0000 found", "write trials with cortext.data.write_session"
+        )
     return names
 
 
 def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
-    """The number of features that most trials have, so that one odd trial does not condemn the others."""
+    """The number of features that most trials have, so that one odd trial does not condemn the
+    others.
+    """
     counts: Counter[int] = Counter()
     for name in names:
         with suppress(FaultError), guarded.damage():
@@ -122,7 +138,9 @@ def _usual_features(file: h5py.File, names: Iterable[str]) -> int | None:
 def _group(file: h5py.File, name: str) -> h5py.Group:
     found = guarded.member(file, name)
     if not isinstance(found, h5py.h5g.GroupID):
-        raise FaultError(None, "a dataset found, a group expected", "write the trial with write_session")
+        raise FaultError(
+            None, "a dataset found, a group expected", "write the trial with write_session"
+        )
     return h5py.Group(found)
 
 
@@ -135,15 +153,21 @@ def _read(group: h5py.Group, labels_required: bool, session: str | None, limits:
         raise FaultError("n_time_steps", found, "write the number of recorded bins")
     name = guarded.text(group, "session")
     if session is not None and name != session:
-        raise FaultError("session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder")
+        raise FaultError(
+            "session", f"{name!r} found, {session!r} (the folder) expected", "rename the folder"
+        )
     if not is_plain_name(name):
-        raise FaultError("session", f"{name!r} found, the name of a folder expected", "rename the session")
+        raise FaultError(
+            "session", f"{name!r} found, the name of a folder expected", "rename the session"
+        )
     sentence, phoneme_ids = None, None
     if labels_required or any(guarded.has(group, label) for label in _LABELS):
         sentence, phoneme_ids = _labels(group, limits)
     block, trial = guarded.number(group, "block_num"), guarded.number(group, "trial_num")
     corpus = guarded.text(group, "corpus") if guarded.has(group, "corpus") else None
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which check_features names
+    with np.errstate(
+        over="ignore"
+    ):  # what float32 cannot hold becomes Inf, which check_features names
         features_TC = guarded.first_rows(dataset, n_bins, limits).astype(np.float32, copy=False)
     return Trial(features_TC, name, block, trial, sentence, phoneme_ids, corpus)
 
@@ -153,7 +177,9 @@ def _labels(group: h5py.Group, limits: Limits) -> tuple[str, np.ndarray]:
     guarded.dataset(group, "transcription", 1)
     bound = min(MAX_LABEL, ids.shape[0])
     if not 0 < n_labels <= bound:
-        raise FaultError("seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes")
+        raise FaultError(
+            "seq_len", f"{n_labels} found, 1 to {bound} expected", "write the number of phonemes"
+        )
     labels_U = guarded.first_rows(ids, n_labels, limits)
     with np.errstate(invalid="ignore"):  # NaN and Inf become numbers, which differ from them
         whole_U = labels_U.astype(np.int64)
@@ -171,15 +197,19 @@ def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str
         raise FaultError("trial_num", found, "number the trials of a block differently")
 
 
-def write_session(path: str | Path, trials: Iterable[Trial], *, patch: PatchGeometry = PATCH) -> None:
+def write_session(
+    path: str | Path, trials: Iterable[Trial], *, patch: PatchGeometry = PATCH
+) -> None:
     """Write one session file; every trial is checked as it will be when read.
 
-    path:   `<root>/<session>/data_{train,val,test}.hdf5`; folders are made
-    trials: may be a generator; one trial is in memory at a time
+    Arrays are contiguous and uncompressed: gzip would bring a real trial to 57 % of its size, and
+    make reading 12 and writing 30 times slower. The file is written under a temporary name in the
+    same folder, flushed to disk, then renamed, so a reader never meets half a file. Raises
+    DataError for a bad trial or a full disk.
 
-    Arrays are contiguous and uncompressed: gzip would bring a real trial to 57 % of its size, and make reading 12 and
-    writing 30 times slower. The file is written under a temporary name in the same folder, flushed to
-    disk, then renamed, so a reader never meets half a file. Raises DataError for a bad trial or a full disk.
+    Args:
+        path: `<root>/<session>/data_{train,val,test}.hdf5`; folders are made.
+        trials: May be a generator; one trial is in memory at a time.
     """
     path = Path(path)
     with new_hdf5(path) as (file, check_disk):
@@ -187,7 +217,11 @@ def write_session(path: str | Path, trials: Iterable[Trial], *, patch: PatchGeom
 
 
 def _write_trials(
-    file: h5py.File, path: Path, trials: Iterable[Trial], patch: PatchGeometry, check_disk: Callable[[], None]
+    file: h5py.File,
+    path: Path,
+    trials: Iterable[Trial],
+    patch: PatchGeometry,
+    check_disk: Callable[[], None],
 ) -> None:
     n_features: int | None = None
     seen: dict[tuple[str, int, int], str] = {}
@@ -209,18 +243,24 @@ def _write_trials(
 
 
 def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
-    group.create_dataset("input_features", data=np.ascontiguousarray(trial.features_TC, dtype=np.float32))
+    group.create_dataset(
+        "input_features", data=np.ascontiguousarray(trial.features_TC, dtype=np.float32)
+    )
     attributes: dict[str, Any] = {"n_time_steps": trial.n_bins, "session": trial.session}
     attributes |= {"block_num": trial.block, "trial_num": trial.trial}
     if (trial.sentence is None) != (trial.phoneme_ids is None):
-        found = "a sentence without phonemes, or phonemes without a sentence; both or neither expected"
+        found = (
+            "a sentence without phonemes, or phonemes without a sentence; both or neither expected"
+        )
         raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
     if trial.sentence is not None and trial.phoneme_ids is not None:
         check_labels(trial.phoneme_ids, trial.n_bins, patch=patch)
         codes = [ord(character) for character in trial.sentence]
         if len(codes) >= MAX_LABEL:
             raise FaultError(
-                "transcription", f"{len(codes)} characters found, under {MAX_LABEL} expected", "shorten it"
+                "transcription",
+                f"{len(codes)} characters found, under {MAX_LABEL} expected",
+                "shorten it",
             )
         group.create_dataset("seq_class_ids", data=_padded(trial.phoneme_ids))
         group.create_dataset("transcription", data=_padded(codes))
@@ -242,9 +282,10 @@ def _padded(values: Iterable[int] | np.ndarray) -> np.ndarray:
 class Dataset:
     """A directory of session files; nothing but names is in memory.
 
-    sessions: by name, which for `t15.YYYY.MM.DD` is by day
-    description: the release's table of blocks where the directory has it
-    limits:      the largest trial that is read
+    Attributes:
+        sessions: By name, which for `t15.YYYY.MM.DD` is by day.
+        description: The release's table of blocks where the directory has it.
+        limits: The largest trial that is read.
     """
 
     root: Path
@@ -255,11 +296,16 @@ class Dataset:
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that at least one session has."""
-        return tuple(split for split in SPLITS if any(split in session.files for session in self.sessions))
+        return tuple(
+            split for split in SPLITS if any(split in session.files for session in self.sessions)
+        )
 
     @cached_property
     def n_features(self) -> int:
-        """Features of the dataset's first readable session file (most of its trials'); all others must agree."""
+        """Features of the dataset's first readable session file (most of its trials').
+
+        All others must agree.
+        """
         problem: Problem | None = None
         for session in self.sessions:
             for path in session.files.values():
@@ -270,7 +316,11 @@ class Dataset:
                         return found
                 except FaultError as fault:
                     problem = problem or fault.problem(path, None)
-        raise problem.error() if problem else DataError("no trial with input_features", where=self.root)
+        raise (
+            problem.error()
+            if problem
+            else DataError("no trial with input_features", where=self.root)
+        )
 
     def _n_features_or_none(self) -> int | None:
         """None where no file can be read: each of them then says itself what is wrong with it."""
@@ -280,7 +330,10 @@ class Dataset:
             return None
 
     def __iter__(self) -> Iterator[Trial]:
-        """All trials: train, val and test, each in the order of sessions and trials; the first bad one is raised."""
+        """All trials: train, val and test, each in the order of sessions and trials.
+
+        The first bad one is raised.
+        """
         for split in self.splits:
             yield from self.trials(split)
 
@@ -304,8 +357,10 @@ class Dataset:
     ) -> Iterator[Trial]:
         """The trials of a split, one in memory at a time, in the order of sessions and trials.
 
-        sessions: names to read, all by default
-        skip_bad: True leaves bad trials and files out; a list also collects why. Otherwise the first is a DataError
+        Args:
+            sessions: Names to read, all by default.
+            skip_bad: True leaves bad trials and files out; a list also collects why. Otherwise the
+                first is a DataError.
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
@@ -342,30 +397,53 @@ class Dataset:
         chosen = list(names)
         for name in chosen:
             if name not in known:
-                raise DataError(f"unknown session {name!r}; {nearest(name, known)}", where=self.root)
+                raise DataError(
+                    f"unknown session {name!r}; {nearest(name, known)}", where=self.root
+                )
         return [known[name] for name in chosen]
 
 
 def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
-    """The sessions and splits of a directory of session files. Raises DataError where there are none.
+    """The sessions and splits of a directory of session files.
 
-    limits: the largest trial that is read, 60,000 bins of 16,384 features by default
+    Raises DataError where there are none.
+
+    Args:
+        limits: The largest trial that is read, 60,000 bins of 16,384 features by default.
     """
     root = Path(root)
     if not root.is_dir():
-        found = "is a file; a directory of session files is needed" if root.exists() else "no such directory"
-        raise DataError(found, where=root, fix="give the directory that holds <session>/data_train.hdf5")
+        found = (
+            "is a file; a directory of session files is needed"
+            if root.exists()
+            else "no such directory"
+        )
+        raise DataError(
+            found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
+        )
     sessions = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
         files = {split: path for split, path in files.items() if path.exists()}
         if files and not is_plain_name(folder.name):
-            raise DataError("the folder's name cannot name a session", where=folder, fix="rename the session")
+            raise DataError(
+                "the folder's name cannot name a session", where=folder, fix="rename the session"
+            )
         if files:
             sessions.append(Session(folder.name, files))
     if not sessions:
         inner = next(iter(sorted(root.glob("*/*/data_*.hdf5"))), None)
-        fix = f"give {inner.parents[1]}" if inner else "give the directory that holds <session>/data_train.hdf5"
-        raise DataError("no session files found; <session>/data_{train,val,test}.hdf5 expected", where=root, fix=fix)
-    table = next((path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None)
+        fix = (
+            f"give {inner.parents[1]}"
+            if inner
+            else "give the directory that holds <session>/data_train.hdf5"
+        )
+        raise DataError(
+            "no session files found; <session>/data_{train,val,test}.hdf5 expected",
+            where=root,
+            fix=fix,
+        )
+    table = next(
+        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if path.is_file()), None
+    )
     return Dataset(root, tuple(sessions), tuple(read_description(table)) if table else (), limits)

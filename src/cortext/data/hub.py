@@ -1,14 +1,16 @@
 """The lab's 5-gram model for the word search, from the Hugging Face Hub.
 
-What is known of it comes from the lab's own downloader (`phoneme_to_words_lm/download_5gram.py` in the repository
-Neuroprosthetics-Lab/phoneme-to-words-lm, which replaces the Kaldi decoder of Card et al. 2024): the repository is
-`nckcard/phoneme-lm-5gram`, and its files are `lexicon.txt`, `tokens.txt`, `5gram_unpruned.bin` (about 50 GB) and
-`5gram_pruned.bin` (about 5 GB), KenLM binaries over 125,000 words. They have never been fetched by the tests of this
-project, which use a server of their own; so sizes, checksums and whether the words are in upper or lower case are
-taken as the Hub gives them.
+What is known of it comes from the lab's own downloader (`phoneme_to_words_lm/download_5gram.py` in
+the repository Neuroprosthetics-Lab/phoneme-to-words-lm, which replaces the Kaldi decoder of Card et
+al. 2024): the repository is `nckcard/phoneme-lm-5gram`, and its files are `lexicon.txt`,
+`tokens.txt`, `5gram_unpruned.bin` (about 50 GB) and `5gram_pruned.bin` (about 5 GB), KenLM binaries
+over 125,000 words. They have never been fetched by the tests of this project, which use a server of
+their own; so sizes, checksums and whether the words are in upper or lower case are taken as the Hub
+gives them.
 
-The Hub's interface: `/api/models/REPOSITORY/tree/main` lists files with size and digest (SHA-256 of the content for
-large files, the git object's SHA-1 for small ones); `/REPOSITORY/resolve/main/FILE` redirects to the content.
+The Hub's interface: `/api/models/REPOSITORY/tree/main` lists files with size and digest (SHA-256 of
+the content for large files, the git object's SHA-1 for small ones); `/REPOSITORY/resolve/main/FILE`
+redirects to the content.
 """
 
 from __future__ import annotations
@@ -48,13 +50,16 @@ def fetch_language_model(
 ) -> list[Path]:
     """Fetch the lab's 5-gram model into `out`, a language-model directory then; returns its files.
 
-    pruned:   the pruned model instead of the whole one
-    from_dir: take files downloaded by hand; the Hub is only asked for their sizes and checksums, and not missed
-    base_url: where the Hub, or a mirror of it, answers
-    token:    of an account (default: the environment variable HF_TOKEN); the files are public
+    Downloads go on where they broke off and are checked; a second call does nothing. Raises
+    DataError, which says what can be done by hand, and for an `out` that holds another language
+    model.
 
-    Downloads go on where they broke off and are checked; a second call does nothing. Raises DataError, which says what
-    can be done by hand, and for an `out` that holds another language model.
+    Args:
+        pruned: The pruned model instead of the whole one.
+        from_dir: Take files downloaded by hand; the Hub is only asked for their sizes and
+            checksums, and not missed.
+        base_url: Where the Hub, or a mirror of it, answers.
+        token: Of an account (default: the environment variable HF_TOKEN); the files are public.
     """
     out, base_url = Path(out), (base_url or HUB).rstrip("/")
     name = f"5gram_{'' if pruned else 'un'}pruned.bin"
@@ -74,17 +79,26 @@ def fetch_language_model(
     _claim(out, name)
     meter, token = Meter(files, progress), token or os.environ.get(TOKEN_VARIABLE)
     for file in files:
-        completed(file, out, meter) or obtain(file, out, sources.get(file.name), token, meter, refused)
+        completed(file, out, meter) or obtain(
+            file, out, sources.get(file.name), token, meter, refused
+        )
     return [out / local for local in (*_SMALL, _MODEL, _FACTS)]
 
 
 def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
-    """The lexicon, the tokens and the model `name` (as `lm.bin`), with what the Hub says of them. Raises DataError."""
+    """The lexicon, the tokens and the model `name` (as `lm.bin`), with what the Hub says of them.
+
+    Raises DataError.
+    """
     page = f"{HUB}/{REPOSITORY}"
     try:
-        with open_url(f"{base_url}/api/models/{REPOSITORY}/tree/main", timeout=_LISTING_TIMEOUT_S) as response:
+        with open_url(
+            f"{base_url}/api/models/{REPOSITORY}/tree/main", timeout=_LISTING_TIMEOUT_S
+        ) as response:
             listed = {entry["path"]: entry for entry in read_listing(response)}
-        return [_remote_file(listed[remote], local, base_url) for local, remote in _names(name).items()]
+        return [
+            _remote_file(listed[remote], local, base_url) for local, remote in _names(name).items()
+        ]
     except urllib.error.HTTPError as error:
         raise _refused(error, f"the list of files of {REPOSITORY}", hint) from None
     except OSError as error:
@@ -94,7 +108,9 @@ def list_files(base_url: str, name: str, hint: str) -> list[RemoteFile]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         missing = f"has no {error}" if isinstance(error, KeyError) else "is not as expected"
         raise DataError(
-            f"the list of files {missing}", where=base_url, fix=f"download the files from {page} and use {hint}"
+            f"the list of files {missing}",
+            where=base_url,
+            fix=f"download the files from {page} and use {hint}",
         ) from None
 
 
@@ -107,7 +123,9 @@ def _remote_file(entry: dict[str, Any], local: str, base_url: str) -> RemoteFile
     url = f"{base_url}/{REPOSITORY}/resolve/main/{entry['path']}"
     large = entry.get("lfs")
     if large:
-        return RemoteFile(local, url, int(large["size"]), large["oid"].removeprefix("sha256:"), "sha-256")
+        return RemoteFile(
+            local, url, int(large["size"]), large["oid"].removeprefix("sha256:"), "sha-256"
+        )
     return RemoteFile(local, url, int(entry["size"]), entry["oid"], "git-sha-1")
 
 
@@ -117,7 +135,9 @@ def _refused(error: urllib.error.HTTPError, what: str, hint: str) -> DataError:
     if error.code in (401, 403):  # also for a repository that is no longer there
         fix = f"set {TOKEN_VARIABLE} to a token of your account, or {by_hand}"
         return DataError(f"the Hub demands a login (status {error.code})", where=what, fix=fix)
-    return DataError(f"the Hub answered with status {error.code} ({error.reason})", where=what, fix=by_hand)
+    return DataError(
+        f"the Hub answered with status {error.code} ({error.reason})", where=what, fix=by_hand
+    )
 
 
 def _by_hand(folder: Path, model: str) -> dict[str, Path]:
@@ -130,7 +150,9 @@ def _by_hand(folder: Path, model: str) -> dict[str, Path]:
         paths[_MODEL] = folder / _MODEL
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
-        raise DataError(f"{' and '.join(missing)} not found", where=folder, fix=f"download from {page}")
+        raise DataError(
+            f"{' and '.join(missing)} not found", where=folder, fix=f"download from {page}"
+        )
     return paths
 
 
@@ -143,7 +165,9 @@ def _refuse_other(out: Path, model: str) -> None:
         here = None
     if out.exists() and here != model and (not out.is_dir() or any(out.iterdir())):
         found = f"holds {here}" if here else "holds something else"
-        raise DataError(f"{found}; {model} needs a directory of its own", where=out, fix="give a new directory")
+        raise DataError(
+            f"{found}; {model} needs a directory of its own", where=out, fix="give a new directory"
+        )
 
 
 def _claim(out: Path, model: str) -> None:

@@ -1,4 +1,7 @@
-"""What is in a data set: sessions, splits, trials, minutes, labels, values, and everything that is wrong with it."""
+"""What is in a data set.
+
+Sessions, splits, trials, minutes, labels, values, and everything that is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,22 @@ class DatasetReport:
         return json_text(asdict(self), indent=2)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.kind}, {self.n_features or 'an unknown number of'} features", ""]
-        header = ("session", "split", "trials", "bad", "minutes", "sentences", "phonemes", "bins", "values", "corpora")
+        lines = [
+            f"{self.path}: {self.kind}, {self.n_features or 'an unknown number of'} features",
+            "",
+        ]
+        header = (
+            "session",
+            "split",
+            "trials",
+            "bad",
+            "minutes",
+            "sentences",
+            "phonemes",
+            "bins",
+            "values",
+            "corpora",
+        )
         lines += _aligned([header, *map(_cells, [*self.rows, *self.totals])])
         labels = [f"distinct sentences: {self.n_distinct_sentences}"]
         if self.totals and any(row.n_phonemes for row in self.totals):
@@ -74,12 +91,19 @@ class DatasetReport:
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
 
-def inspect(path: str | Path, progress: Progress | None = None, *, limits: Limits = LIMITS) -> DatasetReport:
-    """Read every trial of a directory of session files, or of a packed one, and report. Raises DataError for neither.
+def inspect(
+    path: str | Path, progress: Progress | None = None, *, limits: Limits = LIMITS
+) -> DatasetReport:
+    """Read every trial of a directory of session files, or of a packed one, and report.
 
-    Bad trials do not raise, they are listed in `problems`; so are files that number trials as another split does.
-    progress: called with trials done and in all
-    limits:   the largest trial that is read from session files
+    Raises DataError for neither.
+
+    Bad trials do not raise, they are listed in `problems`; so are files that number trials as
+    another split does.
+
+    Args:
+        progress: Called with trials done and in all.
+        limits: The largest trial that is read from session files.
     """
     path = Path(path)
     survey = _Survey()
@@ -88,7 +112,9 @@ def inspect(path: str | Path, progress: Progress | None = None, *, limits: Limit
         total = sum(len(packed.split(name)) for name in packed.splits)
         if progress:  # checking counts as reading every trial once, looking at them as once more
             packed.verify(lambda done, all_: progress(done * total // all_, 2 * total))
-            survey.take(_packed_trials(packed), lambda done, _: progress(total + done, 2 * total), total)
+            survey.take(
+                _packed_trials(packed), lambda done, _: progress(total + done, 2 * total), total
+            )
         else:
             packed.verify()
             survey.take(_packed_trials(packed), None, total)
@@ -105,7 +131,9 @@ def inspect(path: str | Path, progress: Progress | None = None, *, limits: Limit
 
 
 def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial | None]]:
-    bad = Counter((Path(problem.file).parent.name, Path(problem.file).stem) for problem in packed.bad_trials)
+    bad = Counter(
+        (Path(problem.file).parent.name, Path(problem.file).stem) for problem in packed.bad_trials
+    )
     for name in packed.splits:
         split, rows = packed.split(name), {}
         for day, session in enumerate(packed.sessions):
@@ -115,14 +143,18 @@ def _packed_trials(packed: PackedDataset) -> Iterator[tuple[SplitReport, Trial |
             yield rows[int(split.day_N[i])], split.trial(i)
 
 
-def _session_trials(dataset: Dataset, survey: _Survey) -> Iterator[tuple[SplitReport, Trial | None]]:
+def _session_trials(
+    dataset: Dataset, survey: _Survey
+) -> Iterator[tuple[SplitReport, Trial | None]]:
     days = dataset.post_implant_days()
     for session in dataset.sessions:
         seen: dict[tuple[int, int], str] = {}
         for split in session.files:
             row, before, twice = _row(session, split, days), len(survey.problems), []
             yield row, None
-            for trial in dataset.trials(split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX):
+            for trial in dataset.trials(
+                split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX
+            ):
                 first = seen.setdefault((trial.block, trial.trial), split)
                 if first != split:
                     twice.append(f"{trial.name} in {first}")
@@ -130,7 +162,8 @@ def _session_trials(dataset: Dataset, survey: _Survey) -> Iterator[tuple[SplitRe
             row.n_bad = len(survey.problems) - before
             if twice:
                 message = (
-                    f"{len(twice)} trials have numbers of another split's (the first: {twice[0]}); check the splits"
+                    f"{len(twice)} trials have numbers of another split's (the first: {twice[0]});"
+                    " check the splits"
                 )
                 survey.notes.append(Problem(str(session.files[split]), None, "trial_num", message))
 
@@ -150,7 +183,12 @@ class _Survey:
         self.sentences: set[str] = set()
         self.tokens: Counter[int] = Counter()
 
-    def take(self, trials: Iterable[tuple[SplitReport, Trial | None]], progress: Progress | None, total: int) -> None:
+    def take(
+        self,
+        trials: Iterable[tuple[SplitReport, Trial | None]],
+        progress: Progress | None,
+        total: int,
+    ) -> None:
         done = 0
         for row, trial in trials:
             if not self.rows or self.rows[-1] is not row:
@@ -182,24 +220,43 @@ class _Survey:
         totals: dict[str, SplitReport] = {}
         for row in self.rows:
             _add(totals.setdefault(row.split, SplitReport("all", row.split)), row)
-        missing = [symbol for token, symbol in enumerate(RELEASE.symbols) if token and not self.tokens[token]]
+        missing = [
+            symbol
+            for token, symbol in enumerate(RELEASE.symbols)
+            if token and not self.tokens[token]
+        ]
         problems = [*self.problems, *self.notes]
         order = sorted(totals.values(), key=lambda row: ("train", "val", "test").index(row.split))
-        return DatasetReport(str(path), kind, n_features, self.rows, order, len(self.sentences), missing, problems)
+        return DatasetReport(
+            str(path), kind, n_features, self.rows, order, len(self.sentences), missing, problems
+        )
 
 
 def _add(total: SplitReport, row: SplitReport) -> None:
     for name in ("n_trials", "n_bad", "minutes", "n_sentences", "n_phonemes"):
         setattr(total, name, getattr(total, name) + getattr(row, name))
-    for name, choose in (("shortest_bins", min), ("longest_bins", max), ("lowest", min), ("highest", max)):
-        values = [value for value in (getattr(total, name), getattr(row, name)) if value is not None]
+    for name, choose in (
+        ("shortest_bins", min),
+        ("longest_bins", max),
+        ("lowest", min),
+        ("highest", max),
+    ):
+        values = [
+            value for value in (getattr(total, name), getattr(row, name)) if value is not None
+        ]
         setattr(total, name, choose(values) if values else None)
     for corpus, n_trials in row.corpora.items():
         total.corpora[corpus] = total.corpora.get(corpus, 0) + n_trials
 
 
 def _cells(row: SplitReport) -> tuple[str, ...]:
-    numbers: list[Any] = [row.n_trials, row.n_bad, f"{row.minutes:.1f}", row.n_sentences, row.n_phonemes]
+    numbers: list[Any] = [
+        row.n_trials,
+        row.n_bad,
+        f"{row.minutes:.1f}",
+        row.n_sentences,
+        row.n_phonemes,
+    ]
     bins = "" if row.shortest_bins is None else f"{row.shortest_bins}-{row.longest_bins}"
     values = "" if row.lowest is None else f"{row.lowest:.1f} to {row.highest:.1f}"
     corpora = ", ".join(f"{shown(name, 40)} {count}" for name, count in sorted(row.corpora.items()))

@@ -1,4 +1,7 @@
-"""Getting published files into a directory: downloaded or taken from a folder, checked, unpacked, marked as done."""
+"""Getting published files into a directory.
+
+Downloaded or taken from a folder, checked, unpacked, marked as done.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ Refused = Callable[[urllib.error.HTTPError, str], DataError]
 class Meter:
     """Bytes done of all files; an archive counts twice, for coming and for unpacking."""
 
-    def __init__(self, files: list[RemoteFile], progress: Callable[[int, int], None] | None) -> None:
+    def __init__(
+        self, files: list[RemoteFile], progress: Callable[[int, int], None] | None
+    ) -> None:
         self.total, self.done, self.progress = sum(map(self.weight, files)), 0, progress
 
     @staticmethod
@@ -58,9 +63,16 @@ def completed(file: RemoteFile, out: Path, meter: Meter) -> list[Path]:
 
 
 def obtain(
-    file: RemoteFile, out: Path, source: Path | None, token: str | None, meter: Meter, refused: Refused
+    file: RemoteFile,
+    out: Path,
+    source: Path | None,
+    token: str | None,
+    meter: Meter,
+    refused: Refused,
 ) -> list[Path]:
-    """Download a file into `out`, or take it from `source`; unpack it if it is an archive, and mark it as done.
+    """Download a file into `out`, or take it from `source`.
+
+    Unpack it if it is an archive, and mark it as done.
 
     Returns the files and folders that it consists of. Raises DataError.
     """
@@ -75,10 +87,15 @@ def obtain(
     if path.suffix == ".zip":
         products = unpack(path, out, meter.advance)
         if source is None:
-            path.unlink()  # its content is unpacked and checked; the archive of the recordings is 10 GB
+            # its content is unpacked and checked; the archive of the recordings is 10 GB
+            path.unlink()
     else:
         products = [path]
-    mark = {"size": file.size, "digest": file.digest, "products": [product.name for product in products]}
+    mark = {
+        "size": file.size,
+        "digest": file.digest,
+        "products": [product.name for product in products],
+    }
     with disk_errors(out):
         _mark(file, out).write_text(json.dumps(mark))
     return products
@@ -89,7 +106,10 @@ def _take(file: RemoteFile, source: Path, path: Path, meter: Meter) -> Path:
     hash_, archive = file.hasher(), source.suffix == ".zip"
     temporary = path.with_name(f".{path.name}.part")
     try:
-        with source.open("rb") as reader, (Path(os.devnull) if archive else temporary).open("wb") as writer:
+        with (
+            source.open("rb") as reader,
+            (Path(os.devnull) if archive else temporary).open("wb") as writer,
+        ):
             while chunk := reader.read(_CHUNK):
                 writer.write(chunk)
                 meter.advance(len(chunk))

@@ -42,21 +42,33 @@ def pack(
     progress: Progress | None = None,
     limits: Limits = LIMITS,
 ) -> PackedDataset:
-    """Pack session files into directory `out`, one trial in memory at a time; an older packed directory is replaced.
+    """Pack session files into directory `out`, one trial in memory at a time.
 
-    format:   `f16`, a memory map for each split, or `tfrecord`, TFRecord files (needs TensorFlow); both can be read by
-              everything
-    skip_bad: leave bad trials out and record why in `bad_trials`; otherwise the first one is raised as DataError
-    progress: called with trials done and in all
-    limits:   the largest trial that is read from a directory; a Dataset has its own
-    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises DataError,
-    ConfigError for another format, and MissingLibrary.
+    An older packed directory is replaced.
+
+    The directory is written under a temporary name and renamed, so `out` is whole or absent. Raises
+    DataError, ConfigError for another format, and MissingLibrary.
+
+    Args:
+        format: `f16`, a memory map for each split, or `tfrecord`, TFRecord files (needs
+            TensorFlow); both can be read by everything.
+        skip_bad: Leave bad trials out and record why in `bad_trials`; otherwise the first one is
+            raised as DataError.
+        progress: Called with trials done and in all.
+        limits: The largest trial that is read from a directory; a Dataset has its own.
     """
     if format not in FORMATS:
         raise ConfigError(f"unknown format {format!r} of packed data; use {' or '.join(FORMATS)}")
-    dataset, out = data if isinstance(data, Dataset) else open_dataset(data, limits=limits), Path(out)
+    dataset, out = (
+        data if isinstance(data, Dataset) else open_dataset(data, limits=limits),
+        Path(out),
+    )
     if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
-        raise DataError("exists and is not a packed directory", where=out, fix="choose another name or remove it")
+        raise DataError(
+            "exists and is not a packed directory",
+            where=out,
+            fix="choose another name or remove it",
+        )
     temporary = temporary_name(out)
     try:
         temporary.mkdir(parents=True)
@@ -69,8 +81,12 @@ def pack(
     return open_packed(out)
 
 
-def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress: Progress | None) -> None:
-    files = source_files(dataset.root)  # before reading: a file that changes meanwhile makes the result stale
+def _write(
+    dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress: Progress | None
+) -> None:
+    files = source_files(
+        dataset.root
+    )  # before reading: a file that changes meanwhile makes the result stale
     problems: list[Problem] = []
     arrays: dict[str, np.ndarray] = {}
     splits: dict[str, Any] = {}
@@ -83,7 +99,9 @@ def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress
             progress(min(done + len(problems), total), total)
 
     for name in dataset.splits:
-        entry, split_arrays = _write_split(dataset, name, folder, format, problems if skip_bad else None, advance)
+        entry, split_arrays = _write_split(
+            dataset, name, folder, format, problems if skip_bad else None, advance
+        )
         if len(split_arrays["n_bins"]):
             splits[name] = entry
             arrays |= {f"{name}/{array}": values for array, values in split_arrays.items()}
@@ -104,7 +122,12 @@ def _write(dataset: Dataset, folder: Path, format: str, skip_bad: bool, progress
 
 
 def _write_split(
-    dataset: Dataset, name: str, folder: Path, format: str, problems: list[Problem] | None, advance: Any
+    dataset: Dataset,
+    name: str,
+    folder: Path,
+    format: str,
+    problems: list[Problem] | None,
+    advance: Any,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     days = {session.name: day for day, session in enumerate(dataset.sessions)}
     numbers: list[tuple[int, ...]] = []
@@ -127,7 +150,9 @@ def _write_split(
     entry = {"crc32": checksum, "sentences": sentences, "corpora": corpora}
     if isinstance(files, RecordFiles):
         entry["records"] = files.sizes
-        arrays["file"], arrays["byte"] = np.array(files.places, dtype=np.int64).reshape(-1, 2).T.copy()
+        arrays["file"], arrays["byte"] = (
+            np.array(files.places, dtype=np.int64).reshape(-1, 2).T.copy()
+        )
     return entry, arrays
 
 
@@ -158,13 +183,19 @@ def open_data(
     progress: Progress | None = None,
     limits: Limits = LIMITS,
 ) -> PackedDataset:
-    """DATA of every verb: a packed directory, or session files, which are packed once and then used again.
+    """DATA of every verb.
 
-    packed_cache: where session files are packed to (default: `.packed` inside `path`); made again when a session file
-                  was added, removed or changed
-    skip_bad:     leave bad trials out; without it a cache made with it is refused as the session files would be
-    limits:       the largest trial that is read from session files
-    Raises DataError, also for a packed directory whose session files are at hand and have changed.
+    A packed directory, or session files, which are packed once and then used again.
+
+    Args:
+        packed_cache: Where session files are packed to (default: `.packed` inside `path`); made
+            again when a session file was added, removed or changed.
+        skip_bad: Leave bad trials out; without it a cache made with it is refused as the session
+            files would be.
+        limits: The largest trial that is read from session files.
+
+    Raises:
+        DataError: Also for a packed directory whose session files are at hand and have changed.
     """
     path = Path(path)
     if is_packed(path):
@@ -172,7 +203,9 @@ def open_data(
         if packed.stale():
             fix = f"run cortext pack {packed.source} --out {path} again"
             raise DataError(
-                f"the session files in {packed.source} have changed since it was packed", where=path, fix=fix
+                f"the session files in {packed.source} have changed since it was packed",
+                where=path,
+                fix=fix,
             )
         return packed
     dataset = open_dataset(path, limits=limits)
@@ -181,7 +214,11 @@ def open_data(
     if cached is None:
         if packed_cache is None and not os.access(path, os.W_OK):
             fix = f"run cortext pack {path} --out PACKED, and give PACKED"
-            raise DataError("cannot be written, and its session files are to be packed there", where=path, fix=fix)
+            raise DataError(
+                "cannot be written, and its session files are to be packed there",
+                where=path,
+                fix=fix,
+            )
         return pack(dataset, cache, skip_bad=skip_bad, progress=progress)
     if cached.bad_trials and not skip_bad:
         raise cached.bad_trials[0].error()
@@ -195,5 +232,7 @@ def _usable(cache: Path, dataset: Dataset) -> PackedDataset | None:
         packed = open_packed(cache)
     except DataError:
         return None
-    same = packed.source == dataset.root.resolve() and packed.source_files == source_files(dataset.root)
+    same = packed.source == dataset.root.resolve() and packed.source_files == source_files(
+        dataset.root
+    )
     return packed if same else None

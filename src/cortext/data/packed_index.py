@@ -1,7 +1,9 @@
-"""The index of a packed directory: `index.json` and `index.npz`, written with checksums and read with suspicion.
+"""The index of a packed directory.
 
-A checksum finds accidents. Who changes an index on purpose changes the checksum, too; so each value that could name
-another file, leave an array or take memory is checked before it is used.
+`index.json` and `index.npz`, written with checksums and read with suspicion.
+
+A checksum finds accidents. Who changes an index on purpose changes the checksum, too; so each value
+that could name another file, leave an array or take memory is checked before it is used.
 """
 
 from __future__ import annotations
@@ -32,7 +34,17 @@ _MOST_FEATURES = 1 << 24  # and 2^31 bins: no size in bytes is beyond 64 bits
 _NUMBERS = ("n_bins", "day", "block", "trial", "n_labels")
 _PLACES = ("file", "byte")
 _DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError, EOFError, SyntaxError),
+    *(
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        MemoryError,
+        EOFError,
+        SyntaxError,
+    ),
     *(ArithmeticError, zipfile.BadZipFile, zlib.error, struct.error, TokenError),
 )
 """What the readers of JSON, zip archives and arrays raise."""
@@ -60,22 +72,34 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         outer = read_json(path / _JSON)
         if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
             found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
-            raise DataError(f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=AGAIN)
+            raise DataError(
+                f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=AGAIN
+            )
         _need((path / _ARRAYS).is_file(), f"no file {_ARRAYS}")
         _need((path / _ARRAYS).stat().st_size <= _MOST_BYTES, f"{_ARRAYS} has more than 256 MiB")
         index, content = outer["index"], (path / _ARRAYS).read_bytes()
-        _need(_digest(_dump(index)) == outer["checksum"] and _digest(content) == index["arrays"], "another checksum")
+        _need(
+            _digest(_dump(index)) == outer["checksum"] and _digest(content) == index["arrays"],
+            "another checksum",
+        )
         arrays = _arrays(content, index["splits"])
         _check(index)
         for name, entry in index["splits"].items():
-            _check_split({key.removeprefix(f"{name}/"): array for key, array in arrays.items()}, entry, index)
+            _check_split(
+                {key.removeprefix(f"{name}/"): array for key, array in arrays.items()}, entry, index
+            )
     except _DAMAGE as error:
-        raise DataError(f"the index is damaged ({error or type(error).__name__})", where=path, fix=AGAIN) from None
+        raise DataError(
+            f"the index is damaged ({error or type(error).__name__})", where=path, fix=AGAIN
+        ) from None
     return index, arrays
 
 
 def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays that the splits need. They are stored as they are, so that they take no more memory than the file."""
+    """The arrays that the splits need.
+
+    They are stored as they are, so that they take no more memory than the file.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as members:
         stored = all(member.compress_type == zipfile.ZIP_STORED for member in members.infolist())
         _need(stored, f"{_ARRAYS} is compressed")
@@ -88,38 +112,82 @@ def _arrays(content: bytes, splits: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _check(index: Mapping[str, Any]) -> None:
-    _need(all(is_plain_name(name) for name in index["sessions"]), "a session's name is no name of a folder")
-    _need(_whole(index["n_features"], 1) and index["n_features"] < _MOST_FEATURES, "n_features out of range")
+    _need(
+        all(is_plain_name(name) for name in index["sessions"]),
+        "a session's name is no name of a folder",
+    )
+    _need(
+        _whole(index["n_features"], 1) and index["n_features"] < _MOST_FEATURES,
+        "n_features out of range",
+    )
     _need(set(index["splits"]) <= set(SPLITS), "another split than train, val and test")
-    _need(all(_text(name) and _whole(day) for name, day in index["post_implant_day"].items()), "post_implant_day")
+    _need(
+        all(_text(name) and _whole(day) for name, day in index["post_implant_day"].items()),
+        "post_implant_day",
+    )
     _need(_text(index["source"]) and "\0" not in index["source"], "the source is no path")
-    _need(all(_whole(size) and _whole(at) for size, at in index["source_files"].values()), "source_files")
+    _need(
+        all(_whole(size) and _whole(at) for size, at in index["source_files"].values()),
+        "source_files",
+    )
     for problem in index["bad_trials"]:
-        _need(_text(problem["file"]) and _text(problem["message"]) and len(problem) == 4, "bad_trials")
-        _need(all(problem[name] is None or _text(problem[name]) for name in ("trial", "field")), "bad_trials")
+        _need(
+            _text(problem["file"]) and _text(problem["message"]) and len(problem) == 4, "bad_trials"
+        )
+        _need(
+            all(problem[name] is None or _text(problem[name]) for name in ("trial", "field")),
+            "bad_trials",
+        )
 
 
-def _check_split(arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], index: Mapping[str, Any]) -> None:
+def _check_split(
+    arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], index: Mapping[str, Any]
+) -> None:
     numbers = [arrays[name] for name in (*_NUMBERS, *(_PLACES if "records" in entry else ()))]
     n_bins_N, day_N, _, _, n_labels_N, *places = numbers
     n_trials = len(n_bins_N)
-    _need(all(array.shape == (n_trials,) and array.dtype == np.int64 for array in numbers), "numbers of another kind")
+    _need(
+        all(array.shape == (n_trials,) and array.dtype == np.int64 for array in numbers),
+        "numbers of another kind",
+    )
     _need(1 <= n_bins_N.min(initial=1) <= n_bins_N.max(initial=1) < 2**31, "n_bins out of range")
-    _need(0 <= day_N.min(initial=0) <= day_N.max(initial=0) < len(index["sessions"]), "a day without a session")
-    _need(0 <= n_labels_N.min(initial=0) <= n_labels_N.max(initial=0) <= MAX_LABEL, "n_labels out of range")
+    _need(
+        0 <= day_N.min(initial=0) <= day_N.max(initial=0) < len(index["sessions"]),
+        "a day without a session",
+    )
+    _need(
+        0 <= n_labels_N.min(initial=0) <= n_labels_N.max(initial=0) <= MAX_LABEL,
+        "n_labels out of range",
+    )
     labels = arrays["labels"]
-    _need(labels.dtype == np.int16 and labels.shape == (n_labels_N.sum(),), "labels of another number")
-    _need(1 <= labels.min(initial=1) <= labels.max(initial=1) < len(RELEASE), "a label that is no phoneme")
+    _need(
+        labels.dtype == np.int16 and labels.shape == (n_labels_N.sum(),), "labels of another number"
+    )
+    _need(
+        1 <= labels.min(initial=1) <= labels.max(initial=1) < len(RELEASE),
+        "a label that is no phoneme",
+    )
     _need(_whole(entry["crc32"]), "crc32 is no number")
     for texts in (entry["sentences"], entry["corpora"]):
-        _need(len(texts) == n_trials and all(text is None or _text(text) for text in texts), "texts of another kind")
+        _need(
+            len(texts) == n_trials and all(text is None or _text(text) for text in texts),
+            "texts of another kind",
+        )
     if places:
         sizes = entry["records"]
-        _need(all(is_plain_name(name) and _whole(size, 1) for name, size in sizes.items()), "records")
+        _need(
+            all(is_plain_name(name) and _whole(size, 1) for name, size in sizes.items()), "records"
+        )
         file_N, byte_N = places
-        _need(0 <= file_N.min(initial=0) <= file_N.max(initial=0) < len(sizes), "a record in no file")
-        room_N = np.array(list(sizes.values()), dtype=np.int64)[file_N] - n_bins_N * (2 * index["n_features"])
-        _need(bool(np.all((byte_N >= 0) & (byte_N <= room_N))), "a record beyond the end of its file")
+        _need(
+            0 <= file_N.min(initial=0) <= file_N.max(initial=0) < len(sizes), "a record in no file"
+        )
+        room_N = np.array(list(sizes.values()), dtype=np.int64)[file_N] - n_bins_N * (
+            2 * index["n_features"]
+        )
+        _need(
+            bool(np.all((byte_N >= 0) & (byte_N <= room_N))), "a record beyond the end of its file"
+        )
 
 
 def _need(right: bool, what: str) -> None:

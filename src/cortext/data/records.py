@@ -2,13 +2,16 @@
 
 A record is a `tf.train.Example` of one trial, with the features
 
-    features   bytes, float16 [T, C] little-endian, a bin after the other       shape    int64 [2]: T, C
-    labels     int64 [U], phonemes in the release's order                       session  bytes, its name
+    features   bytes, float16 [T, C] little-endian, a bin after the other       shape    int64 [2]:
+    T, C
+    labels     int64 [U], phonemes in the release's order                       session  bytes, its
+    name
     day        int64, position of the session in the data set's list            block, trial   int64
     sentence, corpus   bytes
 
-where `labels`, `sentence` and `corpus` are absent if they are withheld. Files are `<split>-<number>.tfrecord`; an index
-beside them says where the features of each trial begin, so that batches may take trials in any order.
+where `labels`, `sentence` and `corpus` are absent if they are withheld. Files are
+`<split>-<number>.tfrecord`; an index beside them says where the features of each trial begin, so
+that batches may take trials in any order.
 """
 
 from __future__ import annotations
@@ -25,14 +28,20 @@ from cortext.extras import need
 
 FILE_BYTES = 1 << 28
 """A file ends with the record that brings it to this size."""
-_BEFORE, _AFTER = 12, 4  # bytes of a record's frame: its length and that number's checksum; the checksum of its content
+_BEFORE, _AFTER = (
+    12,
+    4,
+)  # bytes of a record's frame: its length and that number's checksum; the checksum of its content
 
 
 class RecordFiles:
-    """The TFRecord files of a split, being written. Needs TensorFlow; raises OSError where it cannot write.
+    """The TFRecord files of a split, being written.
 
-    sizes:  bytes of each file by name; complete after `close`
-    places: for each trial, the number of its file and the byte where its features begin
+    Needs TensorFlow; raises OSError where it cannot write.
+
+    Attributes:
+        sizes: Bytes of each file by name; complete after `close`.
+        places: For each trial, the number of its file and the byte where its features begin.
     """
 
     def __init__(self, folder: Path, split: str) -> None:
@@ -45,7 +54,9 @@ class RecordFiles:
     def write(self, trial: Trial, rows_TC: np.ndarray, day: int) -> None:
         """Add a trial, whose features are `rows_TC` (float16)."""
         features = rows_TC.astype("<f2", copy=False).tobytes()
-        record = _example(self._tf, trial, rows_TC.shape, features, day).SerializeToString(deterministic=True)
+        record = _example(self._tf, trial, rows_TC.shape, features, day).SerializeToString(
+            deterministic=True
+        )
         with _os_errors(self._tf):
             if self._writer is None:
                 name = f"{self._split}-{len(self.sizes):05d}.tfrecord"

@@ -1,10 +1,13 @@
 """Training batches balanced over recording days.
 
-The scheme of the release (`model_training/dataset.py`): a batch has `batch_size` trials from `days_per_batch` days;
-days are drawn without replacement, trials within a day with replacement. Four things differ:
+The scheme of the release (`model_training/dataset.py`): a batch has `batch_size` trials from
+`days_per_batch` days; days are drawn without replacement, trials within a day with replacement.
+Four things differ:
 
-- a batch is a function of (seed, step), not of how many batches were drawn before, so resuming needs only the step;
-- where the batch does not divide by the days, one trial fewer comes from each of some random days (the release may take
+- a batch is a function of (seed, step), not of how many batches were drawn before, so resuming
+  needs only the step;
+- where the batch does not divide by the days, one trial fewer comes from each of some random days
+  (the release may take
   several from the same day);
 - days without trials are never drawn (the release fails on them);
 - trials may be drawn from one band of lengths, which limits padding (`length_buckets`).
@@ -22,18 +25,23 @@ from cortext.errors import ConfigError
 class DayBalancedSampler:
     """Which trials are in the batch of a step.
 
-    day_N:             int [N], the day of each trial
-    batch_size:        trials in a batch
-    days_per_batch:    different days in a batch; each gives `batch_size / days_per_batch` trials, give or take one
-    seed:              of the whole sequence of batches
-    must_include_days: days that every batch has; negative ones count from the last day
-    n_bins_N:          int [N], the length of each trial; needed for length buckets
-    length_buckets:    bands of length. A batch draws one band, the same for all its days, and from each day only trials
-                       whose rank in length within that day falls into it. Bands are equally likely and ranks are drawn
-                       from a continuum, so that a trial is as likely as without bands, whatever the number of trials
-    n_days:            number of days, for negative `must_include_days` (default: the largest in `day_N`, plus one)
+    Attributes:
+        day_N: Int [N], the day of each trial.
+        batch_size: Trials in a batch.
+        days_per_batch: Different days in a batch; each gives `batch_size / days_per_batch` trials,
+            give or take one.
+        seed: Of the whole sequence of batches.
+        must_include_days: Days that every batch has; negative ones count from the last day.
+        n_bins_N: Int [N], the length of each trial; needed for length buckets.
+        length_buckets: Bands of length. A batch draws one band, the same for all its days, and from
+            each day only trials whose rank in length within that day falls into it. Bands are
+            equally likely and ranks are drawn from a continuum, so that a trial is as likely as
+            without bands, whatever the number of trials.
+        n_days: Number of days, for negative `must_include_days` (default: the largest in `day_N`,
+            plus one).
 
-    Raises ConfigError for settings that cannot be met.
+    Raises:
+        ConfigError: For settings that cannot be met.
     """
 
     def __init__(
@@ -50,7 +58,11 @@ class DayBalancedSampler:
     ) -> None:
         day_N = np.asarray(day_N, dtype=np.int64)
         self.days = np.unique(day_N)
-        self.batch_size, self.days_per_batch, self.length_buckets = batch_size, days_per_batch, length_buckets
+        self.batch_size, self.days_per_batch, self.length_buckets = (
+            batch_size,
+            days_per_batch,
+            length_buckets,
+        )
         self._key = seed
         self._check(n_bins_N)
         last = int(self.days[-1]) + 1 if n_days is None else n_days
@@ -70,11 +82,15 @@ class DayBalancedSampler:
             found = f"days_per_batch is {self.days_per_batch} and batch_size is {self.batch_size}"
             raise ConfigError(f"{found}; 1 <= days_per_batch <= batch_size is needed")
         if len(self.days) < self.days_per_batch:
-            found = f"days_per_batch is {self.days_per_batch} and the data has {len(self.days)} days with trials"
+            found = (
+                f"days_per_batch is {self.days_per_batch} and the data has {len(self.days)} days"
+                " with trials"
+            )
             raise ConfigError(found, fix=f"set days_per_batch to at most {len(self.days)}")
         if self.length_buckets < 1 or (self.length_buckets > 1 and n_bins_N is None):
             raise ConfigError(
-                f"length_buckets is {self.length_buckets}; at least 1, and the trials' lengths, are needed"
+                f"length_buckets is {self.length_buckets}; at least 1, and the trials' lengths, are"
+                " needed"
             )
 
     def _included(self, wanted: Iterable[int], n_days: int) -> np.ndarray:
@@ -82,19 +98,27 @@ class DayBalancedSampler:
         for day in wanted:
             number = int(day) + n_days if day < 0 else int(day)
             if number not in self.days:
-                raise ConfigError(f"must_include_days names day {day}, which has no training trials (of {n_days} days)")
+                raise ConfigError(
+                    f"must_include_days names day {day}, which has no training trials (of {n_days}"
+                    " days)"
+                )
             if number in included:
                 raise ConfigError(f"must_include_days names day {number} twice; name it once")
             included.append(number)
         if len(included) > self.days_per_batch:
-            found = f"must_include_days names {len(included)} days and days_per_batch is {self.days_per_batch}"
+            found = (
+                f"must_include_days names {len(included)} days and days_per_batch is"
+                f" {self.days_per_batch}"
+            )
             raise ConfigError(found, fix="raise days_per_batch or name fewer days")
         return np.array(included, dtype=np.int64)
 
     def indices(self, step: int) -> np.ndarray:
         """int64 [B]: the trials of batch `step`, day after day."""
         generator = self._generator(step)
-        drawn = generator.choice(self._others, self.days_per_batch - len(self.must_include_days), replace=False)
+        drawn = generator.choice(
+            self._others, self.days_per_batch - len(self.must_include_days), replace=False
+        )
         days = np.concatenate([self.must_include_days, drawn])
         counts = np.full(len(days), -(-self.batch_size // len(days)))
         surplus = int(counts.sum()) - self.batch_size
@@ -104,9 +128,14 @@ class DayBalancedSampler:
         for day, count in zip(days.tolist(), counts.tolist(), strict=True):
             trials = self._trials[day]
             quantiles = (band + generator.random(count)) / self.length_buckets
-            chosen.append(trials[np.minimum((quantiles * len(trials)).astype(np.int64), len(trials) - 1)])
+            chosen.append(
+                trials[np.minimum((quantiles * len(trials)).astype(np.int64), len(trials) - 1)]
+            )
         return np.concatenate(chosen)
 
     def _generator(self, step: int) -> np.random.Generator:
-        """Philox is counter-based: the step is the counter's highest word, so batches never share random numbers."""
+        """Philox is counter-based.
+
+        The step is the counter's highest word, so batches never share random numbers.
+        """
         return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, step]))

@@ -19,7 +19,8 @@ MAX_LABEL = 500  # length of the zero-padded label and transcription arrays in a
 def is_plain_name(name: object) -> bool:
     """Whether this can name a session, and so a file that lies where it is put, on every system.
 
-    It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither empty, `.` nor `..`.
+    It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither
+    empty, `.` nor `..`.
     """
     if not isinstance(name, str) or not name.isprintable() or name in ("", ".", ".."):
         return False
@@ -30,10 +31,13 @@ def is_plain_name(name: object) -> bool:
 class Trial:
     """One attempted sentence.
 
-    features_TC: float32 [T, C], z-scored neural features in 20 ms bins
-    phoneme_ids: int64 [U], tokens 1..40 in the release's order; None where labels are withheld (test)
-    sentence:    the prompt as written; None where labels are withheld
-    corpus:      the text corpus of the block (`50-Word`, `Switchboard`, `handwritten` ...) where it is known
+    Attributes:
+        features_TC: float32 [T, C], z-scored neural features in 20 ms bins.
+        phoneme_ids: int64 [U], tokens 1..40 in the release's order; None where labels are withheld
+            (test).
+        sentence: The prompt as written; None where labels are withheld.
+        corpus: The text corpus of the block (`50-Word`, `Switchboard`, `handwritten` ...) where it
+            is known.
     """
 
     features_TC: np.ndarray
@@ -67,14 +71,17 @@ def make_trial(
 ) -> Trial:
     """A Trial from what a lab has: neural features [T, C] in 20 ms bins and the prompted sentence.
 
-    Phonemes are looked up (`cortext.text.to_phonemes`) where they are not given; without a sentence there are none.
+    Phonemes are looked up (`cortext.text.to_phonemes`) where they are not given; without a sentence
+    there are none.
     """
     if phoneme_ids is None and sentence is not None:
         from cortext.text import to_phonemes  # loads the dictionary
 
         phoneme_ids = RELEASE.ids(to_phonemes(sentence))
     ids = None if phoneme_ids is None else np.asarray(phoneme_ids, dtype=np.int64)
-    return Trial(np.asarray(features_TC, dtype=np.float32), session, block, trial, sentence, ids, corpus)
+    return Trial(
+        np.asarray(features_TC, dtype=np.float32), session, block, trial, sentence, ids, corpus
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,15 @@ import numpy as np
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import FRAME_MS, LARGEST, DecoderOptions, Hypothesis, NBest, Partial, Word
+from cortext.decoding.options import (
+    FRAME_MS,
+    LARGEST,
+    DecoderOptions,
+    Hypothesis,
+    NBest,
+    Partial,
+    Word,
+)
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.text.lexicon import encode
@@ -29,16 +37,18 @@ MAX_CHANGED_MODELS = 8
 
 @dataclass(frozen=True)
 class LiveBatch:
-    """The live hypotheses of an utterance, one row for each that the n-gram and `history_words` keep apart.
+    """The live hypotheses of an utterance, one row for each that the n-gram and `history_words`
+    keep apart.
 
-    ids:        uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0
-    parent_ids: uint32 [N], of the hypothesis without its last word (the empty one is its own)
-    words:      the finished words of its best path
-    acoustic:   float32 [N], unscaled acoustic log-probability of its best path
-    lm:         float32 [N], unscaled n-gram log-probability of its words
-    added:      float32 [N], what the hook has added to it so far, to its beginnings included
-    frame:      number of frames searched
-    is_last:    whether the utterance has ended
+    Attributes:
+        ids: uint32 [N], the same for a hypothesis in every batch; the empty hypothesis is 0.
+        parent_ids: uint32 [N], of the hypothesis without its last word (the empty one is its own).
+        words: The finished words of its best path.
+        acoustic: float32 [N], unscaled acoustic log-probability of its best path.
+        lm: float32 [N], unscaled n-gram log-probability of its words.
+        added: float32 [N], what the hook has added to it so far, to its beginnings included.
+        frame: Number of frames searched.
+        is_last: Whether the utterance has ended.
     """
 
     ids: np.ndarray
@@ -56,18 +66,26 @@ Hook = Callable[[LiveBatch], np.ndarray | None]
 
 
 class NativeEngine:
-    """Searches by compiled code; one read-only model in memory serves any number of sessions and threads."""
+    """Searches by compiled code.
+
+    One read-only model in memory serves any number of sessions and threads.
+    """
 
     def __init__(self, lm: LanguageModel, second: _native.NGram | None = None) -> None:
         self.lm, self._second = lm, second
         codes = lm.lexicon.codes
-        self._model = _native.Model.make(lm.ngram, list(codes), list(codes.values()), _log_weights(lm), len(ARPABET))
+        self._model = _native.Model.make(
+            lm.ngram, list(codes), list(codes.values()), _log_weights(lm), len(ARPABET)
+        )
         self._changed: dict[WordChanges, _native.Model] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> NativeEngine:
-        """The engine for a language-model directory; lattices are rescored with the n-gram of `second_lm`."""
+        """The engine for a language-model directory.
+
+        Lattices are rescored with the n-gram of `second_lm`.
+        """
         second = LanguageModel.open(second_lm).ngram if second_lm is not None else None
         return cls(LanguageModel.open(lm_dir), second)
 
@@ -98,10 +116,14 @@ class NativeEngine:
         model, sentence = self._model_with(words), text.split()
         for word in sentence:
             if word not in model:
-                raise DecodingError(f"the word {word!r} is not in the lexicon", where=self.lm.directory)
+                raise DecodingError(
+                    f"the word {word!r} is not in the lexicon", where=self.lm.directory
+                )
         result = model.score(sentence, log_probs_PV, _columns(inventory), native_options(options))
         if not len(result):
-            raise DecodingError(f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames")
+            raise DecodingError(
+                f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames"
+            )
         return _hypothesis(result, 0, options, has_hook=False, has_confidence=False)
 
     def _model_with(self, words: WordChanges) -> _native.Model:
@@ -110,19 +132,27 @@ class NativeEngine:
         with self._lock:
             model = self._changed.get(words)
             if model is None:
-                model = self._model.changed(self._spelt(words), list(words.removed), dict(words.bonuses))
+                model = self._model.changed(
+                    self._spelt(words), list(words.removed), dict(words.bonuses)
+                )
                 while len(self._changed) >= MAX_CHANGED_MODELS:
                     del self._changed[next(iter(self._changed))]
                 self._changed[words] = model
         return model
 
     def _spelt(self, words: WordChanges) -> list[tuple[str, str, list[float]]]:
-        """The added words with all their pronunciations, the lexicon's included, and the logs of their weights."""
+        """The added words with all their pronunciations, the lexicon's included, and the logs of
+        their weights.
+        """
         lexicon, spelt = self.lm.lexicon, []
         for word, variants in words.added:
-            known = dict(zip(lexicon.codes.get(word, "").split(), lexicon.weights(word), strict=True))
+            known = dict(
+                zip(lexicon.codes.get(word, "").split(), lexicon.weights(word), strict=True)
+            )
             weights = {encode(variant): 1.0 for variant in variants} | known
-            spelt.append((word, " ".join(weights), [math.log(weight) for weight in weights.values()]))
+            spelt.append(
+                (word, " ".join(weights), [math.log(weight) for weight in weights.values()])
+            )
         return spelt
 
 
@@ -137,7 +167,9 @@ class NativeUtterance:
         every_frames: int,
     ) -> None:
         if not isinstance(every_frames, int) or every_frames < 1:
-            raise DecodingError(f"every_frames is {every_frames!r}; a whole number of at least 1 is needed")
+            raise DecodingError(
+                f"every_frames is {every_frames!r}; a whole number of at least 1 is needed"
+            )
         self._utterance, self._options = utterance, options
         self._hook, self._every = hook, every_frames
         self._frame, self._in_hook = 0, False
@@ -161,7 +193,10 @@ class NativeUtterance:
         return Partial(*self._utterance.partial())
 
     def set_options(self, options: DecoderOptions) -> None:
-        """Change the options from the next frame on; the sentence scores at the end are by the last ones."""
+        """Change the options from the next frame on.
+
+        The sentence scores at the end are by the last ones.
+        """
         self._utterance.set_options(native_options(options))
         self._options = options
 
@@ -191,8 +226,14 @@ class NativeUtterance:
             self._in_hook = False
         if scores is None:
             return
-        if not isinstance(scores, np.ndarray) or scores.dtype != np.float32 or scores.shape != (len(ids),):
-            raise DecodingError(f"the hook returned {_described(scores)}; float32 [{len(ids)}] or None is needed")
+        if (
+            not isinstance(scores, np.ndarray)
+            or scores.dtype != np.float32
+            or scores.shape != (len(ids),)
+        ):
+            raise DecodingError(
+                f"the hook returned {_described(scores)}; float32 [{len(ids)}] or None is needed"
+            )
         if not np.isfinite(scores).all():
             raise DecodingError("the hook returned scores that are not finite")
         if len(scores) and np.abs(scores).max() > LARGEST:
@@ -201,7 +242,9 @@ class NativeUtterance:
 
     def _refuse_within_hook(self) -> None:
         if self._in_hook:
-            raise DecodingError("the session is in use by its hook", fix="step and finish outside of the hook")
+            raise DecodingError(
+                "the session is in use by its hook", fix="step and finish outside of the hook"
+            )
 
 
 class NativeNBest(NBest):
@@ -235,20 +278,26 @@ def native_options(options: DecoderOptions) -> _native.Options:
     """The engine's form of the options."""
     native = _native.Options()
     for name in (
-        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam word_beam lattice_beam "
-        "max_active min_active max_arcs nbest history_words sil_required"
+        "acoustic_scale lm_weight word_score sil_cost unk_score blank_skip beam word_beam"
+        " lattice_beam max_active min_active max_arcs nbest history_words sil_required"
     ).split():
         setattr(native, name, getattr(options, name))
     native.logadd = options.recombine == "logadd"
     priors = dict(options.label_priors)
-    offsets = {symbol: options.prior_weight * math.log(priors.get(symbol, 1.0)) for symbol in TOKENS}
+    offsets = {
+        symbol: options.prior_weight * math.log(priors.get(symbol, 1.0)) for symbol in TOKENS
+    }
     offsets[BLANK] += math.log(options.blank_penalty)
     native.offsets = list(offsets.values())
     return native
 
 
 def _hypothesis(
-    result: _native.Result, number: int, options: DecoderOptions, has_hook: bool, has_confidence: bool
+    result: _native.Result,
+    number: int,
+    options: DecoderOptions,
+    has_hook: bool,
+    has_confidence: bool,
 ) -> Hypothesis:
     score, lm_score, sil_score, hotword_score, added_score = result.scores(number)
     words = result.words(number)
@@ -256,7 +305,8 @@ def _hypothesis(
     return Hypothesis(
         text=result.text(number),
         score=score,
-        acoustic_score=(acoustic - sil_score - hotword_score - added_score) / options.acoustic_scale,
+        acoustic_score=(acoustic - sil_score - hotword_score - added_score)
+        / options.acoustic_scale,
         lm_score=lm_score,
         words=tuple(
             Word(word, first * FRAME_MS, end * FRAME_MS, confidence if has_confidence else None)
@@ -274,7 +324,9 @@ def _columns(inventory: Inventory) -> list[int]:
 
 
 def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:
-    """Word number, number of the pronunciation and log weight of the pronunciations that have one."""
+    """Word number, number of the pronunciation and log weight of the pronunciations that have
+    one.
+    """
     if not lm.lexicon.weighted:
         return []
     numbers = {word: number for number, word in enumerate(lm.lexicon)}
@@ -285,4 +337,8 @@ def _log_weights(lm: LanguageModel) -> list[tuple[int, int, float]]:
 
 
 def _described(value: object) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    return (
+        f"{value.dtype} {list(value.shape)}"
+        if isinstance(value, np.ndarray)
+        else type(value).__name__
+    )

@@ -1,4 +1,7 @@
-"""The reference engine: `reference.Search` finds sentences, `sentences` scores them exactly and times their words."""
+"""The reference engine.
+
+`reference.Search` finds sentences, `sentences` scores them exactly and times their words.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from cortext.text.phonemes import Inventory
 
 
 class ReferenceEngine:
-    """Searches by plain Python over a language model in memory; graphs are kept per options and inventory."""
+    """Searches by plain Python over a language model in memory.
+
+    Graphs are kept per options and inventory.
+    """
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm = lm
@@ -57,11 +63,17 @@ class ReferenceEngine:
         words = text.split()
         for word in words:
             if word not in self.lm.lexicon:
-                raise DecodingError(f"the word {word!r} is not in the lexicon", where=self.lm.directory)
+                raise DecodingError(
+                    f"the word {word!r} is not in the lexicon", where=self.lm.directory
+                )
         scores_PV = scaled(log_probs_PV, options, inventory)
-        (paths,) = score_sentences([self._spellings(words, inventory)], scores_PV, options, inventory)
+        (paths,) = score_sentences(
+            [self._spellings(words, inventory)], scores_PV, options, inventory
+        )
         if paths.score == -np.inf:
-            raise DecodingError(f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames")
+            raise DecodingError(
+                f"the sentence {text!r} does not fit into {len(log_probs_PV)} frames"
+            )
         return self._hypothesis(words, paths, options)
 
     def rank(
@@ -74,10 +86,17 @@ class ReferenceEngine:
         """Sentences, each as its words, with their exact scores, best first."""
         spellings = [self._spellings(words, inventory) for words in sentences]
         paths = score_sentences(spellings, scores_PV, options, inventory)
-        hypotheses = [self._hypothesis(words, each, options) for words, each in zip(sentences, paths, strict=True)]
-        return NBest(tuple(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.text))))
+        hypotheses = [
+            self._hypothesis(words, each, options)
+            for words, each in zip(sentences, paths, strict=True)
+        ]
+        return NBest(
+            tuple(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.text)))
+        )
 
-    def _hypothesis(self, words: Sequence[str], paths: SentencePaths, options: DecoderOptions) -> Hypothesis:
+    def _hypothesis(
+        self, words: Sequence[str], paths: SentencePaths, options: DecoderOptions
+    ) -> Hypothesis:
         unknown = sum(word not in self.lm.ngram for word in words)
         lm_score = self.lm.ngram.sentence(" ".join(words)) + options.unk_score * unknown
         sil_score = 0.0 - options.sil_cost * paths.boundaries
@@ -87,7 +106,9 @@ class ReferenceEngine:
             score=paths.score + options.lm_weight * lm_score + options.word_score * len(words),
             acoustic_score=(paths.score - sil_score) / options.acoustic_scale,
             lm_score=lm_score,
-            words=tuple(Word(word, first * FRAME_MS, end * FRAME_MS) for word, (first, end) in spans),
+            words=tuple(
+                Word(word, first * FRAME_MS, end * FRAME_MS) for word, (first, end) in spans
+            ),
             sil_score=sil_score,
         )
 
@@ -96,7 +117,9 @@ class ReferenceEngine:
         return [
             [
                 ([index[phoneme] for phoneme in phonemes], float(np.log(weight)))
-                for phonemes, weight in zip(lexicon.pronunciations(word), lexicon.weights(word), strict=True)
+                for phonemes, weight in zip(
+                    lexicon.pronunciations(word), lexicon.weights(word), strict=True
+                )
             ]
             for word in words
         ]
@@ -115,7 +138,9 @@ class ReferenceEngine:
 class ReferenceUtterance:
     """One utterance of the reference engine."""
 
-    def __init__(self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory) -> None:
+    def __init__(
+        self, engine: ReferenceEngine, graph: Graph, options: DecoderOptions, inventory: Inventory
+    ) -> None:
         self._engine, self._options, self._inventory = engine, options, inventory
         self._search = Search(graph)
         self._frames: list[np.ndarray] = [np.empty((0, len(inventory)))]

@@ -1,4 +1,7 @@
-"""Synthetic log-probabilities that say a given sentence: something to decode before there is a recording."""
+"""Synthetic log-probabilities that say a given sentence.
+
+Something to decode before there is a recording.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,17 @@ def fake_log_probs(
 ) -> np.ndarray:
     """Log-probabilities float32 [P, V] of frames that say a sentence, SIL after every word.
 
-    A phoneme lasts 3 frames, or 2 or 4; 1 or 2 blanks follow it. Words are said in their most usual pronunciation.
+    A phoneme lasts 3 frames, or 2 or 4; 1 or 2 blanks follow it. Words are said in their most usual
+    pronunciation.
 
-    noise:   standard deviation of the Gaussian noise on the logits, of which the right one is 6 and the others 0
-    lexicon: decides on pronunciations where it has the word
-    Raises TextError for a sentence without words, DecodingError for a noise that is no number from 0 up.
+    Args:
+        noise: Standard deviation of the Gaussian noise on the logits, of which the right one is 6
+            and the others 0.
+        lexicon: Decides on pronunciations where it has the word.
+
+    Raises:
+        TextError: For a sentence without words.
+        DecodingError: For a noise that is no number from 0 up.
     """
     inventory = get_inventory(inventory)
     if not (math.isfinite(noise) and noise >= 0):

@@ -9,7 +9,9 @@ from cortext.decoding.options import Hypothesis
 
 
 def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:
-    """A hypothesis as `nbest.jsonl` has it: text, scores (natural logs) and words with their times and confidences.
+    """A hypothesis as `nbest.jsonl` has it.
+
+    Text, scores (natural logs) and words with their times and confidences.
 
     Where a large model ranked the list, `confidence` is the sentence's share of its probability.
     """

@@ -8,7 +8,10 @@ from cortext.errors import DecodingError
 from cortext.text.phonemes import Inventory
 
 SUM_TOLERANCE = 1e-2
-"""How far the log of a frame's summed probabilities may be from 0; float16 rounding stays below it."""
+"""How far the log of a frame's summed probabilities may be from 0.
+
+Float16 rounding stays below it.
+"""
 
 
 def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
@@ -19,22 +22,30 @@ def log_softmax(logits_PV: np.ndarray) -> np.ndarray:
 
 
 def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
-    """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's tokens."""
+    """Raise DecodingError unless the array holds log-probabilities [P, V] of the inventory's
+    tokens.
+    """
     if not isinstance(log_probs_PV, np.ndarray):
-        raise DecodingError(f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed")
+        raise DecodingError(
+            f"log_probs is a {type(log_probs_PV).__name__}; a NumPy array is needed"
+        )
     if log_probs_PV.dtype != np.float32:
-        raise DecodingError(f"log_probs has dtype {log_probs_PV.dtype}; float32 is needed", fix="convert it")
+        raise DecodingError(
+            f"log_probs has dtype {log_probs_PV.dtype}; float32 is needed", fix="convert it"
+        )
     if log_probs_PV.ndim != 2 or log_probs_PV.shape[1] != len(inventory):
         raise DecodingError(
-            f"log_probs has shape {list(log_probs_PV.shape)}; [frames, {len(inventory)}] is needed for the tokens of "
-            f"inventory {inventory.name!r}"
+            f"log_probs has shape {list(log_probs_PV.shape)}; [frames, {len(inventory)}] is needed"
+            f" for the tokens of inventory {inventory.name!r}"
         )
     if not log_probs_PV.flags.c_contiguous:
         raise DecodingError("log_probs is not C-contiguous", fix="use numpy.ascontiguousarray")
     if not len(log_probs_PV):
         return
     if np.isnan(log_probs_PV).any():
-        raise DecodingError(f"log_probs has NaN, first in frame {int(np.isnan(log_probs_PV).any(axis=1).argmax())}")
+        raise DecodingError(
+            f"log_probs has NaN, first in frame {int(np.isnan(log_probs_PV).any(axis=1).argmax())}"
+        )
     with np.errstate(over="ignore"):
         sums_P = np.exp(log_probs_PV.astype(np.float64)).sum(axis=1)
     low, high = np.exp(-SUM_TOLERANCE), np.exp(SUM_TOLERANCE)
@@ -42,6 +53,7 @@ def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
     if wrong_P.any():
         frame = int(wrong_P.argmax())
         raise DecodingError(
-            f"the probabilities of frame {frame} sum to {sums_P[frame]:.4g}, not 1: these are no log-probabilities",
+            f"the probabilities of frame {frame} sum to {sums_P[frame]:.4g}, not 1: these are no"
+            " log-probabilities",
             fix="apply log-softmax over the tokens to logits, or the logarithm to probabilities",
         )

@@ -13,7 +13,10 @@ from cortext.errors import DecodingError, nearest
 from cortext.text.phonemes import LM
 
 FRAME_MS = 80.0
-"""Frame p stands for the time from 80 p to 80 (p + 1) ms: a patch begins every 4 bins of 20 ms (and sees 14)."""
+"""Frame p stands for the time from 80 p to 80 (p + 1) ms.
+
+A patch begins every 4 bins of 20 ms (and sees 14).
+"""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class DecoderOptions:
 
     score = acoustic_scale * acoustic + lm_weight * ngram + word_score * words + sil
 
-    `cortext.decoding.reference` defines each term; `LLMOptions` says what a large language model changes.
+    `cortext.decoding.reference` defines each term; `LLMOptions` says what a large language model
+    changes.
     """
 
     acoustic_scale: float = 1.0
@@ -32,17 +36,26 @@ class DecoderOptions:
     word_score: float = 0.0
     """Added once per word; positive favours more words."""
     sil_cost: float = 0.0
-    """Subtracted for every word that follows another without a SIL token. Zero makes silence free and optional."""
+    """Subtracted for every word that follows another without a SIL token.
+
+    Zero makes silence free and optional.
+    """
     sil_required: bool = False
     """Whether words must be set off from each other by SIL."""
     unk_score: float = -10.0
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
     blank_penalty: float = 32.0
-    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame. CTC models are too sure
-    of the blank; the default was chosen on a simulation of another seed than the demo's (the published value is 90)."""
+    """At least 1; its logarithm is subtracted from the blank's log-probability in every frame.
+
+    CTC models are too sure of the blank; the default was chosen on a simulation of another seed
+    than the demo's (the published value is 90).
+    """
     label_priors: dict[str, float] | tuple[tuple[str, float], ...] = ()
-    """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`; its logarithm times
-    `prior_weight` is subtracted from the token's log-probability in every frame; for a token not named it is 0."""
+    """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`.
+
+    Its logarithm times `prior_weight` is subtracted from the token's log-probability in every
+    frame; for a token not named it is 0.
+    """
     prior_weight: float = 1.0
     """Factor on the logarithm of the label priors."""
     blank_skip: float = 1.0
@@ -50,22 +63,33 @@ class DecoderOptions:
     beam: float = 18.0
     """Hypotheses worse than the best by more than this (scaled score) are dropped."""
     word_beam: float = 0.7
-    """Share of `beam` outside which words that have just ended are dropped: they have the n-gram's whole score, where
-    unfinished ones have a guess (native engine)."""
+    """Share of `beam` outside which words that have just ended are dropped.
+
+    They have the n-gram's whole score, where unfinished ones have a guess (native engine).
+    """
     max_active: int = 500
     """At most this many hypotheses live after a frame."""
     min_active: int = 10
-    """At least this many hypotheses live after a frame, where that many exist, whatever the beam."""
+    """At least this many hypotheses live after a frame, where that many exist, whatever the
+    beam.
+    """
     lattice_beam: float = 8.0
-    """Alternatives worse than the best by more than this times acoustic_scale are not kept for the n-best list."""
+    """Alternatives worse than the best by more than this times acoustic_scale are not kept for
+    the n-best list.
+    """
     max_arcs: int = 100_000
     """Upper bound on the alternatives kept for one sentence."""
     nbest: int = 10
     """Length of the list of sentences returned."""
     recombine: str = "logadd"
-    """How paths that read the same are joined: `logadd` (sum of probabilities) or `max` (the best path)."""
+    """How paths that read the same are joined.
+
+    `logadd` (sum of probabilities) or `max` (the best path).
+    """
     history_words: int = 0
-    """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference keeps all)."""
+    """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference
+    keeps all).
+    """
     llm: LLMOptions = field(default_factory=LLMOptions)
     """What a large language model may say, where one is given."""
 
@@ -76,18 +100,25 @@ class DecoderOptions:
             raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
-        for name, kind in ((option.name, option.type) for option in fields(self) if option.type in ("int", "float")):
+        for name, kind in (
+            (option.name, option.type) for option in fields(self) if option.type in ("int", "float")
+        ):
             value = getattr(self, name)
             if not is_finite(value) or (kind == "int" and int(value) != value):
                 raise DecodingError(f"{name} is {value!r}; a finite {kind} is needed")
             object.__setattr__(self, name, int(value) if kind == "int" else float(value))
             low, high = _BOUNDS.get(name, (-LARGEST, LARGEST))
             if not low <= value <= high:
-                raise DecodingError(f"{name} is {value}; it must be at least {low:g} and at most {high:g}")
+                raise DecodingError(
+                    f"{name} is {value}; it must be at least {low:g} and at most {high:g}"
+                )
 
     @classmethod
     def of(cls, options: DecoderOptions | Mapping[str, Any] | None) -> DecoderOptions:
-        """Options from themselves, from a mapping of field names, or the defaults; unknown names are refused."""
+        """Options from themselves, from a mapping of field names, or the defaults.
+
+        Unknown names are refused.
+        """
         if isinstance(options, DecoderOptions):
             return options
         return cls().changed(options or {})
@@ -102,11 +133,16 @@ class DecoderOptions:
             if name not in known:
                 raise DecodingError(f"unknown decoder option {name!r}; {nearest(name, known)}")
         llm = changes.get("llm")
-        return replace(self, **{**changes, "llm": self.llm.changed(llm)} if isinstance(llm, Mapping) else changes)
+        return replace(
+            self,
+            **{**changes, "llm": self.llm.changed(llm)} if isinstance(llm, Mapping) else changes,
+        )
 
 
 LARGEST = 1e6
-"""Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook adds."""
+"""Largest size of a number without narrower bounds, of a word's bonus and of a score that a hook
+adds.
+"""
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "acoustic_scale": (1e-3, 1e3),
@@ -144,15 +180,22 @@ def _checked_priors(priors: object) -> tuple[tuple[str, float], ...]:
         ) from None
     for symbol, prior in pairs:
         if symbol not in LM.index:
-            raise DecodingError(f"label_priors names an unknown token {symbol!r}; {nearest(str(symbol), LM.symbols)}")
+            raise DecodingError(
+                f"label_priors names an unknown token {symbol!r};"
+                f" {nearest(str(symbol), LM.symbols)}"
+            )
         if not is_finite(prior) or not 0 < prior <= 1:
-            raise DecodingError(f"the label prior of {symbol} is {prior!r}; a probability above 0 is needed")
+            raise DecodingError(
+                f"the label prior of {symbol} is {prior!r}; a probability above 0 is needed"
+            )
     return tuple((symbol, float(prior)) for symbol, prior in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A decoded word with its time in the trial and, where the engine can tell, its posterior probability."""
+    """A decoded word with its time in the trial and, where the engine can tell, its posterior
+    probability.
+    """
 
     word: str
     start_ms: float
@@ -164,16 +207,22 @@ class Word:
 class Hypothesis:
     """One candidate sentence. Scores are natural logs.
 
-    score:          acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words + sil_score
-                    + hotword_score + llm_score; with a large language model as `LLMOptions` has it
-    lm_score:       unscaled log-probability of the n-gram, sentence end and unknown-word scores included
-    sil_score:      -sil_cost for every word that follows another without SIL on the sentence's best path
-    acoustic_score: unscaled, what the above leaves: the log-probability of the best path (`max`) or of all paths
-                    (`logadd`; with a sil_cost, paths with other silences than the best one's bear the difference)
-    hotword_score:  the bonuses of its words
-    llm_score:      unscaled log-probability of a large language model, or what a session's own hook added; None
-                    without either
-    confidence:     share of the sentence in the summed probabilities of its list, where a large model ranked it
+    Attributes:
+        score: acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words +
+            sil_score + hotword_score + llm_score; with a large language model as `LLMOptions` has
+            it.
+        lm_score: Unscaled log-probability of the n-gram, sentence end and unknown-word scores
+            included.
+        sil_score: -sil_cost for every word that follows another without SIL on the sentence's best
+            path.
+        acoustic_score: Unscaled, what the above leaves: the log-probability of the best path
+            (`max`) or of all paths (`logadd`; with a sil_cost, paths with other silences than the
+            best one's bear the difference).
+        hotword_score: The bonuses of its words.
+        llm_score: Unscaled log-probability of a large language model, or what a session's own hook
+            added; None without either.
+        confidence: Share of the sentence in the summed probabilities of its list, where a large
+            model ranked it.
     """
 
     text: str
@@ -190,7 +239,8 @@ class Hypothesis:
 class NBest(Sequence[Hypothesis]):
     """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text).
 
-    degraded: what was asked for and is missing in them, such as a large language model's scores; None for nothing
+    degraded: what was asked for and is missing in them, such as a large language model's scores;
+    None for nothing
     """
 
     degraded: str | None = None
@@ -209,12 +259,17 @@ class NBest(Sequence[Hypothesis]):
         return [hypothesis.text for hypothesis in self]
 
     def timed(self, frame_ms: float) -> NBest:
-        """The same, of frames that stand for another time than the search takes them for, `FRAME_MS`."""
+        """The same, of frames that stand for another time than the search takes them for,
+        `FRAME_MS`.
+        """
         if frame_ms == FRAME_MS:
             return self
         by, timed = frame_ms / FRAME_MS, []
         for hypothesis in self:
-            words = [replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by) for word in hypothesis.words]
+            words = [
+                replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by)
+                for word in hypothesis.words
+            ]
             timed.append(replace(hypothesis, words=tuple(words)))
         return NBest(timed, self.degraded)
 
@@ -243,7 +298,10 @@ class NBest(Sequence[Hypothesis]):
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What a session knows in mid-sentence: words that will not change any more, and the current guess after them."""
+    """What a session knows in mid-sentence.
+
+    Words that will not change any more, and the current guess after them.
+    """
 
     stable: str
     tail: str

@@ -1,36 +1,41 @@
-"""The reference search: CTC prefix beam search over a lexicon tree with an n-gram. The oracle of faster engines.
+"""The reference search: CTC prefix beam search over a lexicon tree with an n-gram.
 
-What is searched for. A sentence w1 ... wn is read from a sequence of one token per frame by the rules of CTC (repeats
-joined, then blanks removed) if what remains is
+The oracle of faster engines.
+
+What is searched for. A sentence w1 ... wn is read from a sequence of one token per frame by the
+rules of CTC (repeats joined, then blanks removed) if what remains is
 
     SIL* pron(w1) SIL* pron(w2) ... SIL* pron(wn) SIL*
 
-with any pronunciation of each word. SIL may stand before, between and after words any number of times and is never
-required (unless `sil_required` asks for one between words); entering a word directly after the last phoneme of another
-costs `sil_cost`, the start and the end of the sentence cost nothing. Two equal phonemes that meet at a word boundary
-need a blank (or SIL) between them, as within a word. A word counts when its last phoneme is there; a sentence ends only
-between words.
+with any pronunciation of each word. SIL may stand before, between and after words any number of
+times and is never required (unless `sil_required` asks for one between words); entering a word
+directly after the last phoneme of another costs `sil_cost`, the start and the end of the sentence
+cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as
+within a word. A word counts when its last phoneme is there; a sentence ends only between words.
 
-A path is one token per frame, read as words in one way (`AA B` may be two ways to read one sentence, as where one
-word has the pronunciations `AA` and `AA B`). Its score is
+A path is one token per frame, read as words in one way (`AA B` may be two ways to read one
+sentence, as where one word has the pronunciations `AA` and `AA B`). Its score is
 
     acoustic_scale * (sum of log-probabilities - log(blank_penalty) per blank
-                      - prior_weight * log(label prior) per token + log weight of each pronunciation)
+                      - prior_weight * log(label prior) per token + log weight of each
+                        pronunciation)
     + lm_weight * ngram + word_score * words - sil_cost * boundaries without SIL
 
-with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know (which has the
-n-gram's `<unk>` probability). The score of a *sentence* joins all its paths: the log of the sum of their exponentials
-(`logadd`) or their maximum (`max`). `cortext.decoding.sentences` computes it, so a reported score is exact and does not
-depend on the beam; the beam decides which sentences are found. Log-probabilities below `FLOOR` count as `FLOOR`, so
-that every sentence that fits into the frames has a finite score. In frames that are passed over (`blank_skip`) the
-blank is the only token.
+with ngram = log p(w1 ... wn </s>), and `unk_score` added to each word that the n-gram does not know
+(which has the n-gram's `<unk>` probability). The score of a *sentence* joins all its paths: the log
+of the sum of their exponentials (`logadd`) or their maximum (`max`). `cortext.decoding.sentences`
+computes it, so a reported score is exact and does not depend on the beam; the beam decides which
+sentences are found. Log-probabilities below `FLOOR` count as `FLOOR`, so that every sentence that
+fits into the frames has a finite score. In frames that are passed over (`blank_skip`) the blank is
+the only token.
 
-Hypotheses are kept apart by their whole history of words, so joining never mixes sentences and `history_words` changes
-nothing. For pruning only, the score of an unfinished word includes the best it can still get: the best unigram (and
-word score) below its node.
+Hypotheses are kept apart by their whole history of words, so joining never mixes sentences and
+`history_words` changes nothing. For pruning only, the score of an unfinished word includes the best
+it can still get: the best unigram (and word score) below its node.
 
-Graves et al., Connectionist Temporal Classification, ICML 2006; Hannun et al., First-Pass Large Vocabulary Continuous
-Speech Recognition using Bi-Directional Recurrent DNNs, arXiv 1408.2873 (prefix beam search).
+Graves et al., Connectionist Temporal Classification, ICML 2006; Hannun et al., First-Pass Large
+Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs, arXiv 1408.2873
+(prefix beam search).
 """
 
 from __future__ import annotations
@@ -62,13 +67,17 @@ Scored = tuple[float, State]
 class History:
     """The words of a hypothesis so far, as a linked list; one object per word sequence of a search.
 
-    state: the n-gram's state after them
-    next:  what words add after that state, as far as it is known (shared by all histories with that state)
+    Attributes:
+        state: The n-gram's state after them.
+        next: What words add after that state, as far as it is known (shared by all histories with
+            that state).
     """
 
     __slots__ = ("length", "next", "parent", "state", "word")
 
-    def __init__(self, parent: History | None, word: str, state: State, following: dict[str, Scored]) -> None:
+    def __init__(
+        self, parent: History | None, word: str, state: State, following: dict[str, Scored]
+    ) -> None:
         self.parent, self.word, self.state, self.next = parent, word, state, following
         self.length: int = parent.length + 1 if parent else 0
 
@@ -82,20 +91,29 @@ class History:
 
 
 Key = tuple[History, int, int]
-"""A hypothesis: its words, its node in the tree and the token of the last frame (the blank, or the node's phoneme)."""
+"""A hypothesis: its words, its node in the tree and the token of the last frame (the blank, or
+the node's phoneme).
+"""
 
 Arc = tuple[int | None, float, tuple[tuple[str, float, float], ...]]
-"""Where a token leads from a node: the next node (None at a leaf), what it adds to the score there, and the words that
-end with it, with what leaving the tree adds (n-gram and word score come on top) and the most that it can come to."""
+"""Where a token leads from a node.
+
+The next node (None at a leaf), what it adds to the score there, and the words that end with it,
+with what leaving the tree adds (n-gram and word score come on top) and the most that it can come
+to.
+"""
 
 
 class Graph:
-    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and its arcs by token.
+    """The lexicon tree with one more node, `after_word` (directly after a word, no SIL yet), and
+    its arcs by token.
 
     It also remembers what words scored after which state, from one utterance to the next.
     """
 
-    def __init__(self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory) -> None:
+    def __init__(
+        self, tree: LexiconTree, ngram: NGram, options: DecoderOptions, inventory: Inventory
+    ) -> None:
         self.blank, self.after_word = inventory.blank, len(tree)
         self.ngram, self.options = ngram, options
         self._tree = tree
@@ -110,7 +128,11 @@ class Graph:
         direct = {} if options.sil_required else self.arcs[ROOT]
         self.arcs.append(
             {
-                token: (node, gain - cost, tuple([(word, ends - cost, most - cost) for word, ends, most in words]))
+                token: (
+                    node,
+                    gain - cost,
+                    tuple([(word, ends - cost, most - cost) for word, ends, most in words]),
+                )
                 for token, (node, gain, words) in direct.items()
             }
         )
@@ -136,14 +158,21 @@ class Graph:
         for word, log_weight in self._tree.words[child]:
             ends = self.options.acoustic_scale * log_weight - self._ahead[node]
             words.append((word, ends, ends + self._word_score(word, 0.0)))
-        return (child if self._tree.children[child] else None, self._ahead[child] - self._ahead[node], tuple(words))
+        return (
+            child if self._tree.children[child] else None,
+            self._ahead[child] - self._ahead[node],
+            tuple(words),
+        )
 
     def _word_score(self, word: str, log_prob: float) -> float:
         unknown = 0.0 if word in self.ngram else self.options.unk_score
         return self.options.lm_weight * (log_prob + unknown) + self.options.word_score
 
     def _look_ahead(self) -> list[float]:
-        """For each node the best that the words strictly below it can add, by their unigrams; 0 for the root."""
+        """For each node the best that the words strictly below it can add, by their unigrams.
+
+        0 for the root.
+        """
         tree = self._tree
         ahead = [_NEG_INF] * len(tree)
         for node in reversed(range(len(tree))):  # children have higher numbers than their parents
@@ -157,7 +186,10 @@ class Graph:
 
 
 def scaled(log_probs_PV: np.ndarray, options: DecoderOptions, inventory: Inventory) -> np.ndarray:
-    """What each token adds to a path's score in each frame, float64 [P, V]; -inf where blank_skip forbids it."""
+    """What each token adds to a path's score in each frame, float64 [P, V].
+
+    -inf where blank_skip forbids it.
+    """
     scores_PV = np.maximum(log_probs_PV.astype(np.float64), FLOOR)
     blank = inventory.blank
     passed_over_P = (
@@ -190,17 +222,26 @@ class Search:
             self._live = self._prune(self._extend(scores_V.tolist()))
 
     def _extend(self, scores: list[float]) -> dict[Key, float]:
-        """The continuations of the live hypotheses by one frame that can survive it, with their joined scores."""
+        """The continuations of the live hypotheses by one frame that can survive it, with their
+        joined scores.
+        """
         table: dict[Key, float] = {}
         self._stay(scores, table)
         blank, least = self._graph.blank, self._least(table)
         tokens = sorted(
-            [(score, token) for token, score in enumerate(scores) if token != blank and score > _NEG_INF], reverse=True
+            [
+                (score, token)
+                for token, score in enumerate(scores)
+                if token != blank and score > _NEG_INF
+            ],
+            reverse=True,
         )
         for number, (key, score) in enumerate(self._live, start=1):
             if tokens:
                 self._move(key, score, tokens, least - score, table)
-            if number & (number - 1) == 0 and number >= 4:  # the best come first: what survival takes rises early
+            if (
+                number & (number - 1) == 0 and number >= 4
+            ):  # the best come first: what survival takes rises early
                 least = self._least(table)
         return table
 
@@ -214,11 +255,19 @@ class Search:
                 join(table, key, score + scores[last])
 
     def _move(
-        self, key: Key, score: float, tokens: list[tuple[float, int]], least: float, table: dict[Key, float]
+        self,
+        key: Key,
+        score: float,
+        tokens: list[tuple[float, int]],
+        least: float,
+        table: dict[Key, float],
     ) -> None:
-        """One hypothesis takes each token that the tree allows; continuations that add less than `least` are left out.
+        """One hypothesis takes each token that the tree allows.
 
-        tokens: score and number of each token of the frame, best first
+        Continuations that add less than `least` are left out.
+
+        Args:
+            tokens: Score and number of each token of the frame, best first.
         """
         join, graph, after_word = self._join, self._graph, self._graph.after_word
         history, node, last = key
@@ -242,16 +291,23 @@ class Search:
                     join(table, (longer, after_word, token), score + added + ends + gain)
 
     def _least(self, table: dict[Key, float]) -> float:
-        """The score that survival takes: within the beam, at most max_active, at least min_active where there are.
+        """The score that survival takes.
 
-        More continuations can only raise it, so what is below it half-way through a frame need not be looked at.
+        Within the beam, at most max_active, at least min_active where there are.
+
+        More continuations can only raise it, so what is below it half-way through a frame need not
+        be looked at.
         """
         options = self._options
         if len(table) <= options.min_active:
             return _NEG_INF
         values = sorted(table.values(), reverse=True)
         least = min(values[0] - options.beam, values[options.min_active - 1])
-        return max(least, values[options.max_active - 1]) if len(values) > options.max_active else least
+        return (
+            max(least, values[options.max_active - 1])
+            if len(values) > options.max_active
+            else least
+        )
 
     def _prune(self, table: dict[Key, float]) -> list[tuple[Key, float]]:
         """The survivors, best first."""
@@ -271,11 +327,16 @@ class Search:
         for (history, _, _), score in live:
             self._join(table, history, score)
         weight = self._options.lm_weight
-        ended = [(score + weight * self._graph.ngram.end(history.state), history) for history, score in table.items()]
+        ended = [
+            (score + weight * self._graph.ngram.end(history.state), history)
+            for history, score in table.items()
+        ]
         return sorted(ended, key=itemgetter(0), reverse=True)
 
     def partial(self) -> tuple[list[str], list[str]]:
-        """The words that all live hypotheses share from the start, and the words of the best one after them."""
+        """The words that all live hypotheses share from the start, and the words of the best one
+        after them.
+        """
         histories = list(dict.fromkeys(key[0] for key, _ in self._live))
         best, shared = histories[0], histories[0]
         for history in histories[1:]:

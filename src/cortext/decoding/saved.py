@@ -1,6 +1,8 @@
-"""Logits or log-probabilities that anyone saved, from .npz, .npy and HDF5 files, and their decoding.
+"""Logits or log-probabilities that anyone saved, from .npz, .npy and HDF5 files, and their
+decoding.
 
-What is read is taken for logits. For log-probabilities that changes nothing: log-softmax is the identity for them.
+What is read is taken for logits. For log-probabilities that changes nothing: log-softmax is the
+identity for them.
 """
 
 from __future__ import annotations
@@ -34,15 +36,17 @@ MOST_BYTES = 2 << 30
 _MOST_HEADER = 1 << 16  # bytes; NumPy's own headers have 128
 _MOST_FILL = 1 << 16  # bytes that may be declared and not written
 
-_DAMAGE = Exception  # what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
+# what NumPy and h5py raise on damaged files is anything: TokenError, TypeError, BadZipFile, ...
+_DAMAGE = Exception
 
 
 @dataclass(frozen=True)
 class SavedTrial:
     """Frames of one trial as they were saved.
 
-    name:      of the array, or the trial's number in a batch
-    logits_PV: float [P, V]
+    Attributes:
+        name: Of the array, or the trial's number in a batch.
+        logits_PV: Float [P, V].
     """
 
     name: str
@@ -50,21 +54,26 @@ class SavedTrial:
 
 
 def read_saved(path: str | Path, inventory: Inventory | str) -> list[SavedTrial]:
-    """The trials of a file: in the order of the file for `.npz`, of their names for `.h5` and `.hdf5`.
+    """The trials of a file.
+
+    In the order of the file for `.npz`, of their names for `.h5` and `.hdf5`.
 
     `.npz`: an array [P, V] per trial, or one array [B, P, V] and an integer array `lengths` [B]
     `.h5`, `.hdf5`: the same as datasets, in groups or not
     `.npy`: one array [P, V], named as the file
 
-    V must be the size of `inventory`, in whose order the tokens are; nothing is guessed or reordered. Raises
-    DecodingError that names the file and the trial for anything else, for NaN and infinity (-inf is allowed), for files
-    that hold Python objects, and for arrays that declare more than the file has or more than `MOST_BYTES`.
+    V must be the size of `inventory`, in whose order the tokens are; nothing is guessed or
+    reordered. Raises DecodingError that names the file and the trial for anything else, for NaN and
+    infinity (-inf is allowed), for files that hold Python objects, and for arrays that declare more
+    than the file has or more than `MOST_BYTES`.
     """
     path, inventory = Path(path), get_inventory(inventory)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise DecodingError(f"the suffix {path.suffix!r} is not known", where=path, fix=f"use {', '.join(readers)}")
+        raise DecodingError(
+            f"the suffix {path.suffix!r} is not known", where=path, fix=f"use {', '.join(readers)}"
+        )
     if not path.is_file():
         raise DecodingError("no such file", where=path)
     try:
@@ -104,7 +113,8 @@ def decode_saved(
     context: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, NBest]:
-    """Decode the trials of a saved file, write `id,text` rows to the CSV file `out`, and return the n-best lists.
+    """Decode the trials of a saved file, write `id,text` rows to the CSV file `out`, and return
+    the n-best lists.
 
     Other arguments and errors are those of `read_saved`, `to_log_probs` and `Decoder.decode_batch`.
     """
@@ -121,7 +131,11 @@ def decode_saved(
         found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
         results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
         with disk_errors(out):
-            temporary.write_bytes(csv_table(("id", "text"), [(name, nbest[0].text) for name, nbest in results.items()]))
+            temporary.write_bytes(
+                csv_table(
+                    ("id", "text"), [(name, nbest[0].text) for name, nbest in results.items()]
+                )
+            )
             temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)
@@ -136,30 +150,44 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                 where = f"{path}, trial {entry.filename}"
                 with archive.open(entry) as member:
                     declared = _declared_bytes(member, entry.file_size, where)
-                if declared is None:  # NumPy would give its content as bytes, whatever it inflates to
-                    raise DecodingError("is no array", where=where, fix="save the file with numpy.savez")
+                if (
+                    declared is None
+                ):  # NumPy would give its content as bytes, whatever it inflates to
+                    raise DecodingError(
+                        "is no array", where=where, fix="save the file with numpy.savez"
+                    )
                 total += declared
                 _check_total(total, path)
     with path.open("rb") as opened:  # NumPy leaves a damaged file open
         file = np.load(opened, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
-            raise DecodingError("is no .npz file", where=path, fix="name it .npy if it holds one array")
+            raise DecodingError(
+                "is no .npz file", where=path, fix="name it .npy if it holds one array"
+            )
         return {name: _array(file, name, path) for name in file.files}
 
 
 def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int | None:
     """The bytes of numbers that an .npy file declares; None for what is none.
 
-    NumPy takes memory for all of them before it reads the first. Raises DecodingError where the file is shorter.
+    NumPy takes memory for all of them before it reads the first. Raises DecodingError where the
+    file is shorter.
     """
     start = file.read(12)
     if not start.startswith(np.lib.format.MAGIC_PREFIX):
         return None
-    if int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little") > _MOST_HEADER:
+    if (
+        int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
+        > _MOST_HEADER
+    ):
         raise DecodingError("has a header of no array", where=where)
     file.seek(0)
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, _, dtype = read(file)
     declared = math.prod(shape) * dtype.itemsize
     if declared > n_bytes or min(shape, default=0) < 0:
@@ -170,7 +198,9 @@ def _declared_bytes(file: IO[bytes], n_bytes: int, where: str | Path) -> int | N
 
 def _check_total(n_bytes: int, path: Path) -> None:
     if n_bytes > MOST_BYTES:
-        raise DecodingError(f"holds more than {MOST_BYTES:,} bytes of arrays", where=path, fix="save several files")
+        raise DecodingError(
+            f"holds more than {MOST_BYTES:,} bytes of arrays", where=path, fix="save several files"
+        )
 
 
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
@@ -179,7 +209,9 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()
-        raise DecodingError("is no .npy file", where=path, fix="name it .npz if it holds several arrays")
+        raise DecodingError(
+            "is no .npy file", where=path, fix="name it .npz if it holds several arrays"
+        )
     return {path.stem: array}
 
 
@@ -187,14 +219,20 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     names: list[str] = []
     try:
         with guarded.opened(path) as file:
-            file.visititems(lambda name, item: names.append(str(name)) if isinstance(item, h5py.Dataset) else None)
+            file.visititems(
+                lambda name, item: (
+                    names.append(str(name)) if isinstance(item, h5py.Dataset) else None
+                )
+            )
             names.sort(key=_natural)
             datasets = [guarded.own_values(file[name].id, name) for name in names]
             _check_total(sum(_stored_bytes(values, path) for values in datasets), path)
             return {
-                name: guarded.first_rows(values, values.shape[0], LIMITS)
-                if values.layout == h5d.CHUNKED
-                else _array(file, name, path)
+                name: (
+                    guarded.first_rows(values, values.shape[0], LIMITS)
+                    if values.layout == h5d.CHUNKED
+                    else _array(file, name, path)
+                )
                 for name, values in zip(names, datasets, strict=True)
             }
     except FaultError as fault:
@@ -203,13 +241,18 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def _stored_bytes(values: guarded.Values, path: Path) -> int:
-    """Bytes of a dataset's numbers. Raises DecodingError for what are none, and where none were ever written."""
+    """Bytes of a dataset's numbers.
+
+    Raises DecodingError for what are none, and where none were ever written.
+    """
     where = f"{path}, trial {values.name}"
     if values.dtype.kind not in "fiu" or values.id.shape is None:
         raise DecodingError(f"has type {values.dtype}; an array of numbers is needed", where=where)
     n_bytes = math.prod(values.shape) * values.n_bytes
     if n_bytes > _MOST_FILL and not values.id.get_storage_size():
-        raise DecodingError(f"declares {n_bytes:,} bytes, none of which was ever written", where=where)
+        raise DecodingError(
+            f"declares {n_bytes:,} bytes, none of which was ever written", where=where
+        )
     return n_bytes
 
 
@@ -239,25 +282,32 @@ def _trials(arrays: dict[str, np.ndarray], path: Path) -> Iterator[SavedTrial]:
                 raise DecodingError(
                     f"has shape {list(array.shape)}: a batch, without its lengths",
                     where=f"{path}, trial {name}",
-                    fix=f"save the number of frames of each trial as {LENGTHS!r}, or one array [P, V] per trial",
+                    fix=(
+                        f"save the number of frames of each trial as {LENGTHS!r}, or one array [P,"
+                        " V] per trial"
+                    ),
                 )
             yield SavedTrial(name, array)
         return
     batches = [name for name in arrays if name != lengths]
     if len(batches) != 1 or arrays[batches[0]].ndim != 3:
         raise DecodingError(
-            f"has {LENGTHS!r}, but not one array [B, P, V] beside it", where=path, fix="save one batch per file"
+            f"has {LENGTHS!r}, but not one array [B, P, V] beside it",
+            where=path,
+            fix="save one batch per file",
         )
     batch_BPV, lengths_B = arrays[batches[0]], arrays[lengths]
     if lengths_B.shape != batch_BPV.shape[:1] or lengths_B.dtype.kind not in "iu":
         raise DecodingError(
-            f"{LENGTHS!r} is {lengths_B.dtype} of shape {list(lengths_B.shape)}; {len(batch_BPV)} integers are needed",
+            f"{LENGTHS!r} is {lengths_B.dtype} of shape {list(lengths_B.shape)}; {len(batch_BPV)}"
+            " integers are needed",
             where=path,
         )
     for number, (logits_PV, length) in enumerate(zip(batch_BPV, lengths_B.tolist(), strict=True)):
         if not 0 <= length <= len(logits_PV):
             raise DecodingError(
-                f"its length is {length}; the batch has {len(logits_PV)} frames", where=f"{path}, trial {number}"
+                f"its length is {length}; the batch has {len(logits_PV)} frames",
+                where=f"{path}, trial {number}",
             )
         yield SavedTrial(str(number), logits_PV[:length])
 
@@ -266,16 +316,22 @@ def _check(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
     """Raise DecodingError unless the array can be logits of the inventory's tokens."""
     logits_PV, where = trial.logits_PV, f"{path}, trial {trial.name}"
     if logits_PV.dtype.kind != "f" or logits_PV.dtype.itemsize > 8:
-        raise DecodingError(f"has type {logits_PV.dtype}; float16, float32 or float64 is needed", where=where)
+        raise DecodingError(
+            f"has type {logits_PV.dtype}; float16, float32 or float64 is needed", where=where
+        )
     if logits_PV.ndim != 2 or logits_PV.shape[1] != len(inventory):
         raise DecodingError(
-            f"has shape {list(logits_PV.shape)}; [frames, {len(inventory)}] is needed for the tokens of order "
-            f"{inventory.name!r}",
+            f"has shape {list(logits_PV.shape)}; [frames, {len(inventory)}] is needed for the"
+            f" tokens of order {inventory.name!r}",
             where=where,
         )
     wrong_P = np.isnan(logits_PV).any(axis=1) | np.isposinf(logits_PV).any(axis=1)
     if wrong_P.any():
-        raise DecodingError(f"has NaN or infinity, first in frame {int(wrong_P.argmax())}", where=where)
+        raise DecodingError(
+            f"has NaN or infinity, first in frame {int(wrong_P.argmax())}", where=where
+        )
     empty_P = np.isneginf(logits_PV).all(axis=1)
     if empty_P.any():
-        raise DecodingError(f"leaves no token possible in frame {int(empty_P.argmax())}", where=where)
+        raise DecodingError(
+            f"leaves no token possible in frame {int(empty_P.argmax())}", where=where
+        )

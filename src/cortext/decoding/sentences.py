@@ -1,7 +1,10 @@
-"""What given sentences score, exactly, and when their words were said: CTC forward and Viterbi, no beam.
+"""What given sentences score, exactly, and when their words were said.
 
-The paths and their scores are those that `cortext.decoding.reference` defines. Time and memory grow with frames times
-phonemes, that is with the square of the length: milliseconds for a sentence, minutes for a quarter of an hour.
+CTC forward and Viterbi, no beam.
+
+The paths and their scores are those that `cortext.decoding.reference` defines. Time and memory grow
+with frames times phonemes, that is with the square of the length: milliseconds for a sentence,
+minutes for a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ Spelling = Sequence[tuple[Sequence[int], float]]
 class SentencePaths:
     """The paths that read one sentence.
 
-    score:      all of them joined, without the n-gram and word scores
-    boundaries: how often the best path enters a word directly after another, without SIL
-    spans:      first frame and end frame (exclusive) of each word on the best path: those of its phonemes
+    Attributes:
+        score: All of them joined, without the n-gram and word scores.
+        boundaries: How often the best path enters a word directly after another, without SIL.
+        spans: First frame and end frame (exclusive) of each word on the best path: those of its
+            phonemes.
     """
 
     score: float
@@ -36,7 +41,10 @@ class SentencePaths:
 
 
 class _States:
-    """CTC states of several sentences side by side. Every state stands for one token; sources lead to it."""
+    """CTC states of several sentences side by side.
+
+    Every state stands for one token; sources lead to it.
+    """
 
     def __init__(self, inventory: Inventory, options: DecoderOptions) -> None:
         self.blank, self.sil = inventory.blank, inventory.sil
@@ -68,7 +76,9 @@ class _States:
             for tokens, log_weight in spelling:
                 before = [(state, added + self.scale * log_weight) for state, added in entries]
                 for token in tokens:
-                    label = self.state(token, [each for each in before if self.tokens[each[0]] != token], word)
+                    label = self.state(
+                        token, [each for each in before if self.tokens[each[0]] != token], word
+                    )
                     before = [(label, 0.0), (self.state(self.blank, [(label, 0.0)]), 0.0)]
                 ends += before
             cost = self.cost
@@ -84,7 +94,10 @@ class _States:
 
 
 class _Arrays:
-    """The states as padded arrays: sources_SK and what they add_SK; state S is impossible and pads."""
+    """The states as padded arrays: sources_SK and what they add_SK.
+
+    State S is impossible and pads.
+    """
 
     def __init__(self, states: _States) -> None:
         n_states, width = len(states.tokens), max(map(len, states.sources))
@@ -111,9 +124,13 @@ class _Arrays:
         return alpha_S
 
     def viterbi(self, scores_PV: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Score of the best path into each state, float64 [S], and the source it came by in each frame, [P, S]."""
+        """Score of the best path into each state, float64 [S], and the source it came by in each
+        frame, [P, S].
+        """
         alpha_S = self.before_S.copy()
-        came_PS = np.zeros((len(scores_PV), len(self.tokens_S)), dtype=np.min_scalar_type(self.sources_SK.shape[1]))
+        came_PS = np.zeros(
+            (len(scores_PV), len(self.tokens_S)), dtype=np.min_scalar_type(self.sources_SK.shape[1])
+        )
         rows_S = np.arange(len(self.tokens_S))
         for came_S, scores_V in zip(came_PS, scores_PV, strict=True):
             paths_SK = alpha_S[self.sources_SK] + self.added_SK
@@ -124,12 +141,17 @@ class _Arrays:
 
 
 def score_sentences(
-    sentences: Sequence[Sequence[Spelling]], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+    sentences: Sequence[Sequence[Spelling]],
+    scores_PV: np.ndarray,
+    options: DecoderOptions,
+    inventory: Inventory,
 ) -> list[SentencePaths]:
     """Score sentences, each given as the pronunciations of its words.
 
-    scores_PV: float64 [P, V] of `reference.scaled`
     A sentence that does not fit into the frames scores -inf and has no spans.
+
+    Args:
+        scores_PV: float64 [P, V] of `reference.scaled`.
     """
     return [
         paths
@@ -138,7 +160,9 @@ def score_sentences(
     ]
 
 
-def _groups(sentences: Sequence[Sequence[Spelling]], n_frames: int) -> Iterator[list[Sequence[Spelling]]]:
+def _groups(
+    sentences: Sequence[Sequence[Spelling]], n_frames: int
+) -> Iterator[list[Sequence[Spelling]]]:
     """Sentences in groups that fit into memory together."""
     group: list[Sequence[Spelling]] = []
     cells = 0
@@ -154,7 +178,10 @@ def _groups(sentences: Sequence[Sequence[Spelling]], n_frames: int) -> Iterator[
 
 
 def _score_group(
-    sentences: Sequence[Sequence[Spelling]], scores_PV: np.ndarray, options: DecoderOptions, inventory: Inventory
+    sentences: Sequence[Sequence[Spelling]],
+    scores_PV: np.ndarray,
+    options: DecoderOptions,
+    inventory: Inventory,
 ) -> list[SentencePaths]:
     states = _States(inventory, options)
     for sentence in sentences:
@@ -164,7 +191,11 @@ def _score_group(
     joined_S = arrays.forward(scores_PV) if options.recombine == "logadd" else best_S
     results = []
     for sentence, ends in zip(sentences, states.finals, strict=True):
-        score = float(np.logaddexp.reduce(joined_S[ends]) if options.recombine == "logadd" else joined_S[ends].max())
+        score = float(
+            np.logaddexp.reduce(joined_S[ends])
+            if options.recombine == "logadd"
+            else joined_S[ends].max()
+        )
         if score == -np.inf:
             results.append(SentencePaths(score, 0, ()))
             continue
@@ -182,7 +213,9 @@ def _trace(arrays: _Arrays, came_PS: np.ndarray, state: int) -> list[int]:
     return path[::-1]
 
 
-def _read(path: list[int], states: _States, n_words: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+def _read(
+    path: list[int], states: _States, n_words: int
+) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Boundaries without SIL, and the frames of each word."""
     first, last = [0] * n_words, [_NO_WORD] * n_words
     boundaries, silent = 0, True

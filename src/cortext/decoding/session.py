@@ -1,4 +1,6 @@
-"""`Decoder`: log-probabilities to ranked sentences, at once, in batches or as a stream, by a named search engine."""
+"""`Decoder`: log-probabilities to ranked sentences, at once, in batches or as a stream, by a
+named search engine.
+"""
 
 from __future__ import annotations
 
@@ -86,32 +88,50 @@ class LargeModel(Protocol):
     """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
 
     def describe(self) -> dict[str, Any]:
-        """What a result file should say about it; `notes` is what its users should be told, one line each."""
+        """What a result file should say about it.
+
+        `notes` is what its users should be told, one line each.
+        """
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """What the search needs to be told so that the model can do that."""
 
     def hook(self, options: DecoderOptions, context: str) -> ModelHook | None:
-        """What sees the live hypotheses of one utterance, every `options.llm.every_frames` frames, and adds scores."""
+        """What sees the live hypotheses of one utterance, every `options.llm.every_frames`
+        frames, and adds scores.
+        """
 
     def rank(
-        self, lists: Sequence[NBest], options: DecoderOptions, context: str, progress: Progress | None = ...
+        self,
+        lists: Sequence[NBest],
+        options: DecoderOptions,
+        context: str,
+        progress: Progress | None = ...,
     ) -> list[NBest]:
-        """The sentences of each list with the model's scores, best first; an NBest says in `degraded` what failed."""
+        """The sentences of each list with the model's scores, best first.
+
+        An NBest says in `degraded` what failed.
+        """
 
 
 ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,
     "reference": ReferenceEngine.from_dir,
 }
-"""Search engines by name; made from a language-model directory and that of a second, larger n-gram, or None."""
+"""Search engines by name.
+
+Made from a language-model directory and that of a second, larger n-gram, or None.
+"""
 
 
 class Session:
-    """One utterance, decoded as it comes. Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
+    """One utterance, decoded as it comes.
 
-    context: what was said before; a large model ranks the sentences after the last one set
-    A session is for one thread at a time; the native engine refuses a second one with a DecodingError.
+    Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
+
+    context: what was said before; a large model ranks the sentences after the last one set A
+    session is for one thread at a time; the native engine refuses a second one with a
+    DecodingError.
     """
 
     def __init__(
@@ -134,10 +154,12 @@ class Session:
         return self._options
 
     def step(self, chunk_PV: np.ndarray) -> Partial:
-        """Take in the next frames, float32 [P, V] log-probabilities (P may be 0); tell what is known so far.
+        """Take in the next frames, float32 [P, V] log-probabilities (P may be 0).
 
-        Words once in `stable` never change: all sentences of the final list begin with them. Raises DecodingError as
-        `Decoder.decode` does; a refused chunk changes nothing.
+        Tell what is known so far.
+
+        Words once in `stable` never change: all sentences of the final list begin with them. Raises
+        DecodingError as `Decoder.decode` does; a refused chunk changes nothing.
         """
         check_log_probs(chunk_PV, self._inventory)
         utterance = self._open()
@@ -145,16 +167,23 @@ class Session:
         return utterance.partial()
 
     def set_options(self, **changes: Any) -> None:
-        """Change options (fields of `DecoderOptions`) from the next frame on; sentences score by the last ones.
+        """Change options (fields of `DecoderOptions`) from the next frame on.
 
-        A large model's weight counts in the search, too, where it took part from the start. Whether it does, how often
-        it looks and what it keeps hold from the start to the end of an utterance, and so does `history_words`.
+        Sentences score by the last ones.
+
+        A large model's weight counts in the search, too, where it took part from the start. Whether
+        it does, how often it looks and what it keeps hold from the start to the end of an
+        utterance, and so does `history_words`.
         """
         changed = self._options.changed(changes)
         if changed.history_words != self._options.history_words:
-            raise DecodingError("history_words cannot change during an utterance", fix="open a new session")
+            raise DecodingError(
+                "history_words cannot change during an utterance", fix="open a new session"
+            )
         mode = {"mode": self._began_with.mode}
-        searching = changed.changed({"llm": self._began_with if self._hook is None else changed.llm.changed(mode)})
+        searching = changed.changed(
+            {"llm": self._began_with if self._hook is None else changed.llm.changed(mode)}
+        )
         self._open().set_options(_searched(searching, self._llm))
         if self._hook is not None:
             self._hook.set_options(searching)
@@ -164,21 +193,28 @@ class Session:
         """The candidate sentences, best first. Ends the session."""
         nbest = _told(self._open().finish(), self._hook)
         self._utterance = None
-        return nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
+        return (
+            nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
+        )
 
     def _open(self) -> Utterance:
         if self._utterance is None:
-            raise DecodingError("the session is finished", fix="open a new one for the next utterance")
+            raise DecodingError(
+                "the session is finished", fix="open a new one for the next utterance"
+            )
         return self._utterance
 
 
 class Decoder:
-    """Finds the sentences that phoneme log-probabilities most probably say, given a lexicon and an n-gram.
+    """Finds the sentences that phoneme log-probabilities most probably say, given a lexicon and
+    an n-gram.
 
     Threads may share a decoder.
     """
 
-    def __init__(self, lm_dir: Path, options: DecoderOptions, engine: str, second_lm: Path | None = None) -> None:
+    def __init__(
+        self, lm_dir: Path, options: DecoderOptions, engine: str, second_lm: Path | None = None
+    ) -> None:
         if engine not in ENGINES:
             raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         self.lm_dir, self.options, self.engine = lm_dir, options, engine
@@ -194,14 +230,24 @@ class Decoder:
         engine: str = "native",
         second_lm: str | Path | None = None,
     ) -> Decoder:
-        """A decoder from a language-model directory (`lexicon.txt`, `tokens.txt`, `lm.bin` or `lm.arpa`).
+        """A decoder from a language-model directory (`lexicon.txt`, `tokens.txt`, `lm.bin` or
+        `lm.arpa`).
 
-        second_lm: another such directory, whose (larger) n-gram takes the place of the first one's when an utterance
-                   ends: lattices are rescored with it, and the scores are its own.
-        Raises LanguageModelError for a directory that cannot be used, DecodingError for options or an engine that
-        do not exist.
+        Args:
+            second_lm: Another such directory, whose (larger) n-gram takes the place of the first
+                one's when an utterance ends: lattices are rescored with it, and the scores are its
+                own.
+
+        Raises:
+            LanguageModelError: For a directory that cannot be used.
+            DecodingError: For options or an engine that do not exist.
         """
-        return cls(Path(lm_dir), DecoderOptions.of(options), engine, None if second_lm is None else Path(second_lm))
+        return cls(
+            Path(lm_dir),
+            DecoderOptions.of(options),
+            engine,
+            None if second_lm is None else Path(second_lm),
+        )
 
     def with_options(self, **changes: Any) -> Decoder:
         """A decoder with some options changed that shares the model in memory."""
@@ -210,7 +256,9 @@ class Decoder:
         return other
 
     def with_llm(self, llm: LargeModel | None) -> Decoder:
-        """A decoder that shares the model in memory, and asks a large language model, too (None: does not)."""
+        """A decoder that shares the model in memory, and asks a large language model, too (None:
+        does not).
+        """
         other = copy.copy(self)
         other._llm = llm
         return other
@@ -221,10 +269,13 @@ class Decoder:
         return self._llm
 
     def add_words(self, words: Words) -> None:
-        """Add words, or more pronunciations of known ones, for all utterances that begin from now on.
+        """Add words, or more pronunciations of known ones, for all utterances that begin from
+        now on.
 
-        words: words, pronounced as they are spelt, or a mapping of words to pronunciations without the closing SIL
-               (`{"avni": [("AA", "V", "N", "IY")]}`). A word that the n-gram does not know scores as unknown.
+        Args:
+            words: Words, pronounced as they are spelt, or a mapping of words to pronunciations
+                without the closing SIL (`{"avni": [("AA", "V", "N", "IY")]}`). A word that the
+                n-gram does not know scores as unknown.
         """
         self._words = self._words.with_words(words)
 
@@ -236,7 +287,9 @@ class Decoder:
         """Whether utterances that begin from now on can hold the word."""
         if word in self._words.removed:
             return False
-        return word in self._engine.lm.lexicon or any(word == added for added, _ in self._words.added)
+        return word in self._engine.lm.lexicon or any(
+            word == added for added, _ in self._words.added
+        )
 
     def decode(
         self,
@@ -247,15 +300,21 @@ class Decoder:
     ) -> NBest:
         """The candidate sentences of one utterance, best first; no frames give the empty sentence.
 
-        log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's tokens, in the order of
-                      `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is allowed.
-        hotwords:     as in `session`
-        context:      as in `session`
-        Raises DecodingError for anything else: nothing is guessed, converted or reordered.
+        Args:
+            log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's
+                tokens, in the order of `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is
+                allowed.
+            hotwords: As in `session`.
+            context: As in `session`.
+
+        Raises:
+            DecodingError: For anything else: nothing is guessed, converted or reordered.
         """
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
-        nbest = self._search(log_probs_PV, inventory, self._words.with_bonuses(hotwords or {}), context)
+        nbest = self._search(
+            log_probs_PV, inventory, self._words.with_bonuses(hotwords or {}), context
+        )
         return self.rank([nbest], context)[0]
 
     def decode_batch(
@@ -266,12 +325,16 @@ class Decoder:
         progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
-        """`decode` for each utterance, in `threads` threads; the results do not depend on their number.
+        """`decode` for each utterance, in `threads` threads.
+
+        The results do not depend on their number.
 
         All utterances are checked before any is decoded; the error says which one it is.
         """
         n_parts = 1 if self._llm is None else 2
-        found = self.search_batch(log_probs, inventory, threads, part_of(progress, 0, n_parts), context)
+        found = self.search_batch(
+            log_probs, inventory, threads, part_of(progress, 0, n_parts), context
+        )
         return self.rank(found, context, part_of(progress, 1, n_parts))
 
     def search_batch(
@@ -282,13 +345,18 @@ class Decoder:
         progress: Progress | None = None,
         context: str = "",
     ) -> list[NBest]:
-        """`decode_batch` before a large model ranks the sentences: with `rank` after it, it is the same."""
+        """`decode_batch` before a large model ranks the sentences.
+
+        With `rank` after it, it is the same.
+        """
         inventory = get_inventory(inventory)
         for number, log_probs_PV in enumerate(log_probs):
             try:
                 check_log_probs(log_probs_PV, inventory)
             except DecodingError as error:
-                raise DecodingError(error.what, where=f"utterance {number}", fix=error.fix) from None
+                raise DecodingError(
+                    error.what, where=f"utterance {number}", fix=error.fix
+                ) from None
 
         def search(log_probs_PV: np.ndarray) -> NBest:
             return self._search(log_probs_PV, inventory, self._words, context)
@@ -304,11 +372,19 @@ class Decoder:
             pool.shutdown(cancel_futures=True)
         return found
 
-    def rank(self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None) -> list[NBest]:
+    def rank(
+        self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None
+    ) -> list[NBest]:
         """The lists of `search_batch` as the large model ranks them; as they are without one."""
-        return list(lists) if self._llm is None else self._llm.rank(lists, self.options, context, progress)
+        return (
+            list(lists)
+            if self._llm is None
+            else self._llm.rank(lists, self.options, context, progress)
+        )
 
-    def _search(self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str) -> NBest:
+    def _search(
+        self, log_probs_PV: np.ndarray, inventory: Inventory, words: WordChanges, context: str
+    ) -> NBest:
         """The candidate sentences of a whole utterance before a large model ranks them."""
         hook = self._hook(context)
         utterance = self._start(inventory, words, hook)
@@ -336,12 +412,15 @@ class Decoder:
     ) -> Session:
         """A session for one utterance that comes in chunks.
 
-        words:    more words for this utterance alone (names, places), as in `add_words`
-        hotwords: bonus by word, added to the score whenever the word is said, and to words that may become it
-        hook:     called with the live hypotheses (a `LiveBatch`) every `every_frames` frames and at the end; the
-                  float32 [N] that it returns are added to their scores, None adds nothing. Set `history_words` so
-                  that hypotheses to which it gives different scores are kept apart. Not beside a large model.
-        context:  what was said before, for a large model
+        Args:
+            words: More words for this utterance alone (names, places), as in `add_words`.
+            hotwords: Bonus by word, added to the score whenever the word is said, and to words that
+                may become it.
+            hook: Called with the live hypotheses (a `LiveBatch`) every `every_frames` frames and at
+                the end; the float32 [N] that it returns are added to their scores, None adds
+                nothing. Set `history_words` so that hypotheses to which it gives different scores
+                are kept apart. Not beside a large model.
+            context: What was said before, for a large model.
         """
         inventory = get_inventory(inventory)
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
@@ -350,14 +429,17 @@ class Decoder:
             utterance = self._start(inventory, changes, model)
             return Session(utterance, self.options, inventory, self._llm, context, model)
         if self._llm is not None:
-            raise DecodingError("a hook cannot be used beside a large model", fix="open it with_llm(None)")
+            raise DecodingError(
+                "a hook cannot be used beside a large model", fix="open it with_llm(None)"
+            )
         utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
         return Session(utterance, self.options, inventory)
 
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
         """The exact scores and word times of a given sentence, whatever the search would find.
 
-        Raises DecodingError for a word that the lexicon lacks or a sentence too long for the frames.
+        Raises:
+            DecodingError: For a word that the lexicon lacks or a sentence too long for the frames.
         """
         inventory = get_inventory(inventory)
         check_log_probs(log_probs_PV, inventory)
@@ -365,9 +447,12 @@ class Decoder:
 
 
 def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
-    """What was not as asked for, one line each: what a large model notes in `describe`, and what lists lack.
+    """What was not as asked for, one line each.
 
-    lists: by what names the trial, which the line has
+    What a large model notes in `describe`, and what lists lack.
+
+    Args:
+        lists: By what names the trial, which the line has.
     """
     missing: dict[str, list[str]] = {}
     for name, nbest in lists.items():

@@ -15,8 +15,9 @@ ROOT = 0
 class LexiconTree:
     """Node 0 is the root; every other node is one phoneme after its parent.
 
-    children: for each node, the child by token number
-    words:    for each node, the words whose pronunciation ends there, with the log of its weight
+    Attributes:
+        children: For each node, the child by token number.
+        words: For each node, the words whose pronunciation ends there, with the log of its weight.
     """
 
     children: list[dict[int, int]] = field(default_factory=lambda: [{}])
@@ -24,10 +25,15 @@ class LexiconTree:
 
     @classmethod
     def of(cls, lexicon: Lexicon, inventory: Inventory) -> LexiconTree:
-        """The tree of all pronunciations of a lexicon in the token numbers of an inventory; homophones share a node."""
+        """The tree of all pronunciations of a lexicon in the token numbers of an inventory.
+
+        Homophones share a node.
+        """
         tree = cls()
         for word in lexicon:
-            for phonemes, weight in zip(lexicon.pronunciations(word), lexicon.weights(word), strict=True):
+            for phonemes, weight in zip(
+                lexicon.pronunciations(word), lexicon.weights(word), strict=True
+            ):
                 node = ROOT
                 for phoneme in phonemes:
                     node = tree._child(node, inventory.index[phoneme])

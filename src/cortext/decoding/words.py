@@ -11,16 +11,19 @@ from cortext.text.lexicon import Pronunciation, encode
 from cortext.text.pronunciation import pronounce
 
 Words = Iterable[str] | Mapping[str, Iterable[Sequence[str]]]
-"""Words, pronounced as they are spelt, or pronunciations by word (`{"avni": [("AA", "V", "N", "IY")]}`)."""
+"""Words, pronounced as they are spelt, or pronunciations by word (`{"avni": [("AA", "V", "N",
+"IY")]}`).
+"""
 
 
 @dataclass(frozen=True)
 class WordChanges:
     """How the words of a search differ from its lexicon's.
 
-    added:   pronunciations by word, besides those that the lexicon has
-    removed: words that are not found
-    bonuses: added to the score of a word whenever it is said, from its first phoneme on
+    Attributes:
+        added: Pronunciations by word, besides those that the lexicon has.
+        removed: Words that are not found.
+        bonuses: Added to the score of a word whenever it is said, from its first phoneme on.
     """
 
     added: tuple[tuple[str, tuple[Pronunciation, ...]], ...] = ()
@@ -31,11 +34,15 @@ class WordChanges:
         return bool(self.added or self.removed or self.bonuses)
 
     def with_words(self, words: Words) -> WordChanges:
-        """More words; raises DecodingError for one that cannot be pronounced, or with an unknown phoneme."""
+        """More words; raises DecodingError for one that cannot be pronounced, or with an unknown
+        phoneme.
+        """
         new = dict(_pronounced(words))
         added = {word: variants for word, variants in self.added if word not in new} | new
         return replace(
-            self, added=tuple(added.items()), removed=tuple(word for word in self.removed if word not in new)
+            self,
+            added=tuple(added.items()),
+            removed=tuple(word for word in self.removed if word not in new),
         )
 
     def without_words(self, words: Iterable[str]) -> WordChanges:
@@ -55,11 +62,17 @@ class WordChanges:
         for word, bonus in bonuses.items():
             _check_word(word)
             if not is_finite(bonus):
-                raise DecodingError(f"the bonus of {word!r} is {bonus!r}; a finite number is needed")
+                raise DecodingError(
+                    f"the bonus of {word!r} is {bonus!r}; a finite number is needed"
+                )
             if abs(bonus) > LARGEST:
-                raise DecodingError(f"the bonus of {word!r} is {bonus}; at most {LARGEST:g} can be added or taken")
+                raise DecodingError(
+                    f"the bonus of {word!r} is {bonus}; at most {LARGEST:g} can be added or taken"
+                )
         merged = dict(self.bonuses) | dict(bonuses)
-        return replace(self, bonuses=tuple((word, float(bonus)) for word, bonus in merged.items() if bonus))
+        return replace(
+            self, bonuses=tuple((word, float(bonus)) for word, bonus in merged.items() if bonus)
+        )
 
 
 def _check_word(word: object) -> None:
@@ -85,5 +98,7 @@ def _pronounced(words: Words) -> Iterable[tuple[str, tuple[Pronunciation, ...]]]
         except TextError as error:
             raise DecodingError(error.what, where=f"word {word!r}", fix=error.fix) from None
         if not variants:
-            raise DecodingError(f"no pronunciation for the word {word!r}", fix="give one as a sequence of phonemes")
+            raise DecodingError(
+                f"no pronunciation for the word {word!r}", fix="give one as a sequence of phonemes"
+            )
         yield word, variants

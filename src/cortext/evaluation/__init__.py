@@ -1,4 +1,7 @@
-"""Measuring a run: error rates with intervals, predictions for the benchmark, and a report to look at."""
+"""Measuring a run.
+
+Error rates with intervals, predictions for the benchmark, and a report to look at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The search through a split's log-probabilities on a Ray cluster: the same sentences as on one machine.
+"""The search through a split's log-probabilities on a Ray cluster.
+
+The same sentences as on one machine.
 
 Shapes: P patches of 80 ms, V tokens.
 """
@@ -52,7 +54,10 @@ class LargeModelFiles:
         CausalLM.check(self.model, self.lora)
 
     def open(self) -> LanguageReader:
-        """The model, loaded, with no notes of earlier use; what a process has loaded last it keeps."""
+        """The model, loaded, with no notes of earlier use.
+
+        What a process has loaded last it keeps.
+        """
         reader = _loaded(self)
         reader.lm.forget_notes()
         return reader
@@ -60,7 +65,9 @@ class LargeModelFiles:
 
 @dataclass(frozen=True)
 class DecoderFiles:
-    """A decoder as it travels to other processes, which open its files themselves: the n-gram is mapped into memory.
+    """A decoder as it travels to other processes, which open its files themselves.
+
+    The n-gram is mapped into memory.
 
     lm: language-model directory; llm: what large model it asks, if any
     """
@@ -100,18 +107,27 @@ def decode_on_cluster(
     described: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NBest]:
-    """`Decoder.decode_batch` on a Ray cluster, every machine of which sees the decoder's files under the same paths.
+    """`Decoder.decode_batch` on a Ray cluster, every machine of which sees the decoder's files
+    under the same paths.
 
-    log_probs:       float32 [P, V] natural logs of each trial
-    gpus_per_worker: what each task is given of a GPU, for a large model; 0.25 lets four share one
-    described:       gets what the large model of the tasks says of itself, with the notes of all
-    Raises RunError where the cluster cannot be reached or loses a task for good, and what decoding raises.
+    Args:
+        log_probs: float32 [P, V] natural logs of each trial.
+        gpus_per_worker: What each task is given of a GPU, for a large model; 0.25 lets four share
+            one.
+        described: Gets what the large model of the tasks says of itself, with the notes of all.
+
+    Raises:
+        RunError: Where the cluster cannot be reached or loses a task for good, and what decoding
+            raises.
     """
     with joined(address, gpus=gpus_per_worker) as cluster:
         task = cluster.ray.remote(num_cpus=1, num_gpus=gpus_per_worker)(_decode)
         size = shared(len(log_probs), TASKS_PER_CPU * cluster.cpus, decoder.llm)
         starts = range(0, len(log_probs), size)
-        tasks = {task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at for at in starts}
+        tasks = {
+            task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at
+            for at in starts
+        }
         found: dict[int, list[NBest]] = {}
         said: dict[int, dict[str, Any]] = {}
         waiting = list(tasks)
@@ -130,7 +146,8 @@ def decode_on_cluster(
 def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
     """So many of `n` trials for each of at most so many jobs.
 
-    A large model reads some lists together, and the last digits of its scores depend on which: the same ones, always.
+    A large model reads some lists together, and the last digits of its scores depend on which: the
+    same ones, always.
     """
     together = 1
     if llm is not None:
@@ -157,7 +174,9 @@ def _result(ray: Any, task: Any) -> tuple[list[NBest], dict[str, Any]]:
     try:
         found: tuple[list[NBest], dict[str, Any]] | CortextError = ray.get(task)
     except ray.exceptions.RayError as error:
-        raise RunError(f"a task of the cluster was lost: {first_line(error)}", fix="try again") from None
+        raise RunError(
+            f"a task of the cluster was lost: {first_line(error)}", fix="try again"
+        ) from None
     if isinstance(found, CortextError):
         raise found
     return found

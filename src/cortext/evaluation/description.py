@@ -1,7 +1,8 @@
 """Which recording day and text corpus a block belongs to, from the release's table of blocks.
 
-`t15_copyTaskData_description.csv` of the T15 release (Card et al. 2024, doi:10.5061/dryad.dncjsxm85) has one row per
-block: date, days since implantation, block number, number of sentences, corpus, split.
+`t15_copyTaskData_description.csv` of the T15 release (Card et al. 2024,
+doi:10.5061/dryad.dncjsxm85) has one row per block: date, days since implantation, block number,
+number of sentences, corpus, split.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from cortext.data.trial import Session
 
 @dataclass(frozen=True)
 class Description:
-    """Post-implant day by recording date, and corpus by (recording date, block number); both empty without a table."""
+    """Post-implant day by recording date, and corpus by (recording date, block number).
+
+    Both empty without a table.
+    """
 
     days: dict[date, int] = field(default_factory=dict)
     corpora: dict[tuple[date, int], str] = field(default_factory=dict)

@@ -1,7 +1,9 @@
-"""The report's figures as inline SVG: no fonts, scripts or files of their own, and legible on light and dark paper.
+"""The report's figures as inline SVG.
 
-Lines and letters are drawn in placeholder colours that become the page's CSS variables, so that a figure follows the
-reader's colour scheme; heat maps are images whose opacity carries the value.
+No fonts, scripts or files of their own, and legible on light and dark paper.
+
+Lines and letters are drawn in placeholder colours that become the page's CSS variables, so that a
+figure follows the reader's colour scheme; heat maps are images whose opacity carries the value.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from cortext.errors import plain
 from cortext.evaluation.scores import MANNERS, PHONEME_ORDER, Confusion, Rates
 
 INK, MUTED, RULE, BLUE, ORANGE, PAPER = (f"#0{n}0{n}0{n}" for n in range(1, 7))
-_VARIABLES = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), "ink muted rule blue orange paper".split(), strict=True))
+_VARIABLES = dict(
+    zip(
+        (INK, MUTED, RULE, BLUE, ORANGE, PAPER),
+        "ink muted rule blue orange paper".split(),
+        strict=True,
+    )
+)
 _LIGHT = "#18222b #5a6873 #d9dfe4 #1f6fae #c24e1a #ffffff".split()
 _ON_WHITE = dict(zip((INK, MUTED, RULE, BLUE, ORANGE, PAPER), _LIGHT, strict=True))
 _BLUE_RGB, _ORANGE_RGB = (45 / 255, 128 / 255, 196 / 255), (232 / 255, 104 / 255, 42 / 255)
@@ -70,13 +78,18 @@ STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its setting
 
 
 def to_svg(figure: Figure, name: str, label: str) -> str:
-    """The figure as an `<svg>` element for an HTML page; `label` is read out to those who do not see it."""
+    """The figure as an `<svg>` element for an HTML page.
+
+    `label` is read out to those who do not see it.
+    """
     file = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)  # only clip paths and markers are referred to by id
+    svg = re.sub(
+        r'<(g|text|svg) id="[^"]*"', r"<\1", svg
+    )  # only clip paths and markers are referred to by id
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
     opening = f'<svg {box.group(0)} role="img" aria-label="{escape(plain(label))}">'
@@ -88,7 +101,9 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """The figure as a picture file (PNG or what the name ends in), in the report's colours on white paper."""
+    """The figure as a picture file (PNG or what the name ends in), in the report's colours on
+    white paper.
+    """
     for artist in [*figure.findobj(Line2D), *figure.findobj(Text), *figure.findobj(Patch)]:
         for name in {"color", "edgecolor"} & artist.properties().keys():
             colour = to_hex(artist.properties()[name])
@@ -98,9 +113,17 @@ def save_picture(figure: Figure, path: Path) -> None:
 
 
 def panels(
-    heights_in: Sequence[float], *, columns: int = 1, left: float, top: float, bottom: float, gap: float = 0.1
+    heights_in: Sequence[float],
+    *,
+    columns: int = 1,
+    left: float,
+    top: float,
+    bottom: float,
+    gap: float = 0.1,
 ) -> tuple[Figure, Any]:
-    """A figure and its axes [rows, columns]; rows have the given heights, margins and gaps are in inches.
+    """A figure and its axes [rows, columns].
+
+    Rows have the given heights, margins and gaps are in inches.
 
     Fixed margins, because letting matplotlib find them draws everything twice.
     """
@@ -133,10 +156,16 @@ class Series:
     rates: Sequence[Rates]
 
 
-def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None) -> Figure:
-    """PER and, where there is one, WER with 95 % intervals along the recording days, one line per vocabulary."""
+def rates_by_day(
+    series: Sequence[Series], x_label: str, ticks: Mapping[float, str] | None = None
+) -> Figure:
+    """PER and, where there is one, WER with 95 % intervals along the recording days, one line
+    per vocabulary.
+    """
     names = [
-        name for name in ("per", "wer") if any(getattr(rate, name) is not None for s in series for rate in s.rates)
+        name
+        for name in ("per", "wer")
+        if any(getattr(rate, name) is not None for s in series for rate in s.rates)
     ]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels([1.6] * len(names), left=0.35, top=0.3, bottom=0.45, gap=0.35)
@@ -158,7 +187,10 @@ def rates_by_day(series: Sequence[Series], x_label: str, ticks: Mapping[float, s
 
 
 def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> None:
-    points = [(x, getattr(r, name), getattr(r, f"{name}_ci95")) for x, r in zip(series.x_N, series.rates, strict=True)]
+    points = [
+        (x, getattr(r, name), getattr(r, f"{name}_ci95"))
+        for x, r in zip(series.x_N, series.rates, strict=True)
+    ]
     points = [point for point in points if point[1] is not None]
     if not points:
         return
@@ -170,8 +202,18 @@ def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> N
     errors = np.abs(np.stack([rate_N - bounds[:, 0], bounds[:, 1] - rate_N]))
     colour, marker = ((BLUE, "o"), (ORANGE, "s"))[number % 2]
     axis.plot(x_N, rate_N, color=colour, linewidth=0.8, alpha=0.45)
-    axis.errorbar(x_N, rate_N, errors, color=colour, marker=marker, markersize=4.5, linestyle="none", elinewidth=1.3,
-                  label=series.name, markeredgewidth=0)  # fmt: skip
+    axis.errorbar(
+        x_N,
+        rate_N,
+        errors,
+        color=colour,
+        marker=marker,
+        markersize=4.5,
+        linestyle="none",
+        elinewidth=1.3,
+        label=series.name,
+        markeredgewidth=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -189,14 +231,30 @@ def is_drawable(value: Any) -> bool:
 
 
 def learning_curves(losses: Sequence[Curve], errors: Sequence[Curve]) -> Figure:
-    """Losses on the left, error rates in % on the right, along the training steps; at most two curves each."""
+    """Losses on the left, error rates in % on the right, along the training steps.
+
+    At most two curves each.
+    """
     with matplotlib.rc_context(STYLE):
         figure, axes = panels([2.0], columns=2, left=0.35, top=0.3, bottom=0.45)
-        for axis, curves, title in zip(axes[0], (losses, errors), ("loss", "validation errors, %"), strict=True):
+        for axis, curves, title in zip(
+            axes[0], (losses, errors), ("loss", "validation errors, %"), strict=True
+        ):
             for number, curve in enumerate(curves):
                 colour = (BLUE, ORANGE)[number % 2]
-                faint = {"linewidth": 1.0, "alpha": 0.8} if len(curve.steps) > 60 else {"marker": "o", "markersize": 3}
-                axis.plot(curve.steps, curve.values, color=colour, label=curve.name, markeredgewidth=0, **faint)
+                faint = (
+                    {"linewidth": 1.0, "alpha": 0.8}
+                    if len(curve.steps) > 60
+                    else {"marker": "o", "markersize": 3}
+                )
+                axis.plot(
+                    curve.steps,
+                    curve.values,
+                    color=colour,
+                    label=curve.name,
+                    markeredgewidth=0,
+                    **faint,
+                )
             axis.set_title(title, color=INK)
             axis.set_xlabel("training step")
             axis.set_ylim(*_robust_limits(curves))
@@ -211,15 +269,20 @@ def legend_above(axis: Axes, columns: int) -> None:
 
 
 def _robust_limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """From zero to just above the curves, without the first steps, which tower over everything after them."""
+    """From zero to just above the curves, without the first steps, which tower over everything
+    after them.
+    """
     late = [value for curve in curves for value in list(curve.values)[len(curve.values) // 20 :]]
     return (0.0, 1.08 * max(late)) if late and max(late) > 0 else (0.0, 1.0)
 
 
 def confusion_matrix(confusion: Confusion) -> Figure:
-    """Shares of each reference phoneme (row): what it was decoded as (column), right ones blue, errors orange.
+    """Shares of each reference phoneme (row).
 
-    Opacity grows with the square root of the share and, for errors, is full at `FULL_ERROR`: a few per cent show.
+    What it was decoded as (column), right ones blue, errors orange.
+
+    Opacity grows with the square root of the share and, for errors, is full at `FULL_ERROR`: a few
+    per cent show.
     """
     n = len(confusion.symbols)
     counts_RH = confusion.counts_RH[:n]  # insertions have no reference to be a share of
@@ -227,8 +290,12 @@ def confusion_matrix(confusion: Confusion) -> Figure:
     image = np.zeros((*share_RH.shape, 4))
     image[..., :3] = _ORANGE_RGB
     image[..., 3] = np.sqrt(np.minimum(share_RH / FULL_ERROR, 1))
-    image[range(n), range(n)] = np.column_stack([np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))])
-    with matplotlib.rc_context(STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
+    image[range(n), range(n)] = np.column_stack(
+        [np.tile(_BLUE_RGB, (n, 1)), np.sqrt(np.diag(share_RH))]
+    )
+    with matplotlib.rc_context(
+        STYLE | {"axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}
+    ):
         figure, axes = panels([7.9], left=0.6, top=0.3, bottom=0.65)
         axis = axes[0, 0]
         axis.imshow(image, interpolation="none", aspect="auto")
@@ -244,12 +311,23 @@ def confusion_matrix(confusion: Confusion) -> Figure:
 def _manner_lines(axis: Axes, n: int) -> None:
     edge = -0.5
     for manner, symbols in MANNERS.items():
-        axis.text(edge + len(symbols) / 2, -0.9, manner if len(symbols) > 2 else "", ha="center", va="bottom",
-                  fontsize=8, color=MUTED)  # fmt: skip
+        axis.text(
+            edge + len(symbols) / 2,
+            -0.9,
+            manner if len(symbols) > 2 else "",
+            ha="center",
+            va="bottom",
+            fontsize=8,
+            color=MUTED,
+        )
         edge += len(symbols)
         axis.axvline(edge, color=RULE, linewidth=0.8)
         axis.axhline(edge, color=RULE, linewidth=0.8)
-    axis.add_patch(matplotlib.patches.Rectangle((-0.5, -0.5), n + 1, n, fill=False, edgecolor=RULE, linewidth=0.8))
+    axis.add_patch(
+        matplotlib.patches.Rectangle(
+            (-0.5, -0.5), n + 1, n, fill=False, edgecolor=RULE, linewidth=0.8
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -266,9 +344,12 @@ class Span:
 class TrialPicture:
     """What is drawn of one trial.
 
-    features_TC:   smoothed features; `bin_s` seconds a row
-    posterior_PV:  probabilities in the order of `PHONEME_ORDER`; frame p is centred on `frame_start_s + p * frame_s`
     phonemes, words: what was decoded, and whether it is right
+
+    Attributes:
+        features_TC: Smoothed features; `bin_s` seconds a row.
+        posterior_PV: Probabilities in the order of `PHONEME_ORDER`; frame p is centred on
+            `frame_start_s + p * frame_s`.
     """
 
     features_TC: np.ndarray
@@ -311,7 +392,9 @@ def _draw_features(axis: Axes, picture: TrialPicture) -> None:
     extent = (0.0, picture.bin_s * len(picture.features_TC), n_rows, 0)
     axis.imshow(image, aspect="auto", interpolation="none", extent=extent)
     axis.axhline(n_rows / 2, color=PAPER, linewidth=1.5)
-    axis.set_yticks([n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7)
+    axis.set_yticks(
+        [n_rows / 4, 3 * n_rows / 4], ["threshold\ncrossings", "spike-band\npower"], fontsize=7
+    )
 
 
 def _at_most(features_TC: np.ndarray, rows: int) -> np.ndarray:
@@ -341,8 +424,16 @@ def _draw_posteriors(axis: Axes, picture: TrialPicture) -> None:
 def _draw_phonemes(axis: Axes, phonemes: Sequence[Span]) -> None:
     for number, phoneme in enumerate(phonemes):
         centre = (phoneme.start_s + phoneme.end_s) / 2
-        axis.text(centre, 0.75 - 0.5 * (number % 2), phoneme.text, ha="center", va="center", fontsize=5.5,
-                  color=INK if phoneme.right else ORANGE, fontweight="normal" if phoneme.right else "bold")  # fmt: skip
+        axis.text(
+            centre,
+            0.75 - 0.5 * (number % 2),
+            phoneme.text,
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color=INK if phoneme.right else ORANGE,
+            fontweight="normal" if phoneme.right else "bold",
+        )
     axis.set_ylim(0, 1)
     axis.set_yticks([0.5], ["phonemes"], fontsize=7)
 
@@ -354,14 +445,34 @@ def _draw_words(axis: Axes, words: Sequence[Span], duration_s: float) -> None:
         colour = BLUE if word.right else ORANGE
         style = "round,pad=0,rounding_size=0.02"
         box = FancyBboxPatch(
-            (word.start_s, 0.12), width, 0.76, boxstyle=style, facecolor=colour, alpha=0.16, linewidth=0
+            (word.start_s, 0.12),
+            width,
+            0.76,
+            boxstyle=style,
+            facecolor=colour,
+            alpha=0.16,
+            linewidth=0,
         )
         axis.add_patch(box)
-        axis.plot([word.start_s, word.start_s + width], [0.12, 0.12], color=colour, linewidth=1.6,
-                  linestyle="-" if word.right else (0, (2, 1)), solid_capstyle="butt")  # fmt: skip
+        axis.plot(
+            [word.start_s, word.start_s + width],
+            [0.12, 0.12],
+            color=colour,
+            linewidth=1.6,
+            linestyle="-" if word.right else (0, (2, 1)),
+            solid_capstyle="butt",
+        )
         text = plain(word.text, 60)
         size = float(np.clip(width * points_per_s / (0.62 * max(len(text), 1)), 5, 8.5))
-        axis.text(word.start_s + width / 2, 0.52, text, ha="center", va="center", fontsize=size,
-                  color=INK if word.right else ORANGE, fontweight="normal" if word.right else "bold")  # fmt: skip
+        axis.text(
+            word.start_s + width / 2,
+            0.52,
+            text,
+            ha="center",
+            va="center",
+            fontsize=size,
+            color=INK if word.right else ORANGE,
+            fontweight="normal" if word.right else "bold",
+        )
     axis.set_ylim(0, 1)
     axis.set_yticks([0.5], ["words"], fontsize=7)

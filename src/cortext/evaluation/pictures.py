@@ -17,7 +17,10 @@ from cortext.features import gaussian_kernel, smooth
 from cortext.models import AcousticModel
 from cortext.text.metrics import align, edit_counts
 
-RULE = "half with an error-free sentence and half with errors where there are enough of each, evenly from best to worst"
+RULE = (
+    "half with an error-free sentence and half with errors where there are enough of each, evenly"
+    " from best to worst"
+)
 
 
 def error_share(trial: TrialResult) -> tuple[float, float]:
@@ -32,15 +35,22 @@ def error_share(trial: TrialResult) -> tuple[float, float]:
 
 
 def choose(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
-    """`n` trials to show, from best to worst: half right and half wrong where there are enough, spread evenly.
+    """`n` trials to show, from best to worst.
 
-    Trials are ordered by word errors, then phoneme errors, then number; unlabelled ones by number alone.
+    Half right and half wrong where there are enough, spread evenly.
+
+    Trials are ordered by word errors, then phoneme errors, then number; unlabelled ones by number
+    alone.
     """
     shares = {trial.id: error_share(trial) for trial in trials}
     ordered = sorted(trials, key=lambda trial: (shares[trial.id], trial.id))
     key = 0 if any(trial.text is not None for trial in trials) else 1
     right = [trial for trial in ordered if shares[trial.id][key] == 0]
-    wrong = ordered[len(right) :] if key == 1 else [trial for trial in ordered if shares[trial.id][0] > 0]
+    wrong = (
+        ordered[len(right) :]
+        if key == 1
+        else [trial for trial in ordered if shares[trial.id][0] > 0]
+    )
     n_wrong = min(len(wrong), max(n - n // 2, n - len(right)))
     return _evenly(right, n - n_wrong) + _evenly(wrong, n_wrong)
 
@@ -71,22 +81,32 @@ def draw(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
 def frame_times(model: AcousticModel) -> tuple[float, float]:
     """Centre of the first frame and distance between frames, in seconds of the recording.
 
-    A frame sees one patch of smoothed bins; 'valid' smoothing cuts half a kernel from the trial's beginning.
+    A frame sees one patch of smoothed bins; 'valid' smoothing cuts half a kernel from the trial's
+    beginning.
     """
     size, stride = max(model.network.config.patch_size, 1), model.network.config.patch_stride
     if model.network.config.patch_size == 0:
         stride = 1
     cut = 0.0
     if model.smoothing.smooth_data:
-        kernel = gaussian_kernel(model.smoothing.smooth_kernel_std, model.smoothing.smooth_kernel_size)
+        kernel = gaussian_kernel(
+            model.smoothing.smooth_kernel_std, model.smoothing.smooth_kernel_size
+        )
         cut = (len(kernel) - 1) / 2
     return (cut + size / 2) * BIN_MS / 1000, stride * BIN_MS / 1000
 
 
 def _phoneme_spans(
-    trial: TrialResult, probabilities_PV: np.ndarray, model: AcousticModel, start_s: float, frame_s: float
+    trial: TrialResult,
+    probabilities_PV: np.ndarray,
+    model: AcousticModel,
+    start_s: float,
+    frame_s: float,
 ) -> list[Span]:
-    """The greedy phonemes with the frames that emit them; right where they align with an equal reference phoneme."""
+    """The greedy phonemes with the frames that emit them.
+
+    Right where they align with an equal reference phoneme.
+    """
     best_P = probabilities_PV.argmax(axis=-1)
     edges = [0, *(np.flatnonzero(np.diff(best_P)) + 1).tolist(), len(best_P)]
     runs = [(a, b) for a, b in pairwise(edges) if best_P[a] != model.inventory.blank]
@@ -108,7 +128,10 @@ def _word_spans(trial: TrialResult, shift_s: float) -> list[Span]:
 
 
 def _right(reference: Sequence[str] | None, decoded: Sequence[str]) -> list[bool]:
-    """For each decoded unit, whether it aligns with an equal reference unit; all right where there is no reference."""
+    """For each decoded unit, whether it aligns with an equal reference unit.
+
+    All right where there is no reference.
+    """
     if reference is None:
         return [True] * len(decoded)
     return [true == found for true, found in align(reference, decoded) if found is not None]

@@ -42,11 +42,13 @@ TRIALS_AT_ONCE = 16
 class Recognised:
     """The trials of a split with what the run made of them.
 
-    trials:  in the order of sessions and trials
-    indices: position of each trial in `data.split(split)`
-    skipped: by number in the split, why a trial was left out; a file that cannot be read has a negative number
-    seconds: what each stage took
-    llm:     what is known of the large language model; None without one
+    Attributes:
+        trials: In the order of sessions and trials.
+        indices: Position of each trial in `data.split(split)`.
+        skipped: By number in the split, why a trial was left out; a file that cannot be read has a
+            negative number.
+        seconds: What each stage took.
+        llm: What is known of the large language model; None without one.
     """
 
     data: PackedDataset
@@ -64,7 +66,9 @@ class Recognised:
     @property
     def degraded(self) -> list[str]:
         """For each trial whose sentences lack what was asked for: what is missing."""
-        return [trial.nbest.degraded for trial in self.trials if trial.nbest and trial.nbest.degraded]
+        return [
+            trial.nbest.degraded for trial in self.trials if trial.nbest and trial.nbest.degraded
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -91,9 +95,15 @@ def recognise(
     context: str = "",
     progress: Progress | None = None,
 ) -> Recognised:
-    """Run the model, and with `lm` the word search, over a split. Arguments and errors are those of `evaluate`."""
+    """Run the model, and with `lm` the word search, over a split.
+
+    Arguments and errors are those of `evaluate`.
+    """
     if llm is not None and lm is None:
-        raise DecodingError("a large language model ranks what the word search finds", fix="give an n-gram, too: --lm")
+        raise DecodingError(
+            "a large language model ranks what the word search finds",
+            fix="give an n-gram, too: --lm",
+        )
     if ray is not None and lm is None:
         raise DecodingError("a Ray cluster does the word search", fix="give an n-gram, too: --lm")
     seconds: dict[str, float] = {}
@@ -114,9 +124,12 @@ def recognise(
         ids, skipped = number_trials(trials_of, packed.bad_trials)
         chosen = _choose(model, trials_of, ids, skipped, skip_bad, Path(data))
     with stage(seconds, "model"):
-        logits = _logits(model, trials_of, chosen, part_of(progress, 0, 1 if search is None else search.stages))
+        logits = _logits(
+            model, trials_of, chosen, part_of(progress, 0, 1 if search is None else search.stages)
+        )
         trials = [
-            _trial(trials_of, i, ids[i], logits_PV, model, blocks) for i, logits_PV in zip(chosen, logits, strict=True)
+            _trial(trials_of, i, ids[i], logits_PV, model, blocks)
+            for i, logits_PV in zip(chosen, logits, strict=True)
         ]
     known = None
     if search is not None:
@@ -124,7 +137,17 @@ def recognise(
         timed = [nbest.timed(frame_ms(model)) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
-        packed, split, model, options, engine, vocabulary, tuple(trials), tuple(chosen), skipped, seconds, known
+        packed,
+        split,
+        model,
+        options,
+        engine,
+        vocabulary,
+        tuple(trials),
+        tuple(chosen),
+        skipped,
+        seconds,
+        known,
     )
 
 
@@ -132,8 +155,9 @@ def recognise(
 class _Search:
     """How the sentences of trials are found: by threads of this process, or on a Ray cluster.
 
-    decoder: with the large model, where this process asks it
-    llm:     the large model that the cluster's tasks are to ask, or this process does
+    Attributes:
+        decoder: With the large model, where this process asks it.
+        llm: The large model that the cluster's tasks are to ask, or this process does.
     """
 
     decoder: Decoder
@@ -145,11 +169,18 @@ class _Search:
 
     @property
     def stages(self) -> int:
-        """Of the whole work: the acoustic model, the search, and ranking where this process does it."""
+        """Of the whole work.
+
+        The acoustic model, the search, and ranking where this process does it.
+        """
         return 2 + (self.decoder.llm is not None)
 
     def sentences(
-        self, trials: Sequence[TrialResult], model: AcousticModel, seconds: dict[str, float], progress: Progress | None
+        self,
+        trials: Sequence[TrialResult],
+        model: AcousticModel,
+        seconds: dict[str, float],
+        progress: Progress | None,
     ) -> tuple[list[NBest], dict[str, Any] | None]:
         """The sentences of each trial, and what is known of the large model; None without one."""
         described: dict[str, Any] = {}
@@ -158,7 +189,9 @@ class _Search:
             searched = part_of(progress, 1, self.stages)
             if self.ray is None:
                 threads = (os.cpu_count() or 1) if self.threads is None else self.threads
-                found = self.decoder.search_batch(log_probs, model.inventory, threads, searched, self.context)
+                found = self.decoder.search_batch(
+                    log_probs, model.inventory, threads, searched, self.context
+                )
             else:
                 found = decode_on_cluster(
                     self.ray,
@@ -179,7 +212,12 @@ class _Search:
     @property
     def _files(self) -> DecoderFiles:
         decoder = self.decoder
-        return DecoderFiles(decoder.lm_dir.resolve(), decoder.options, decoder.engine, self.llm and self.llm.resolved())
+        return DecoderFiles(
+            decoder.lm_dir.resolve(),
+            decoder.options,
+            decoder.engine,
+            self.llm and self.llm.resolved(),
+        )
 
 
 @contextmanager
@@ -191,7 +229,9 @@ def stage(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def _packed_by_training(run: Path, data: Path) -> Path | None:
-    """The packed copy of these session files that training left in the run directory, which need not be made again."""
+    """The packed copy of these session files that training left in the run directory, which need
+    not be made again.
+    """
     cache = run / "packed"
     try:
         return cache if open_packed(cache).source == data.resolve() else None
@@ -206,11 +246,15 @@ def read_options(options: Options) -> DecoderOptions:
     return DecoderOptions.of(options)
 
 
-def number_trials(split: PackedSplit, problems: Sequence[Problem]) -> tuple[list[int], dict[int, Problem]]:
-    """The competition's number of every trial, and of every trial left out when the data were packed.
+def number_trials(
+    split: PackedSplit, problems: Sequence[Problem]
+) -> tuple[list[int], dict[int, Problem]]:
+    """The competition's number of every trial, and of every trial left out when the data were
+    packed.
 
-    Numbers count over sessions in order and trials in file order, bad trials included, so that a bad trial does not
-    shift the rows of `predictions.csv` after it. A file that cannot be read at all has no numbers: it gets -1, -2 ...
+    Numbers count over sessions in order and trials in file order, bad trials included, so that a
+    bad trial does not shift the rows of `predictions.csv` after it. A file that cannot be read at
+    all has no numbers: it gets -1, -2 ...
     """
     bad: dict[str, dict[int, Problem]] = {}
     skipped: dict[int, Problem] = {}
@@ -224,7 +268,10 @@ def number_trials(split: PackedSplit, problems: Sequence[Problem]) -> tuple[list
             bad.setdefault(file.parent.name, {})[int(problem.trial.rpartition("_")[2])] = problem
     ids, number, position = [0] * len(split), 0, 0
     for session in split.sessions:
-        left, rows = bad.get(session, {}), np.flatnonzero(split.day_N == split.sessions.index(session))
+        left, rows = (
+            bad.get(session, {}),
+            np.flatnonzero(split.day_N == split.sessions.index(session)),
+        )
         waiting = iter(rows.tolist())
         for position in range(len(rows) + len(left)):
             if position in left:
@@ -249,7 +296,10 @@ def _choose(
     skip_bad: bool,
     where: Path,
 ) -> list[int]:
-    """Positions of the trials that the model can read; the others are added to `skipped`, or are an error."""
+    """Positions of the trials that the model can read.
+
+    The others are added to `skipped`, or are an error.
+    """
     chosen = []
     n_patches_N = model.n_patches(split.n_bins_N)
     for i in range(len(split)):
@@ -266,7 +316,9 @@ def _choose(
     return sorted(chosen, key=lambda i: ids[i])
 
 
-def _unfit(model: AcousticModel, split: PackedSplit, i: int, n_patches: int, where: Path) -> Problem | None:
+def _unfit(
+    model: AcousticModel, split: PackedSplit, i: int, n_patches: int, where: Path
+) -> Problem | None:
     """Why the model cannot read trial `i`: a day that it does not know, or not one frame."""
     session = split.session(i)
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
@@ -276,14 +328,19 @@ def _unfit(model: AcousticModel, split: PackedSplit, i: int, n_patches: int, whe
         return Problem(str(where), name, "session", message)
     if n_patches < 1:
         found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
-        return Problem(str(where), name, "n_time_steps", f"{found}; record longer trials, {SKIP_HINT}")
+        return Problem(
+            str(where), name, "n_time_steps", f"{found}; record longer trials, {SKIP_HINT}"
+        )
     return None
 
 
 def _logits(
     model: AcousticModel, split: PackedSplit, chosen: Sequence[int], progress: Progress | None
 ) -> list[np.ndarray]:
-    """float32 [P, V] of each chosen trial. Trials of similar length go through the model together."""
+    """float32 [P, V] of each chosen trial.
+
+    Trials of similar length go through the model together.
+    """
     by_length = sorted(range(len(chosen)), key=lambda n: int(split.n_bins_N[chosen[n]]))
     logits: list[Any] = [None] * len(chosen)
     for start in range(0, len(by_length), TRIALS_AT_ONCE):
@@ -292,7 +349,9 @@ def _logits(
         batch = split.batch(rows)
         sessions = [split.session(row) for row in rows]
         logits_BPV, n_patches_B = model.logits_batch(batch.features_BTC, sessions, batch.n_bins_B)
-        for place, logits_PV, n_patches in zip(places, logits_BPV, n_patches_B.tolist(), strict=True):
+        for place, logits_PV, n_patches in zip(
+            places, logits_BPV, n_patches_B.tolist(), strict=True
+        ):
             logits[place] = logits_PV[:n_patches].copy()
         if progress:
             progress(start + len(places), len(chosen))
@@ -300,7 +359,12 @@ def _logits(
 
 
 def _trial(
-    split: PackedSplit, i: int, number: int, logits_PV: np.ndarray, model: AcousticModel, blocks: Description
+    split: PackedSplit,
+    i: int,
+    number: int,
+    logits_PV: np.ndarray,
+    model: AcousticModel,
+    blocks: Description,
 ) -> TrialResult:
     labels, session, block = split.labels(i), split.session(i), int(split.block_N[i])
     return TrialResult(
@@ -323,8 +387,12 @@ def frame_ms(model: AcousticModel) -> float:
     return float(patch_shape(config.patch_size, config.patch_stride)[1] * BIN_MS)
 
 
-def in_order(trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> Iterator[tuple[int, TrialResult | None]]:
+def in_order(
+    trials: Sequence[TrialResult], skipped: Mapping[int, Problem]
+) -> Iterator[tuple[int, TrialResult | None]]:
     """Numbers and trials of the split in order; None stands for a trial that was left out."""
-    found: dict[int, TrialResult | None] = dict.fromkeys(number for number in skipped if number >= 0)
+    found: dict[int, TrialResult | None] = dict.fromkeys(
+        number for number in skipped if number >= 0
+    )
     found |= {trial.id: trial for trial in trials}
     yield from sorted(found.items())

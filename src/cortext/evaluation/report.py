@@ -27,7 +27,9 @@ SMALL_VOCABULARY = "50-word"
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
-def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path) -> None:
+def write_report(
+    path: Path, metrics: Metrics, found: Recognised, confused: Confusion | None, run: Path
+) -> None:
     """Write the report of an evaluation; `run` is the run directory, for its learning curves."""
     labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
     page = render(
@@ -42,19 +44,33 @@ def write_report(path: Path, metrics: Metrics, found: Recognised, confused: Conf
         confusion=_confusion(confused),
         pictures=_pictures(found),
         picture_rule=pictures.RULE,
-        examples=[_example(trial) for trial in pictures.choose(labelled, N_EXAMPLES) if trial.text is not None],
+        examples=[
+            _example(trial)
+            for trial in pictures.choose(labelled, N_EXAMPLES)
+            if trial.text is not None
+        ],
         origin=metrics.provenance,
-        config=yaml.safe_dump(metrics.provenance["config"], sort_keys=False) if metrics.provenance["config"] else None,
+        config=(
+            yaml.safe_dump(metrics.provenance["config"], sort_keys=False)
+            if metrics.provenance["config"]
+            else None
+        ),
     )
     path.write_text(page, encoding="utf-8")
 
 
 def render(template: str, **values: Any) -> str:
-    """A page made of one of the templates; whatever is not Markup is escaped, and nothing in it is hidden."""
+    """A page made of one of the templates.
+
+    Whatever is not Markup is escaped, and nothing in it is hidden.
+    """
     environment = Environment(
-        loader=PackageLoader("cortext.evaluation"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("cortext.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.filters |= {"percent": percent, "interval": interval, "number": number}
     page = environment.get_template(template).render(**values)
     return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
@@ -80,7 +96,11 @@ def number(value: float | None) -> str:
 
 def _headline(metrics: Metrics) -> list[dict[str, Any]]:
     rows = []
-    for name, unit, long in (("per", "phoneme", "phoneme"), ("wer", "word", "word"), ("cer", "char", "character")):
+    for name, unit, long in (
+        ("per", "phoneme", "phoneme"),
+        ("wer", "word", "word"),
+        ("cer", "char", "character"),
+    ):
         if getattr(metrics, name) is not None:
             bounds = getattr(metrics, f"{name}_ci95")
             rows.append(
@@ -112,16 +132,28 @@ def _days(metrics: Metrics, trials: Sequence[TrialResult]) -> dict[str, Any] | N
     for kind in kinds:
         of_kind = [trial for trial in labelled if vocabulary(trial.corpus) == kind]
         by_session = group_rates(of_kind, [trial.session for trial in of_kind])
-        series.append(figures.Series(kind, [positions[name] for name in by_session], list(by_session.values())))
+        series.append(
+            figures.Series(
+                kind, [positions[name] for name in by_session], list(by_session.values())
+            )
+        )
     figure = figures.rates_by_day(series, x_label, ticks)
     label = "Error rates with 95 % intervals along the recording days"
     return {"svg": Markup(figures.to_svg(figure, "days", label)), "kinds": list(kinds)}
 
 
-def _day_axis(sessions: Sequence[str], post_implant: dict[str, int]) -> tuple[dict[str, float], str, Any]:
-    """Where each session stands on the axis of days, the axis' name, and its ticks (None: the figure's own)."""
+def _day_axis(
+    sessions: Sequence[str], post_implant: dict[str, int]
+) -> tuple[dict[str, float], str, Any]:
+    """Where each session stands on the axis of days, the axis' name, and its ticks (None: the
+    figure's own).
+    """
     if all(name in post_implant for name in sessions):
-        return {name: float(post_implant[name]) for name in sessions}, "days after implantation", None
+        return (
+            {name: float(post_implant[name]) for name in sessions},
+            "days after implantation",
+            None,
+        )
     dates: dict[str, date | None] = {name: Session(name, {}).date for name in sessions}
     known = [day for day in dates.values() if day is not None]
     if len(set(known)) == len(sessions) and len(known) > 1:
@@ -140,19 +172,32 @@ def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def _curves(path: Path) -> Markup | None:
-    """Learning curves from the run's `metrics.jsonl`: one JSON object a line with `step` and some numbers."""
+    """Learning curves from the run's `metrics.jsonl`.
+
+    One JSON object a line with `step` and some numbers.
+    """
     lines = list(json_lines(path))
     losses = [_curve(lines, "train", ("train_loss",)), _curve(lines, "validation", ("val_loss",))]
     errors = [_curve(lines, "PER", ("val_per",), 100), _curve(lines, "WER", ("val_wer",), 100)]
     shown = [[curve for curve in curves if curve is not None] for curves in (losses, errors)]
     if not any(shown):
         return None
-    return Markup(figures.to_svg(figures.learning_curves(*shown), "curves", "Losses and error rates during training"))
+    return Markup(
+        figures.to_svg(
+            figures.learning_curves(*shown), "curves", "Losses and error rates during training"
+        )
+    )
 
 
-def _curve(lines: Iterable[dict[str, Any]], name: str, keys: Sequence[str], factor: float = 1) -> figures.Curve | None:
-    points = [(line["step"], factor * line[key]) for line in lines for key in keys
-              if figures.is_drawable(line.get("step")) and figures.is_drawable(line.get(key))]  # fmt: skip
+def _curve(
+    lines: Iterable[dict[str, Any]], name: str, keys: Sequence[str], factor: float = 1
+) -> figures.Curve | None:
+    points = [
+        (line["step"], factor * line[key])
+        for line in lines
+        for key in keys
+        if figures.is_drawable(line.get("step")) and figures.is_drawable(line.get(key))
+    ]
     return figures.Curve(name, *map(list, zip(*points, strict=True))) if points else None  # type: ignore[arg-type]
 
 
@@ -161,7 +206,10 @@ def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
         return None
     figure = figures.confusion_matrix(confused)
     label = "Confusion matrix of phonemes, rows reference, columns decoded"
-    return {"svg": Markup(figures.to_svg(figure, "confusion", label)), "top": confused.top(N_CONFUSIONS)}
+    return {
+        "svg": Markup(figures.to_svg(figure, "confusion", label)),
+        "top": confused.top(N_CONFUSIONS),
+    }
 
 
 def _pictures(found: Recognised) -> list[dict[str, Any]]:
@@ -170,7 +218,9 @@ def _pictures(found: Recognised) -> list[dict[str, Any]]:
     for trial in pictures.choose(found.trials, N_PICTURES):
         figure = figures.trial_figure(pictures.draw(trial, index[trial.id], found))
         label = f"Features, phoneme posteriors and decoded words of trial {trial.name}"
-        shown.append({**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))})
+        shown.append(
+            {**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))}
+        )
     return shown
 
 

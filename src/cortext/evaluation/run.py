@@ -42,7 +42,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Rates):
-    """What `metrics.json` holds. Rates are fractions (0.1 is 10 %); what cannot be measured is None.
+    """What `metrics.json` holds.
+
+    Rates are fractions (0.1 is 10 %); what cannot be measured is None.
 
     The fields of `Rates` (`per, wer, cer`, their `_ci95`, counts) are those of all trials.
     """
@@ -53,7 +55,10 @@ class Metrics(Rates):
     wer_unseen: float | None
     """WER of all other trials."""
     seen: Rates | None
-    """All rates of those trials; None where the data have no labelled training split to compare with."""
+    """All rates of those trials.
+
+    None where the data have no labelled training split to compare with.
+    """
     unseen: Rates | None
     per_session: dict[str, Rates]
     per_corpus: dict[str, Rates]
@@ -62,20 +67,28 @@ class Metrics(Rates):
     words_per_minute: float | None
     """Prompted words per minute of recording."""
     oov: dict[str, Any] | None
-    """Prompted words the language model lacks: `n`, `rate` and `words` (the most frequent); None without one."""
+    """Prompted words the language model lacks: `n`, `rate` and `words` (the most frequent).
+
+    None without one.
+    """
     bleu: float | None
     bleu_hint: str | None
     n_skipped: int
     skipped: list[dict[str, Any]]
     """Trials left out as bad: number, file, trial, field and why."""
     n_degraded: int
-    """Trials whose sentences lack what was asked for, such as a large model's scores; `nbest.jsonl` says why."""
+    """Trials whose sentences lack what was asked for, such as a large model's scores.
+
+    `nbest.jsonl` says why.
+    """
     notes: list[str]
     """What was not as asked for, one line each."""
     seconds: dict[str, float]
     """What each stage took, and their sum `total`."""
     provenance: dict[str, Any] = field(repr=False)
-    """Run, data, language models, decoder options, device, seed, versions, commit, the run's configuration."""
+    """Run, data, language models, decoder options, device, seed, versions, commit, the run's
+    configuration.
+    """
     format_version: int = FORMAT_VERSION
 
 
@@ -99,27 +112,33 @@ def evaluate(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
-    """Decode a split and write the evaluation directory `out`: metrics.json, report.html, predictions.csv, nbest.jsonl,
-    confusion.csv and logits/*.npy.
+    """Decode a split and write the evaluation directory `out`.
 
-    run:         run directory of a trained model
-    data, split: a directory of session files or a packed one, and which of its splits
-    lm:          language-model directory; None measures PER only and writes neither predictions nor n-best lists
-    options:     decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file
-    skip_bad:    leave bad trials out and report them
-    description: the release's table of blocks, for post-implant days and corpora
-    threads:     for the search, None for one a core
-    ray:         address of a Ray cluster, or `local`, whose tasks then do the search; every machine must see the
-                 language model under the same path
-    gpus_per_worker: what each of those tasks is given of a GPU, for a large model; 0.25 lets four share one
-    llm:         large language model that ranks the sentences, or takes part in the search, as `options.llm` says
-    context:     what was said before, for the large model
-    progress:    called with steps done and in all
-    seed:        of the bootstrap intervals
+    Metrics.json, report.html, predictions.csv, nbest.jsonl, confusion.csv and logits/*.npy.
 
-    Labels are not needed: without them the metrics are None and the predictions are written. `out` appears when all is
-    written; an earlier evaluation directory is replaced. Raises a CortextError for what a user can put right, such as
-    a session that the run does not know or an `out` that holds something else.
+    Labels are not needed: without them the metrics are None and the predictions are written. `out`
+    appears when all is written; an earlier evaluation directory is replaced. Raises a CortextError
+    for what a user can put right, such as a session that the run does not know or an `out` that
+    holds something else.
+
+    Args:
+        run: Run directory of a trained model.
+        data, split: A directory of session files or a packed one, and which of its splits.
+        lm: language-model directory; None measures PER only and writes neither predictions nor
+            n-best lists.
+        options: Decoder options, as `DecoderOptions`, a mapping of its fields or a YAML file.
+        skip_bad: Leave bad trials out and report them.
+        description: The release's table of blocks, for post-implant days and corpora.
+        threads: For the search, None for one a core.
+        ray: Address of a Ray cluster, or `local`, whose tasks then do the search; every machine
+            must see the language model under the same path.
+        gpus_per_worker: What each of those tasks is given of a GPU, for a large model; 0.25 lets
+            four share one.
+        llm: Large language model that ranks the sentences, or takes part in the search, as
+            `options.llm` says.
+        context: What was said before, for the large model.
+        progress: Called with steps done and in all.
+        seed: Of the bootstrap intervals.
     """
     with evaluation_directory(out) as write:
         config = config_of(run)
@@ -145,22 +164,36 @@ def evaluate(
 
 
 class Write(Protocol):
-    """Writes what was recognised into an evaluation directory, with all that can be measured of it."""
+    """Writes what was recognised into an evaluation directory, with all that can be measured of
+    it.
+    """
 
     def __call__(
-        self, found: Recognised, run: Path, origin: Mapping[str, Any], description: str | Path | None = None
+        self,
+        found: Recognised,
+        run: Path,
+        origin: Mapping[str, Any],
+        description: str | Path | None = None,
     ) -> Metrics:
-        """`origin` is added to what the result says of its making; `origin["seed"]` is that of the intervals."""
+        """`origin` is added to what the result says of its making.
+
+        `origin["seed"]` is that of the intervals.
+        """
         ...
 
 
 @contextmanager
 def evaluation_directory(out: str | Path) -> Iterator[Write]:
-    """A context whose value writes `out`, which is refused at once where it holds something else."""
+    """A context whose value writes `out`, which is refused at once where it holds something
+    else.
+    """
     out = Path(out)
 
     def write(
-        found: Recognised, run: Path, origin: Mapping[str, Any], description: str | Path | None = None
+        found: Recognised,
+        run: Path,
+        origin: Mapping[str, Any],
+        description: str | Path | None = None,
     ) -> Metrics:
         blocks = Description.read(description) if description is not None else Description()
         with stage(found.seconds, "scoring"):
@@ -169,7 +202,9 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
             confused = confusion(found.trials)
         with disk_errors(out):
             with stage(found.seconds, "report"):
-                from cortext.evaluation.report import write_report  # it draws, and matplotlib takes long to import
+                from cortext.evaluation.report import (
+                    write_report,
+                )  # it draws, and matplotlib takes long to import
 
                 _write_results(folder, found, confused)
                 metrics = Metrics(**measured, seconds=_with_total(found.seconds))
@@ -205,11 +240,16 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
     sessions = [trial.session for trial in trials]
     known = _training_sentences(found)
     seen, unseen = split_by_seen(trials, known) if known else ((), ())
-    seen_rates, unseen_rates = (rates(seen, seed), rates(unseen, seed)) if seen or unseen else (None, None)
+    seen_rates, unseen_rates = (
+        (rates(seen, seed), rates(unseen, seed)) if seen or unseen else (None, None)
+    )
     with_corpus = [trial for trial in trials if trial.corpus]
     read = [trial for trial in trials if trial.reference and trial.text is not None]
     skipped = [{"id": number, **problem.to_json()} for number, problem in found.skipped.items()]
-    days = {name: blocks.post_implant_day(name) or found.data.post_implant_day.get(name) for name in sessions}
+    days = {
+        name: blocks.post_implant_day(name) or found.data.post_implant_day.get(name)
+        for name in sessions
+    }
     return {
         **vars(rates(trials, seed)),
         "split": found.split,
@@ -223,7 +263,9 @@ def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any
         "post_implant_day": {name: day for name, day in days.items() if day is not None},
         "words_per_minute": words_per_minute(trials),
         "oov": _oov(found),
-        "bleu": bleu([trial.reference or "" for trial in read], [trial.text or "" for trial in read]),
+        "bleu": bleu(
+            [trial.reference or "" for trial in read], [trial.text or "" for trial in read]
+        ),
         "bleu_hint": None if available() else HINT,
         "n_skipped": len(skipped),
         "skipped": skipped,
@@ -249,11 +291,20 @@ def _oov(found: Recognised) -> dict[str, Any] | None:
     if found.vocabulary is None or not n_words:
         return None
     words = out_of_vocabulary(found.trials, found.vocabulary)
-    return {"n": words.total(), "rate": words.total() / n_words, "words": dict(words.most_common(20))}
+    return {
+        "n": words.total(),
+        "rate": words.total() / n_words,
+        "words": dict(words.most_common(20)),
+    }
 
 
 def _origin(
-    run: str | Path, data: str | Path, lm: str | Path | None, found: Recognised, device: str, seed: int
+    run: str | Path,
+    data: str | Path,
+    lm: str | Path | None,
+    found: Recognised,
+    device: str,
+    seed: int,
 ) -> dict[str, Any]:
     return origin_of(run, data, found, device, seed) | {
         "lm": None if lm is None else str(lm),
@@ -263,19 +314,26 @@ def _origin(
 
 
 def config_of(run: str | Path) -> dict[Any, Any] | None:
-    """The configuration in a run directory, to be read before the work; None without one. Raises ConfigError."""
+    """The configuration in a run directory, to be read before the work; None without one.
+
+    Raises ConfigError.
+    """
     path = Path(run) / "config.yaml"
     return read_mapping(path) if path.exists() else None
 
 
-def origin_of(run: str | Path, data: str | Path, found: Recognised, device: str, seed: int) -> dict[str, Any]:
+def origin_of(
+    run: str | Path, data: str | Path, found: Recognised, device: str, seed: int
+) -> dict[str, Any]:
     """What a result says of the run, the data and the device that it is of."""
     return {
         "run": str(run),
         "data": str(data),
         "llm": found.llm,
         "device": device,
-        "device_name": torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper(),
+        "device_name": (
+            torch.cuda.get_device_name(device) if device.startswith("cuda") else device.upper()
+        ),
         "seed": seed,
         "inventory": asdict(found.model.inventory),
         "frame_ms": frame_ms(found.model),
@@ -284,7 +342,9 @@ def origin_of(run: str | Path, data: str | Path, found: Recognised, device: str,
 
 
 def _with_total(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in seconds.items()} | {"total": round(sum(seconds.values()), 3)}
+    return {name: round(value, 3) for name, value in seconds.items()} | {
+        "total": round(sum(seconds.values()), 3)
+    }
 
 
 def _check_replaceable(out: Path) -> None:
@@ -296,7 +356,11 @@ def _check_replaceable(out: Path) -> None:
     except (OSError, ValueError):
         ours = False
     if not ours:
-        raise DataError("exists and is not an evaluation directory", where=out, fix="choose another name or remove it")
+        raise DataError(
+            "exists and is not an evaluation directory",
+            where=out,
+            fix="choose another name or remove it",
+        )
 
 
 def _write_results(folder: Path, found: Recognised, confused: Confusion | None) -> None:
@@ -312,9 +376,14 @@ def _write_results(folder: Path, found: Recognised, confused: Confusion | None) 
 
 
 def _write_confusion(path: Path, confused: Confusion) -> None:
-    """One row per reference phoneme, one column per decoded one; the last row and column are what the other lacks."""
+    """One row per reference phoneme, one column per decoded one.
+
+    The last row and column are what the other lacks.
+    """
     names = (*confused.symbols, "inserted")
-    rows = [(name, *counts) for name, counts in zip(names, confused.counts_RH.tolist(), strict=True)]
+    rows = [
+        (name, *counts) for name, counts in zip(names, confused.counts_RH.tolist(), strict=True)
+    ]
     path.write_bytes(csv_table(("reference", *confused.symbols, "deleted"), rows))
 
 

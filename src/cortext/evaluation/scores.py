@@ -1,7 +1,7 @@
 """What the decoded trials are worth: error rates with intervals, groups of trials, confusions.
 
-All rates are at corpus level (edits of all trials over the reference lengths of all trials), as the Brain-to-Text
-benchmarks score; intervals come from a bootstrap over trials.
+All rates are at corpus level (edits of all trials over the reference lengths of all trials), as the
+Brain-to-Text benchmarks score; intervals come from a bootstrap over trials.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ PHONEME_ORDER: tuple[str, ...] = tuple(symbol for symbols in MANNERS.values() fo
 class TrialResult:
     """What a run made of one trial.
 
-    id:           row of `predictions.csv`: sessions in order, trials in file order, counted from 0
-    phonemes:     reference symbols with SIL after every word; None where labels are withheld
-    greedy:       symbols of the best CTC path without blanks and repeats
-    logits_PV:    float32 [P, V] in the model's token order
-    nbest:        sentences of the word search; None without a language model
+    Attributes:
+        id: Row of `predictions.csv`: sessions in order, trials in file order, counted from 0.
+        phonemes: Reference symbols with SIL after every word; None where labels are withheld.
+        greedy: Symbols of the best CTC path without blanks and repeats.
+        logits_PV: float32 [P, V] in the model's token order.
+        nbest: Sentences of the word search; None without a language model.
     """
 
     id: int
@@ -85,7 +86,9 @@ class Rates:
     cer: float | None
     cer_ci95: tuple[float, float] | None
     edits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Substitutions, insertions, deletions and reference length, by `phoneme`, `word` and `char`."""
+    """Substitutions, insertions, deletions and reference length, by `phoneme`, `word` and
+    `char`.
+    """
 
 
 def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
@@ -117,14 +120,18 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
 
 
 def group_rates(trials: Sequence[TrialResult], keys: Iterable[str]) -> dict[str, Rates]:
-    """Rates of the trials that share a key (`keys` is parallel to `trials`), in order of first appearance."""
+    """Rates of the trials that share a key (`keys` is parallel to `trials`), in order of first
+    appearance.
+    """
     groups: dict[str, list[TrialResult]] = {}
     for trial, key in zip(trials, keys, strict=True):
         groups.setdefault(key, []).append(trial)
     return {key: rates(group) for key, group in groups.items()}
 
 
-def split_by_seen(trials: Sequence[TrialResult], known: Collection[str]) -> tuple[list[TrialResult], list[TrialResult]]:
+def split_by_seen(
+    trials: Sequence[TrialResult], known: Collection[str]
+) -> tuple[list[TrialResult], list[TrialResult]]:
     """Trials whose sentence is in `known` (normalised texts), and those whose sentence is new."""
     labelled = [trial for trial in trials if trial.reference]
     seen = [trial for trial in labelled if trial.reference in known]
@@ -146,16 +153,21 @@ def out_of_vocabulary(trials: Sequence[TrialResult], vocabulary: Collection[str]
 
 @dataclass(frozen=True)
 class Confusion:
-    """Aligned phonemes: `counts_RH` int [41, 41], rows the reference and columns the decoded phoneme.
+    """Aligned phonemes.
 
-    The last row counts insertions by decoded phoneme, the last column deletions by reference phoneme.
+    `counts_RH` int [41, 41], rows the reference and columns the decoded phoneme.
+
+    The last row counts insertions by decoded phoneme, the last column deletions by reference
+    phoneme.
     """
 
     symbols: tuple[str, ...]
     counts_RH: np.ndarray
 
     def top(self, n: int) -> list[tuple[str | None, str | None, int, float]]:
-        """The `n` most frequent errors: reference, decoded, count, and their share of the reference's occurrences.
+        """The `n` most frequent errors.
+
+        Reference, decoded, count, and their share of the reference's occurrences.
 
         None stands for an inserted or deleted phoneme; an insertion's share is of all insertions.
         """
@@ -166,14 +178,21 @@ class Confusion:
         rows, columns = np.unravel_index(order, errors.shape)
         totals = self.counts_RH.sum(axis=1)
         return [
-            (names[row], names[column], int(errors[row, column]), float(errors[row, column] / totals[row]))
+            (
+                names[row],
+                names[column],
+                int(errors[row, column]),
+                float(errors[row, column] / totals[row]),
+            )
             for row, column in zip(rows, columns, strict=True)
             if errors[row, column]
         ]
 
 
 def confusion(trials: Sequence[TrialResult]) -> Confusion | None:
-    """Confusion matrix of the greedy phonemes against the labels, or None where no trial is labelled."""
+    """Confusion matrix of the greedy phonemes against the labels, or None where no trial is
+    labelled.
+    """
     labelled = [trial for trial in trials if trial.phonemes]
     if not labelled:
         return None

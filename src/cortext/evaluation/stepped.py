@@ -28,10 +28,15 @@ def stepped_errors(
     split: str = "val",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """PER of each stepper over the trials of a labelled split, smoothed as at evaluation, each with its day's layer.
+    """PER of each stepper over the trials of a labelled split, smoothed as at evaluation, each
+    with its day's layer.
 
-    Returns by name `per`, `ci95`, and `other_frames`, the share of frames whose best token is not the first stepper's.
-    Raises DataError for data without labels, RunError for a session that a stepper does not know.
+    Returns by name `per`, `ci95`, and `other_frames`, the share of frames whose best token is not
+    the first stepper's.
+
+    Raises:
+        DataError: For data without labels.
+        RunError: For a session that a stepper does not know.
     """
     packed = data if isinstance(data, PackedDataset) else open_data(data)
     trials = packed.split(split)
@@ -48,14 +53,23 @@ def stepped_errors(
         if progress:
             progress(i + 1, len(trials))
     if not references:
-        raise DataError(f"split {split!r} has no labelled trials", where=packed.path, fix="name a labelled split")
-    best = {name: np.concatenate([logits_PV.argmax(axis=1) for logits_PV in logits]) for name, logits in found.items()}
+        raise DataError(
+            f"split {split!r} has no labelled trials",
+            where=packed.path,
+            fix="name a labelled split",
+        )
+    best = {
+        name: np.concatenate([logits_PV.argmax(axis=1) for logits_PV in logits])
+        for name, logits in found.items()
+    }
     first = next(iter(best.values()))
     errors = {}
     for name, logits in found.items():
         inventory = steppers[name].inventory
         rate = error_rate(
-            references, [inventory.names(greedy(log_softmax(x), inventory)) for x in logits], unit="phoneme"
+            references,
+            [inventory.names(greedy(log_softmax(x), inventory)) for x in logits],
+            unit="phoneme",
         )
         errors[name] = {
             "per": rate.rate,
@@ -69,7 +83,8 @@ def stepped_errors(
 def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
     """Logits float32 [P, V] of a whole trial, raw features float [T, C], one patch after another.
 
-    Raises DataError for a trial that is too short for one frame.
+    Raises:
+        DataError: For a trial that is too short for one frame.
     """
     x_TC = np.asarray(features_TC, dtype=np.float32)
     needed = stepper.patch_size
@@ -82,4 +97,9 @@ def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
         x_TC = smooth(torch.from_numpy(x_TC)[None], std_bins, size, padding="valid")[0].numpy()
     stepper.start()
     last = len(x_TC) - stepper.patch_size
-    return np.stack([stepper.step(x_TC[b : b + stepper.patch_size]) for b in range(0, last + 1, stepper.patch_stride)])
+    return np.stack(
+        [
+            stepper.step(x_TC[b : b + stepper.patch_size])
+            for b in range(0, last + 1, stepper.patch_stride)
+        ]
+    )

@@ -38,13 +38,17 @@ def decode(
 ) -> list[str]:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
 
-    Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are normalised as the
-    benchmark scores them. A trial that was left out (`skip_bad`) keeps its row, with an empty text; `skip_bad` may be a
-    list, which gets the reasons, and `notes` one, which gets what was not as asked for. Other arguments and errors are
-    those of `evaluate`; labels are not needed. An `out` that cannot be written is an error before the work.
+    Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are
+    normalised as the benchmark scores them. A trial that was left out (`skip_bad`) keeps its row,
+    with an empty text; `skip_bad` may be a list, which gets the reasons, and `notes` one, which
+    gets what was not as asked for. Other arguments and errors are those of `evaluate`; labels are
+    not needed. An `out` that cannot be written is an error before the work.
     """
     if lm is None:
-        raise DecodingError("decoding to text needs a language-model directory", fix="make one with cortext lm build")
+        raise DecodingError(
+            "decoding to text needs a language-model directory",
+            fix="make one with cortext lm build",
+        )
     with file_beside(Path(out)) as temporary:
         found = recognise(
             run,
@@ -87,17 +91,25 @@ def file_beside(out: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_predictions(path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]) -> list[str]:
+def write_predictions(
+    path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]
+) -> list[str]:
     """Write `id,text` rows and return the texts."""
-    rows = [(number, (trial.text or "") if trial else "") for number, trial in in_order(trials, skipped)]
+    rows = [
+        (number, (trial.text or "") if trial else "") for number, trial in in_order(trials, skipped)
+    ]
     path.write_bytes(csv_table(("id", "text"), rows))
     return [text for _, text in rows]
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
-    """Write one JSON object a line and trial: its candidate sentences with their scores (natural logs) and words.
+    """Write one JSON object a line and trial.
 
-    source: what searched; `degraded` says what is missing in the sentences, such as a large model's scores.
+    Its candidate sentences with their scores (natural logs) and words.
+
+    Args:
+        source: What searched; `degraded` says what is missing in the sentences, such as a large
+            model's scores.
     """
     with path.open("w", encoding="utf-8") as file:
         for trial in trials:

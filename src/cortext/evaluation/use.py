@@ -1,6 +1,9 @@
-"""Daily use in numbers: hours and sentences as they add up, how right they were, how fast, how far from what was meant.
+"""Daily use in numbers.
 
-A day is a day at the place of use: the date of `when` under the offset from UTC that it was written with.
+Hours and sentences as they add up, how right they were, how fast, how far from what was meant.
+
+A day is a day at the place of use: the date of `when` under the offset from UTC that it was written
+with.
 """
 
 from __future__ import annotations
@@ -23,19 +26,25 @@ PAUSE_S = 300.0
 
 @dataclass(frozen=True)
 class Tally:
-    """What some utterances amount to; rates are fractions, and None where there is nothing to measure.
+    """What some utterances amount to.
 
-    utterances:       all, with words or without
+    Rates are fractions, and None where there is nothing to measure.
+
     sentences, words: utterances with words, and the decoded words in them
-    spoken_hours:     of all utterances, without the time between them
-    use_hours:        with the pauses of at most `PAUSE_S` between them
-    ratings:          utterances by rating; what nobody rated is in none
-    words_per_minute: decoded words over the minutes of the utterances that have words
-    words_per_minute_quartiles: of single utterances, the median in the middle
-    corrected:        utterances with a correction; `wer` is against it, its 95 % interval a bootstrap over utterances
-    confirmed:        utterances rated right without a correction; with them as free of errors the rate is
-                      `wer_with_confirmed`
-    degraded:         utterances in which something that was asked for, such as a large model, had no part
+
+    Attributes:
+        utterances: All, with words or without.
+        spoken_hours: Of all utterances, without the time between them.
+        use_hours: With the pauses of at most `PAUSE_S` between them.
+        ratings: Utterances by rating; what nobody rated is in none.
+        words_per_minute: Decoded words over the minutes of the utterances that have words.
+        words_per_minute_quartiles: Of single utterances, the median in the middle.
+        corrected: Utterances with a correction; `wer` is against it, its 95 % interval a bootstrap
+            over utterances.
+        confirmed: Utterances rated right without a correction; with them as free of errors the rate
+            is `wer_with_confirmed`.
+        degraded: Utterances in which something that was asked for, such as a large model, had no
+            part.
     """
 
     utterances: int
@@ -76,7 +85,10 @@ class Day:
 
 @dataclass(frozen=True)
 class Use:
-    """Daily use as read from one or several logs; `notes` say what was passed over, `damaged` how many lines."""
+    """Daily use as read from one or several logs.
+
+    `notes` say what was passed over, `damaged` how many lines.
+    """
 
     folders: tuple[str, ...]
     sources: dict[str, int]
@@ -92,10 +104,15 @@ class Use:
 
 
 def read_use(folders: Iterable[str | Path]) -> Use:
-    """What the logs in these directories amount to; a directory given twice counts once. Raises DataError."""
+    """What the logs in these directories amount to; a directory given twice counts once.
+
+    Raises DataError.
+    """
     unique = {Path(folder).resolve(): Path(folder) for folder in folders}
     if not unique:
-        raise DataError("no log of use", fix="give a directory that a decoder wrote with --session-log")
+        raise DataError(
+            "no log of use", fix="give a directory that a decoder wrote with --session-log"
+        )
     logs = [read_log(folder) for folder in unique.values()]
     timed = [pair for log in logs for pair in _timed(log.entries)]
     timed.sort(key=lambda pair: pair[0].when.timestamp())
@@ -112,12 +129,16 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     notes = tuple(note for log in logs for note in log.notes)
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
     damaged = sum(log.damaged for log in logs)
-    return Use(tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes, damaged)
+    return Use(
+        tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes, damaged
+    )
 
 
 def _timed(entries: Sequence[Entry]) -> list[tuple[Entry, float]]:
-    """Utterances of one log in the order of time, with the seconds of use that each adds: its own, and the pause before
-    it where that is short enough."""
+    """Utterances of one log in the order of time, with the seconds of use that each adds.
+
+    Its own, and the pause before it where that is short enough.
+    """
     ordered = sorted(entries, key=lambda entry: entry.when.timestamp())
     timed, last_s = [], -np.inf
     for entry in ordered:
@@ -137,7 +158,9 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
     rated = Counter(entry.rating for entry in entries)
     corrected = [entry for entry in entries if entry.correction is not None]
     confirmed = [entry for entry in entries if entry.correction is None and entry.label is not None]
-    against = _wer(corrected, n_boot=1000 if len(corrected) > 1 else 0)  # one utterance tells nothing of its like
+    against = _wer(
+        corrected, n_boot=1000 if len(corrected) > 1 else 0
+    )  # one utterance tells nothing of its like
     low, middle, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist() if each else (0.0, 0.0, 0.0)
     return Tally(
         utterances=len(entries),
@@ -150,7 +173,9 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
         words_per_minute_quartiles=(low, middle, high) if each else None,
         corrected=len(corrected),
         wer=against.rate,
-        wer_ci95=None if against.low is None or against.high is None else (against.low, against.high),
+        wer_ci95=(
+            None if against.low is None or against.high is None else (against.low, against.high)
+        ),
         confirmed=len(confirmed),
         wer_with_confirmed=_wer([*corrected, *confirmed], n_boot=0).rate,
         degraded=sum(entry.degraded for entry in entries),
@@ -158,4 +183,6 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
 
 
 def _wer(entries: Sequence[Entry], n_boot: int) -> ErrorRate:
-    return error_rate([entry.label or "" for entry in entries], [entry.text for entry in entries], n_boot=n_boot)
+    return error_rate(
+        [entry.label or "" for entry in entries], [entry.text for entry in entries], n_boot=n_boot
+    )

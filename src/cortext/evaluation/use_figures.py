@@ -1,4 +1,7 @@
-"""The figures of daily use: what adds up, how right it was, how fast, and how far from what was meant."""
+"""The figures of daily use.
+
+What adds up, how right it was, how fast, and how far from what was meant.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def growth(days: Sequence[Day]) -> Figure:
                 axis.fill_between(x, y, color=colour, alpha=0.12, linewidth=0)
             axis.set_title(title, color=INK)
             axis.set_ylim(0, max(axis.get_ylim()[1], 1e-3))
-            axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=title == "sentences"))
+            axis.yaxis.set_major_locator(
+                MaxNLocator(5, steps=[1, 2, 5, 10], integer=title == "sentences")
+            )
             if len(curves) > 1:
                 legend_above(axis, len(curves))
             _date_axis(axis, starts, most=5)
@@ -49,19 +54,31 @@ def growth(days: Sequence[Day]) -> Figure:
 
 
 def by_day(days: Sequence[Day]) -> Figure:
-    """Ratings as shares, words per minute and, where there are corrections, word error rates, day by day."""
+    """Ratings as shares, words per minute and, where there are corrections, word error rates,
+    day by day.
+    """
     starts = _numbers(days)
     has_wer = any(day.tally.wer is not None for day in days)
     with matplotlib.rc_context(STYLE):
-        figure, axes = panels([1.9, 1.5, 1.5][: 2 + has_wer], left=0.45, top=0.3, bottom=0.45, gap=0.4)
+        figure, axes = panels(
+            [1.9, 1.5, 1.5][: 2 + has_wer], left=0.45, top=0.3, bottom=0.45, gap=0.4
+        )
         axes = axes[:, 0]
         _shares(axes[0], starts, days)
         axes[1].set_title("words per minute", color=INK)
-        _points(axes[1], starts, [(d.tally.words_per_minute, d.tally.words_per_minute_quartiles) for d in days])
+        _points(
+            axes[1],
+            starts,
+            [(d.tally.words_per_minute, d.tally.words_per_minute_quartiles) for d in days],
+        )
         if has_wer:
             axes[2].set_title("word error rate against corrections, %", color=INK)
-            percents = [(100 * t.wer, [100 * bound for bound in t.wer_ci95 or (t.wer,)]) if t.wer is not None
-                        else (None, None) for t in (day.tally for day in days)]  # fmt: skip
+            percents = [
+                (100 * t.wer, [100 * bound for bound in t.wer_ci95 or (t.wer,)])
+                if t.wer is not None
+                else (None, None)
+                for t in (day.tally for day in days)
+            ]
             _points(axes[2], starts, percents)
         _date_axis(axes[-1], starts, most=9)
     return figure
@@ -78,26 +95,51 @@ def _shares(axis: Axes, starts: np.ndarray, days: Sequence[Day]) -> None:
         share = np.array([100 * (day.tally.share(rating) or 0) for day in days])
         colour, alpha = _FILLS[rating]
         sides = (starts + 0.5 - width / 2, starts + 0.5 + width / 2)
-        corners = [(sides[0], below), (sides[0], below + share), (sides[1], below + share), (sides[1], below)]
+        corners = [
+            (sides[0], below),
+            (sides[0], below + share),
+            (sides[1], below + share),
+            (sides[1], below),
+        ]
         bars = np.stack([np.column_stack(corner) for corner in corners], axis=1)
         # One collection: a patch for each bar takes a minute for the days of a lifetime.
-        axis.add_collection(PolyCollection(list(bars), facecolor=colour, alpha=alpha, linewidth=0, label=rating))
+        axis.add_collection(
+            PolyCollection(list(bars), facecolor=colour, alpha=alpha, linewidth=0, label=rating)
+        )
         below = below + share
     axis.set_ylim(0, 100)
     axis.set_title("utterances rated, %", color=INK)
     legend_above(axis, len(RATINGS))
 
 
-def _points(axis: Axes, starts: np.ndarray, values: Sequence[tuple[float | None, Sequence[float] | None]]) -> None:
+def _points(
+    axis: Axes, starts: np.ndarray, values: Sequence[tuple[float | None, Sequence[float] | None]]
+) -> None:
     """A point for each day with a value, and a bar from the least to the greatest of its bounds."""
-    shown = [(x + 0.5, value, bounds or (value,)) for x, (value, bounds) in zip(starts, values, strict=True)
-             if value is not None]  # fmt: skip
+    shown = [
+        (x + 0.5, value, bounds or (value,))
+        for x, (value, bounds) in zip(starts, values, strict=True)
+        if value is not None
+    ]
     if shown:
         x = [point[0] for point in shown]
-        axis.vlines(x, [min(point[2]) for point in shown], [max(point[2]) for point in shown], color=BLUE, alpha=0.4,
-                    linewidth=1.3)  # fmt: skip
-        axis.plot(x, [point[1] for point in shown], color=BLUE, marker="o", markersize=3.5, markeredgewidth=0,
-                  linewidth=0.8)  # fmt: skip
+        axis.vlines(
+            x,
+            [min(point[2]) for point in shown],
+            [max(point[2]) for point in shown],
+            color=BLUE,
+            alpha=0.4,
+            linewidth=1.3,
+        )
+        axis.plot(
+            x,
+            [point[1] for point in shown],
+            color=BLUE,
+            marker="o",
+            markersize=3.5,
+            markeredgewidth=0,
+            linewidth=0.8,
+        )
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
 
@@ -110,6 +152,13 @@ def _date_axis(axis: Axes, starts: np.ndarray, most: int) -> None:
         axis.set_xticks(starts + 0.5, names)
         return
     locator = dates.AutoDateLocator(minticks=3, maxticks=most)  # type: ignore[no-untyped-call]
-    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # without 12 it warns of two years and a half
+    locator.intervald[dates.MONTHLY] = [
+        1,
+        2,
+        3,
+        4,
+        6,
+        12,
+    ]  # without 12 it warns of two years and a half
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """The log of daily use: one JSON object a line, only ever appended to, read here.
 
-A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}` and, where it was
-kept, `nbest`, and `degraded` (why) where a large model had no part in it; or what a person said of one, `{id, when,
-correction}` or `{id, when, rating}`. An `id` means the last utterance above it that has it, and of several corrections
-or ratings the last one counts.
+A line is an utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
+and, where it was kept, `nbest`, and `degraded` (why) where a large model had no part in it; or what
+a person said of one, `{id, when, correction}` or `{id, when, rating}`. An `id` means the last
+utterance above it that has it, and of several corrections or ratings the last one counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ RATINGS = ("right", "mostly right", "wrong")
 MOST_LINE_BYTES = 16 << 20
 """Longest line that is parsed: JSON takes up to 25 times its length in memory."""
 MOST_CHARACTERS = 100_000
-"""Longest text of a line: eight hours of speech, and still compared with its correction in a second."""
+"""Longest text of a line.
+
+Eight hours of speech, and still compared with its correction in a second.
+"""
 MOST_SECONDS = 86_400.0
 """Longest utterance."""
 MOST_NOTES = 20
@@ -34,7 +37,10 @@ MOST_NOTES = 20
 
 
 def spoken(text: str) -> str:
-    """What was typed as the words that were said: small letters, numbers written out, typographic marks plain."""
+    """What was typed as the words that were said.
+
+    Small letters, numbers written out, typographic marks plain.
+    """
     return " ".join(sentences([text]))
 
 
@@ -42,10 +48,11 @@ def spoken(text: str) -> str:
 class Entry:
     """An utterance with what was said of it.
 
-    when:       when its text was there, with the offset from UTC of the place
-    session:    the recording day that its features belong to
-    correction: what was meant, as typed; None where nobody said
-    degraded:   whether something that was asked for, such as a large model, had no part in it
+    Attributes:
+        when: When its text was there, with the offset from UTC of the place.
+        session: The recording day that its features belong to.
+        correction: What was meant, as typed; None where nobody said.
+        degraded: Whether something that was asked for, such as a large model, had no part in it.
     """
 
     id: str
@@ -65,7 +72,10 @@ class Entry:
 
     @property
     def label(self) -> str | None:
-        """The words that were meant: the correction, or the text that was rated right; None where nobody said."""
+        """The words that were meant: the correction, or the text that was rated right.
+
+        None where nobody said.
+        """
         if self.correction is not None:
             return spoken(self.correction)
         return self.text if self.rating == "right" and self.text.split() else None
@@ -82,7 +92,10 @@ class Remark:
 
 @dataclass
 class Log:
-    """What a log holds: utterances in the order of writing, and a note on damaged lines that were passed over."""
+    """What a log holds.
+
+    Utterances in the order of writing, and a note on damaged lines that were passed over.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -98,7 +111,10 @@ class Log:
         return self._number.get(id_)
 
     def check(self, line: dict[str, Any]) -> Entry | Remark:
-        """Return what a line says, every field checked. Raises ValueError saying what is wrong with it."""
+        """Return what a line says, every field checked.
+
+        Raises ValueError saying what is wrong with it.
+        """
         parsed = _remark(line) if "correction" in line or "rating" in line else _entry(line)
         if isinstance(parsed, Remark) and self.find(parsed.id) is None:
             raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
@@ -121,8 +137,8 @@ class Log:
 def read_log(folder: str | Path) -> Log:
     """The log in a directory, which a decoder may be writing at this moment.
 
-    Damaged lines, such as one that a killed process left unfinished, are passed over, counted, and the first of them
-    named in notes. Raises DataError where there is no log or it cannot be read.
+    Damaged lines, such as one that a killed process left unfinished, are passed over, counted, and
+    the first of them named in notes. Raises DataError where there is no log or it cannot be read.
     """
     path = Path(folder) / LOG
     log = Log()
@@ -170,10 +186,16 @@ def _entry(line: dict[str, Any]) -> Entry:
     if problem := wrong_with_session(session):
         raise ValueError(problem)
     duration_s = line.get("duration_s")
-    if isinstance(duration_s, bool) or not isinstance(duration_s, int | float) or not 0 <= duration_s <= MOST_SECONDS:
+    if (
+        isinstance(duration_s, bool)
+        or not isinstance(duration_s, int | float)
+        or not 0 <= duration_s <= MOST_SECONDS
+    ):
         raise ValueError(f"duration_s is {_found(duration_s)}")
     text = _text(line, "text")
-    source, degraded = (None if line.get(key) is None else _text(line, key) for key in ("source", "degraded"))
+    source, degraded = (
+        None if line.get(key) is None else _text(line, key) for key in ("source", "degraded")
+    )
     return Entry(id_, when, session, float(duration_s), text, source or "", degraded=bool(degraded))
 
 

@@ -1,4 +1,7 @@
-"""The page about daily use: one HTML file with everything in it, in the manner of the evaluation's report."""
+"""The page about daily use.
+
+One HTML file with everything in it, in the manner of the evaluation's report.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,17 @@ from cortext.provenance import provenance
 
 
 def write_use_report(path: Path, use: Use) -> None:
-    """Write the page. It holds numbers and dates, and no sentence that anybody said. Raises RunError."""
+    """Write the page. It holds numbers and dates, and no sentence that anybody said.
+
+    Raises RunError.
+    """
     growth = by_day = None
     if use.days:
-        growth = Markup(figures.to_svg(use_figures.growth(use.days), "growth", "Hours of use and sentences, added up"))
+        growth = Markup(
+            figures.to_svg(
+                use_figures.growth(use.days), "growth", "Hours of use and sentences, added up"
+            )
+        )
         label = "Ratings, words per minute and word error rates of each day"
         by_day = Markup(figures.to_svg(use_figures.by_day(use.days), "by-day", label))
     page = render(
@@ -28,7 +38,9 @@ def write_use_report(path: Path, use: Use) -> None:
         overall=use.overall,
         ratings=RATINGS,
         period=_period([day.date for day in use.days]),
-        simulated=sum(count for source, count in use.sources.items() if source.startswith("simulat")),
+        simulated=sum(
+            count for source, count in use.sources.items() if source.startswith("simulat")
+        ),
         growth=growth,
         by_day=by_day,
         pause_minutes=PAUSE_S / 60,

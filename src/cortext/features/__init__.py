@@ -1,4 +1,7 @@
-"""What happens to neural features between the recording and the model: smoothing and augmentation."""
+"""What happens to neural features between the recording and the model.
+
+Smoothing and augmentation.
+"""
 
 from cortext.features.augment import (
     Augmentation,

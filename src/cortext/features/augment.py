@@ -1,4 +1,6 @@
-"""Augmentation of training batches, as the public release of the T15 baseline does it, and by others by name."""
+"""Augmentation of training batches, as the public release of the T15 baseline does it, and by
+others by name.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,20 @@ from cortext.registry import Registry
 
 
 class Augmenter(Protocol):
-    """An augmentation beyond the release's, which is built as `cls(config)` with its dataclass `Config`."""
+    """An augmentation beyond the release's, which is built as `cls(config)` with its dataclass
+    `Config`.
+    """
 
     Config: ClassVar[type]
 
-    def __call__(self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
         """The augmented batch, of the same shape and dtype; the input is not changed.
 
-        x_BTC:    [B, T, C], on the generator's device, which alone decides what is drawn
-        n_bins_B: int64 [B] on any device, bins in each trial; what lies beyond them is padding
+        Args:
+            x_BTC: [B, T, C], on the generator's device, which alone decides what is drawn.
+            n_bins_B: int64 [B] on any device, bins in each trial; what lies beyond them is padding.
         """
         ...
 
@@ -34,8 +41,14 @@ register_augmentation = AUGMENTATIONS.register
 
 
 def augmentation_configs(mappings: Iterable[Any]) -> list[Any]:
-    """The config dataclasses of `dataset.augmentations`: mappings with `kind`, or dataclasses. Raises ConfigError."""
-    return [AUGMENTATIONS.config(mapping, f"dataset.augmentations[{i}]") for i, mapping in enumerate(mappings)]
+    """The config dataclasses of `dataset.augmentations`: mappings with `kind`, or dataclasses.
+
+    Raises ConfigError.
+    """
+    return [
+        AUGMENTATIONS.config(mapping, f"dataset.augmentations[{i}]")
+        for i, mapping in enumerate(mappings)
+    ]
 
 
 def build_augmentations(configs: Iterable[Any]) -> list[Augmenter]:
@@ -54,11 +67,17 @@ class Augmentation:
     random_walk_std: float = 0.0
     """Standard deviation of the steps of a random walk added to the features."""
     random_walk_axis: int = -1
-    """Axis of [B, T, C] along which the walk runs; the release walks along the features (-1), time is 1."""
+    """Axis of [B, T, C] along which the walk runs.
+
+    The release walks along the features (-1), time is 1.
+    """
     static_gain_std: float = 0.0
     """Standard deviation of the noise on the identity matrix that mixes a trial's features."""
     random_cut: int = 3
-    """0 to `random_cut - 1` bins are cut from the start, the same number for the whole batch; 0 cuts none."""
+    """0 to `random_cut - 1` bins are cut from the start, the same number for the whole batch.
+
+    0 cuts none.
+    """
     smooth_data: bool = True
     """Whether features are smoothed (in training, validation and evaluation)."""
     smooth_kernel_std: float = 2.0
@@ -67,12 +86,22 @@ class Augmentation:
     """Points on which the kernel is computed, before its tails are cut."""
 
     def __post_init__(self) -> None:
-        for name in ("white_noise_std", "constant_offset_std", "random_walk_std", "static_gain_std", "random_cut"):
+        for name in (
+            "white_noise_std",
+            "constant_offset_std",
+            "random_walk_std",
+            "static_gain_std",
+            "random_cut",
+        ):
             if not 0 <= getattr(self, name) <= _MOST:
-                raise ConfigError(f"data_transforms.{name} is {getattr(self, name)}; it must be from 0 to {_MOST:g}")
+                raise ConfigError(
+                    f"data_transforms.{name} is {getattr(self, name)}; it must be from 0 to"
+                    f" {_MOST:g}"
+                )
         if self.random_walk_axis not in (-3, -2, -1, 0, 1, 2):
             raise ConfigError(
-                f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or 1 (time)"
+                f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or"
+                " 1 (time)"
             )
         try:
             check_kernel(self.smooth_kernel_std, self.smooth_kernel_size)
@@ -85,10 +114,12 @@ def augment(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Noise, offset, walk, gain and cut, in the release's order; smoothing comes after (`smooth`).
 
-    x_BTC: [B, T, C], any float dtype, on the generator's device; not changed.
-    n_bins_B: int64 [B], bins in each trial; what the cut takes is subtracted.
-    Returns float32 [B, T - cut, C] and int64 [B]. Padding gets noise too, as in the release. The same state of the
-    generator gives the same result.
+    Returns float32 [B, T - cut, C] and int64 [B]. Padding gets noise too, as in the release. The
+    same state of the generator gives the same result.
+
+    Args:
+        x_BTC: [B, T, C], any float dtype, on the generator's device; not changed.
+        n_bins_B: int64 [B], bins in each trial; what the cut takes is subtracted.
     """
     x_BTC = x_BTC.to(torch.float32, copy=True)
     n_trials, _, n_features = x_BTC.shape
@@ -105,9 +136,13 @@ def augment(
     if settings.constant_offset_std > 0:
         x_BTC.add_(normal(n_trials, 1, n_features), alpha=settings.constant_offset_std)
     if settings.random_walk_std > 0:
-        x_BTC += torch.cumsum(normal(*x_BTC.shape) * settings.random_walk_std, dim=settings.random_walk_axis)
+        x_BTC += torch.cumsum(
+            normal(*x_BTC.shape) * settings.random_walk_std, dim=settings.random_walk_axis
+        )
     if settings.random_cut > 0:
-        cut = int(torch.randint(settings.random_cut, (1,), generator=generator, device=x_BTC.device))
+        cut = int(
+            torch.randint(settings.random_cut, (1,), generator=generator, device=x_BTC.device)
+        )
         x_BTC, n_bins_B = x_BTC[:, cut:], n_bins_B - cut
     return x_BTC, n_bins_B
 
@@ -120,10 +155,12 @@ def prepare(
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch as the model takes it in training (with a generator: augmented) and validation (without), smoothed.
+    """A batch as the model takes it in training (with a generator: augmented) and validation
+    (without), smoothed.
 
-    rows:  trials of the batch that are wanted; they are what they would be in the whole batch
-    extra: augmentations that follow the release's
+    Args:
+        rows: Trials of the batch that are wanted; they are what they would be in the whole batch.
+        extra: Augmentations that follow the release's.
     """
     if generator is not None:
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)

@@ -1,7 +1,9 @@
-"""Random gain: a trial and each of its features are a little stronger or weaker than they were recorded.
+"""Random gain: a trial and each of its features are a little stronger or weaker than they were
+recorded.
 
-Sussillo et al. (Nature Communications 2016) perturb recordings in training by the sum of a factor of the trial, drawn
-around 1, and one of the electrode, drawn around 0, so that a decoder withstands changes from day to day.
+Sussillo et al. (Nature Communications 2016) perturb recordings in training by the sum of a factor
+of the trial, drawn around 1, and one of the electrode, drawn around 0, so that a decoder withstands
+changes from day to day.
 """
 
 from __future__ import annotations
@@ -41,9 +43,13 @@ class Gain:
     def __init__(self, config: GainConfig) -> None:
         self.config = config
 
-    def __call__(self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
         """See `Augmenter`."""
         n_trials, _, n_features = x_BTC.shape
         trial_B11 = torch.randn(n_trials, 1, 1, generator=generator, device=x_BTC.device)
         feature_B1C = torch.randn(n_trials, 1, n_features, generator=generator, device=x_BTC.device)
-        return x_BTC * (1 + self.config.trial_std * trial_B11 + self.config.feature_std * feature_B1C)
+        return x_BTC * (
+            1 + self.config.trial_std * trial_B11 + self.config.feature_std * feature_B1C
+        )

@@ -1,7 +1,8 @@
 """Gaussian smoothing over time, as the public release of the T15 baseline does it.
 
-The release smooths a whole zero-padded batch with padding `same` in training and in the validation during training,
-and one trial at a time with padding `valid` when a trained model is evaluated; a `valid` trial loses `K - 1` bins.
+The release smooths a whole zero-padded batch with padding `same` in training and in the validation
+during training, and one trial at a time with padding `valid` when a trained model is evaluated; a
+`valid` trial loses `K - 1` bins.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import torch
 import torch.nn.functional as F
 
 KERNEL_FLOOR = 0.01  # taps at or below this are cut before the kernel is renormalised
-TRUNCATE = 4.0  # scipy.ndimage.gaussian_filter1d ends its own kernel after this many standard deviations
+TRUNCATE = (
+    4.0  # scipy.ndimage.gaussian_filter1d ends its own kernel after this many standard deviations
+)
 
 
 MOST_STD, MOST_POINTS = 1_000, 10_000
-"""Widest smoothing in bins, and most points of its kernel; a kernel of the largest takes a tenth of a second."""
+"""Widest smoothing in bins, and most points of its kernel.
+
+A kernel of the largest takes a tenth of a second.
+"""
 
 
 def check_kernel(std_bins: float, size: int) -> None:
-    """Raise ValueError, in words, for a kernel that `gaussian_kernel` cannot make, or not in little time and memory."""
+    """Raise ValueError, in words, for a kernel that `gaussian_kernel` cannot make, or not in
+    little time and memory.
+    """
     if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
         found = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
-        raise ValueError(f"{found}; above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are needed")
+        raise ValueError(
+            f"{found}; above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are needed"
+        )
     gaussian_kernel(std_bins, size)
 
 
@@ -33,34 +43,50 @@ def check_kernel(std_bins: float, size: int) -> None:
 def gaussian_kernel(std_bins: float = 2, size: int = 100) -> np.ndarray:
     """Smoothing taps, float32 [K], summing to one.
 
-    The response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size` points (reflected at the
-    ends), cut to the points above 0.01 and renormalised: 9 taps for the published std of 2 bins and 100 points.
-    Raises ValueError where no tap is above 0.01 (a std of 40 bins and more, on as many points).
+    The response of `scipy.ndimage.gaussian_filter1d` to an impulse in the middle of `size` points
+    (reflected at the ends), cut to the points above 0.01 and renormalised: 9 taps for the published
+    std of 2 bins and 100 points.
+
+    Raises:
+        ValueError: Where no tap is above 0.01 (a std of 40 bins and more, on as many points).
     """
     radius = int(TRUNCATE * std_bins + 0.5)
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / std_bins) ** 2)
     impulse = np.zeros(size)
     impulse[size // 2] = 1
-    response = np.convolve(np.pad(impulse, radius, mode="symmetric"), weights / weights.sum(), mode="valid")
+    response = np.convolve(
+        np.pad(impulse, radius, mode="symmetric"), weights / weights.sum(), mode="valid"
+    )
     kernel = response.astype(np.float32)
     kernel = kernel[kernel > KERNEL_FLOOR]
     if not len(kernel):
-        raise ValueError(f"a smoothing std of {std_bins} bins leaves no tap above {KERNEL_FLOOR}; use a smaller one")
+        raise ValueError(
+            f"a smoothing std of {std_bins} bins leaves no tap above {KERNEL_FLOOR}; use a"
+            " smaller one"
+        )
     return np.asarray(kernel / kernel.sum(), dtype=np.float32)
 
 
 def smooth(
-    x_BTC: torch.Tensor, std_bins: float = 2, size: int = 100, padding: Literal["same", "valid"] = "same"
+    x_BTC: torch.Tensor,
+    std_bins: float = 2,
+    size: int = 100,
+    padding: Literal["same", "valid"] = "same",
 ) -> torch.Tensor:
     """Features [B, T, C] (any float dtype and device) smoothed over time, float32.
 
-    `same` keeps T and treats what lies outside as zeros; `valid` keeps only the T - K + 1 bins that see a full kernel.
-    Raises ValueError if `valid` would leave no bin.
+    `same` keeps T and treats what lies outside as zeros; `valid` keeps only the T - K + 1 bins that
+    see a full kernel.
+
+    Raises:
+        ValueError: If `valid` would leave no bin.
     """
     kernel_K = torch.from_numpy(gaussian_kernel(std_bins, size)).to(x_BTC.device)
     n_bins = x_BTC.shape[1]
     if padding == "valid" and n_bins < len(kernel_K):
-        raise ValueError(f"{n_bins} bins are too few to smooth with {len(kernel_K)} taps and padding 'valid'")
+        raise ValueError(
+            f"{n_bins} bins are too few to smooth with {len(kernel_K)} taps and padding 'valid'"
+        )
     before = (len(kernel_K) - 1) // 2 if padding == "same" else 0
     after = len(kernel_K) - 1 - before if padding == "same" else 0
     weigh = _add_up if x_BTC.device.type == "cpu" else _convolve
@@ -74,7 +100,8 @@ def _convolve(x_BTC: torch.Tensor, kernel_K: torch.Tensor, before: int, after: i
 
 
 def _add_up(x_BTC: torch.Tensor, kernel_K: torch.Tensor, before: int, after: int) -> torch.Tensor:
-    # The same, tap by tap: on a CPU it takes half the time of a convolution, and leaves features side by side.
+    # The same, tap by tap: on a CPU it takes half the time of a convolution, and leaves features
+    # side by side.
     x_BTC = F.pad(x_BTC, (0, 0, before, after))
     n_bins = x_BTC.shape[1] - len(kernel_K) + 1
     sum_BTC = x_BTC[:, :n_bins] * kernel_K[0]

@@ -1,4 +1,5 @@
-"""Smoothing and normalisation of features as they come, 20 ms at a time, the same bits in any chunking.
+"""Smoothing and normalisation of features as they come, 20 ms at a time, the same bits in any
+chunking.
 
 T bins of 20 ms, C features, K taps.
 """
@@ -19,20 +20,29 @@ BLOCK_BINS = 64
 """Bins whose moments are taken together: always the same ones, however they came."""
 
 SMALLEST_STD = 1e-6
-"""A feature whose standard deviation is below this share of its mean is constant: float32 holds no more digits."""
+"""A feature whose standard deviation is below this share of its mean is constant.
+
+Float32 holds no more digits.
+"""
 
 
 class StreamSmoother:
     """Gaussian smoothing over time of an endless recording.
 
-    published: the symmetric kernel with padding 'valid', as trials are smoothed at evaluation: a bin's value comes
-               `look_ahead_bins` after the bin itself
-    causal:    the kernel's past half and its centre, renormalised: no look-ahead, less smoothing
-    Both begin where they see a full kernel; `lost_bins` is how many fewer bins come out than went in.
+    Both begin where they see a full kernel; `lost_bins` is how many fewer bins come out than went
+    in.
+
+    Attributes:
+        published: The symmetric kernel with padding 'valid', as trials are smoothed at evaluation:
+            a bin's value comes `look_ahead_bins` after the bin itself.
+        causal: The kernel's past half and its centre, renormalised: no look-ahead, less smoothing.
     """
 
     def __init__(
-        self, std_bins: float = 2, size: int = 100, kind: Literal["published", "causal"] = "published"
+        self,
+        std_bins: float = 2,
+        size: int = 100,
+        kind: Literal["published", "causal"] = "published",
     ) -> None:
         kernel_K = gaussian_kernel(std_bins, size)
         self.look_ahead_bins = len(kernel_K) - 1 - (len(kernel_K) - 1) // 2
@@ -53,8 +63,8 @@ class StreamSmoother:
         x_TC = x_TC if self._last_TC is None else np.concatenate((self._last_TC, x_TC))
         n_out = max(len(x_TC) - self.lost_bins, 0)
         self._last_TC = x_TC[n_out:].copy()
-        # Each number is a sum of the same products in the same order, whatever comes along with it: a matrix product
-        # or a convolution would not promise that.
+        # Each number is a sum of the same products in the same order, whatever comes along with it:
+        # a matrix product or a convolution would not promise that.
         sum_TC = x_TC[:n_out] * self._kernel_K[0]
         product_TC = np.empty_like(sum_TC)
         for lag, tap in enumerate(self._kernel_K[1:], start=1):
@@ -77,7 +87,9 @@ class _Moments:
         return cls(len(x_TC), mean_C, np.square(x_TC - mean_C).sum(axis=0))
 
     def __add__(self, other: _Moments) -> _Moments:
-        """Moments of both together (Chan, Golub & LeVeque, 1983), which loses no digits to large means."""
+        """Moments of both together (Chan, Golub & LeVeque, 1983), which loses no digits to large
+        means.
+        """
         n_bins = self.n_bins + other.n_bins
         if not n_bins:
             return self
@@ -97,22 +109,30 @@ class _Moments:
     def scale_C(self) -> np.ndarray:
         """What makes the standard deviation 1; 0 for what is constant."""
         scale_C = np.zeros_like(self.std_C)
-        np.divide(1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C))
+        np.divide(
+            1.0, self.std_C, out=scale_C, where=self.std_C > SMALLEST_STD * np.abs(self.mean_C)
+        )
         return scale_C
 
 
 class RollingZScore:
     """Features less a rolling mean, over a rolling standard deviation.
 
-    The statistics are those of the block's latest utterances, of the utterance in progress up to its last whole
-    `BLOCK_BINS`, and those that the block began with (warm start): of the block before, or given ones, as if
-    `least_bins` bins had had them. Until that many bins are known (cold start), every bin is scored against all bins up
-    to itself. A feature that has been constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew
-    from those of the utterances each time, so that errors of rounding do not grow over hours.
+    The statistics are those of the block's latest utterances, of the utterance in progress up to
+    its last whole `BLOCK_BINS`, and those that the block began with (warm start): of the block
+    before, or given ones, as if `least_bins` bins had had them. Until that many bins are known
+    (cold start), every bin is scored against all bins up to itself. A feature that has been
+    constant gives 0. No value leaves [-limit, limit]. Statistics are summed up anew from those of
+    the utterances each time, so that errors of rounding do not grow over hours.
     """
 
     def __init__(
-        self, n_features: int, *, window_utterances: int = 20, least_bins: int = 250, limit: float = 10.0
+        self,
+        n_features: int,
+        *,
+        window_utterances: int = 20,
+        least_bins: int = 250,
+        limit: float = 10.0,
     ) -> None:
         self.n_features, self.limit = n_features, limit
         self._least_bins = least_bins
@@ -124,16 +144,26 @@ class RollingZScore:
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation in force, float64 [C] each; None as long as too little is known."""
+        """Mean and standard deviation in force, float64 [C] each.
+
+        None as long as too little is known.
+        """
         return (self._known.mean_C.copy(), self._known.std_C.copy()) if self._is_known else None
 
-    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
-        """Begin a block with given statistics, or else with those in force. Raises DataError for impossible ones."""
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """Begin a block with given statistics, or else with those in force.
+
+        Raises DataError for impossible ones.
+        """
         statistics = self.statistics
         if mean_C is not None or std_C is not None:
             statistics = _checked_statistics(mean_C, std_C, self.n_features)
         if statistics is not None:
-            self._warm = _Moments(self._least_bins, statistics[0], np.square(statistics[1]) * self._least_bins)
+            self._warm = _Moments(
+                self._least_bins, statistics[0], np.square(statistics[1]) * self._least_bins
+            )
         self._utterances.clear()
         self._before = self._warm
         self.drop_utterance()
@@ -171,7 +201,9 @@ class RollingZScore:
         return self._known.n_bins >= self._least_bins
 
     def _remember(self, x_TC: np.ndarray) -> None:
-        """Keep bins that go no further than to the end of the bins whose moments are taken together."""
+        """Keep bins that go no further than to the end of the bins whose moments are taken
+        together.
+        """
         self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
         self._n_pending += len(x_TC)
         if self._n_pending == BLOCK_BINS:
@@ -194,11 +226,18 @@ def _checked_statistics(
     mean_C: np.ndarray | None, std_C: np.ndarray | None, n_features: int
 ) -> tuple[np.ndarray, np.ndarray]:
     if mean_C is None or std_C is None:
-        raise DataError("a warm start needs a mean and a standard deviation", fix="give both, or neither")
+        raise DataError(
+            "a warm start needs a mean and a standard deviation", fix="give both, or neither"
+        )
     mean_C, std_C = np.array(mean_C, dtype=np.float64), np.array(std_C, dtype=np.float64)
     if mean_C.shape != (n_features,) or std_C.shape != (n_features,):
-        found = f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape {list(std_C.shape)}"
+        found = (
+            f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape"
+            f" {list(std_C.shape)}"
+        )
         raise DataError(f"{found}; [{n_features}] is needed")
     if not (np.isfinite(mean_C).all() and np.isfinite(std_C).all() and (std_C >= 0).all()):
-        raise DataError("the statistics of a warm start are not finite, or a standard deviation is negative")
+        raise DataError(
+            "the statistics of a warm start are not finite, or a standard deviation is negative"
+        )
     return mean_C, std_C

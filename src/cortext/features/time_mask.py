@@ -1,7 +1,8 @@
-"""Time masking: stretches of a trial are silenced, so that the model learns to bridge gaps from the context.
+"""Time masking: stretches of a trial are silenced, so that the model learns to bridge gaps from
+the context.
 
-From SpecAugment (Park et al., Interspeech 2019). Feghhi et al. (NeurIPS 2025, arXiv 2507.02800) bring it to neural
-speech decoding with many masks: more than half of each trial is masked.
+From SpecAugment (Park et al., Interspeech 2019). Feghhi et al. (NeurIPS 2025, arXiv 2507.02800)
+bring it to neural speech decoding with many masks: more than half of each trial is masked.
 """
 
 from __future__ import annotations
@@ -37,28 +38,37 @@ class TimeMaskConfig:
             or not 0 < self.max_share <= 1
             or (self.max_bins is not None and self.max_bins < 1)
         ):
-            found = f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
+            found = (
+                f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
+            )
             needed = f"from 1 to {MOST_MASKS}, in (0, 1] and 1 or more (or null)"
             raise ConfigError(f"time_mask has {found}; {needed} are needed")
 
 
 @register_augmentation("time_mask")
 class TimeMask:
-    """Sets all features of some stretches of every trial to zero; the same number of masks for each trial."""
+    """Sets all features of some stretches of every trial to zero.
+
+    The same number of masks for each trial.
+    """
 
     Config: ClassVar[type] = TimeMaskConfig
 
     def __init__(self, config: TimeMaskConfig) -> None:
         self.config = config
 
-    def __call__(self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
         """See `Augmenter`. Masks lie within the trial's bins."""
         n_trials, n_bins, _ = x_BTC.shape
         bins_B1 = n_bins_B.to(x_BTC.device)[:, None]
         longest_B1 = (bins_B1 * self.config.max_share).floor()
         if self.config.max_bins is not None:
             longest_B1 = longest_B1.clamp(max=self.config.max_bins)
-        draw = torch.rand(2, n_trials, self.config.n_masks, generator=generator, device=x_BTC.device)
+        draw = torch.rand(
+            2, n_trials, self.config.n_masks, generator=generator, device=x_BTC.device
+        )
         length_BM = (draw[0] * (longest_B1 + 1)).floor()
         start_BM = (draw[1] * (bins_B1 - length_BM + 1)).floor()
         t_T = torch.arange(n_bins, device=x_BTC.device)

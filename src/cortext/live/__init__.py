@@ -1,1 +1,4 @@
-"""Live decoding: frames of neural features in, words out, for rigs (Redis, BRAND) and for people to watch."""
+"""Live decoding.
+
+Frames of neural features in, words out, for rigs (Redis, BRAND) and for people to watch.
+"""

@@ -66,7 +66,10 @@ def is_loopback(host: str) -> bool:
 
 
 def address(host: str, port: int, token: str) -> str:
-    """Where a browser finds the page; the token is in the fragment, which is never sent or logged."""
+    """Where a browser finds the page.
+
+    The token is in the fragment, which is never sent or logged.
+    """
     try:
         parsed = ipaddress.ip_address(host)
     except ValueError:
@@ -80,9 +83,10 @@ def address(host: str, port: int, token: str) -> str:
 class Access:
     """The rules.
 
-    token:     what a client must show to change anything, to feed, and to watch unless `open_view`
-    host:      the address that the server listens on
-    open_view: whether anybody who reaches the server may watch
+    Attributes:
+        token: What a client must show to change anything, to feed, and to watch unless `open_view`.
+        host: The address that the server listens on.
+        open_view: Whether anybody who reaches the server may watch.
     """
 
     def __init__(self, token: str, host: str, open_view: bool = False) -> None:
@@ -97,8 +101,9 @@ class Access:
     def allows_host(self, host: str | None) -> bool:
         """Whether a request that names this host was meant for us.
 
-        A foreign site that had its name point to this machine (DNS rebinding) is known by that name: only addresses
-        and the names of this machine are let through. The port is left open, for tunnels.
+        A foreign site that had its name point to this machine (DNS rebinding) is known by that
+        name: only addresses and the names of this machine are let through. The port is left open,
+        for tunnels.
         """
         name = _hostname(host)
         if name is None:
@@ -131,7 +136,10 @@ class Access:
 
 
 def _hostname(host: str | None) -> str | None:
-    """The name or address in a Host header, in lower case and without brackets; None for what is none."""
+    """The name or address in a Host header, in lower case and without brackets.
+
+    None for what is none.
+    """
     try:
         return urlsplit(f"//{host}").hostname if host else None
     except ValueError:
@@ -164,7 +172,10 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
             body = f'{{"error": "{reason}"}}'.encode()
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ]
             send = _with_headers(send)
             await send({"type": "http.response.start", "status": 403, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -27,9 +27,14 @@ class PipelineOptions:
     """How features become logits, and when an utterance ends."""
 
     smoothing: Literal["published", "causal"] = "published"
-    """`published` is what models are trained and evaluated with, and looks 80 ms ahead; `causal` does not."""
+    """`published` is what models are trained and evaluated with, and looks 80 ms ahead.
+
+    `causal` does not.
+    """
     normalise: Literal["none", "rolling"] = "none"
-    """`none` takes features that have been normalised already, as those of the data release have been."""
+    """`none` takes features that have been normalised already, as those of the data release have
+    been.
+    """
     endpoint: EndpointOptions | None = None
     """When an utterance ends by itself; None: only when `finish` is called."""
 
@@ -41,13 +46,16 @@ class PipelineOptions:
 
 
 class AcousticStream:
-    """Features to logits: rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
+    """Features to logits.
 
-    Bins that complete no frame are not left lying: they are normalised and smoothed, and the model computes with them
-    what it can, so that the one that completes it has little left to do.
+    Rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
 
-    model:   a loaded model, or a stepper, which has a session already
-    session: a day that the model knows; `latest` is its last one. Raises RunError for another.
+    Bins that complete no frame are not left lying: they are normalised and smoothed, and the model
+    computes with them what it can, so that the one that completes it has little left to do.
+
+    Attributes:
+        model: A loaded model, or a stepper, which has a session already.
+        session: A day that the model knows; `latest` is its last one. Raises RunError for another.
     """
 
     def __init__(
@@ -57,14 +65,20 @@ class AcousticStream:
         options: PipelineOptions = PipelineOptions(),
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        self.stepper: Stepper = TorchStepper(model, session) if isinstance(model, AcousticModel) else model
+        self.stepper: Stepper = (
+            TorchStepper(model, session) if isinstance(model, AcousticModel) else model
+        )
         smoothing = self.stepper.smoothing
         self._smoother = (
-            StreamSmoother(smoothing.smooth_kernel_std, smoothing.smooth_kernel_size, options.smoothing)
+            StreamSmoother(
+                smoothing.smooth_kernel_std, smoothing.smooth_kernel_size, options.smoothing
+            )
             if smoothing.smooth_data
             else None
         )
-        self._normaliser = RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
+        self._normaliser = (
+            RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
+        )
         self._watch = stopwatch or Stopwatch()
         self._begin()
 
@@ -82,15 +96,28 @@ class AcousticStream:
     def bins_to_frame(self) -> int:
         """Bins that are missing for the next frame of logits; at least 1."""
         lost = self._smoother.lost_bins if self._smoother else 0
-        return self._n_frames * self.stepper.patch_stride + self.stepper.patch_size + lost - self._n_bins
+        return (
+            self._n_frames * self.stepper.patch_stride
+            + self.stepper.patch_size
+            + lost
+            - self._n_bins
+        )
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation in force, float64 [C] each; None without rolling z-scores or before any."""
+        """Mean and standard deviation in force, float64 [C] each.
+
+        None without rolling z-scores or before any.
+        """
         return self._normaliser.statistics if self._normaliser else None
 
-    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
-        """A block begins: with given statistics, or those in force. Drops the utterance in progress."""
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """A block begins: with given statistics, or those in force.
+
+        Drops the utterance in progress.
+        """
         if self._normaliser:
             self._normaliser.start_block(mean_C, std_C)
         self._begin()
@@ -98,7 +125,9 @@ class AcousticStream:
     def push(self, frames_TC: np.ndarray) -> np.ndarray:
         """Logits float32 [P, V] (P may be 0) that become known with the next bins, float32 [T, C].
 
-        Raises DataError, and changes nothing, for bins of another width or dtype, or values that no recording has.
+        Raises:
+            DataError: And changes nothing, for bins of another width or dtype, or values that no
+                recording has.
         """
         check_frames(frames_TC, self.stepper.n_features)
         if not len(frames_TC):
@@ -109,13 +138,19 @@ class AcousticStream:
         return logits_PV
 
     def end_utterance(self) -> None:
-        """The next bin is the first of another utterance; this one's count for the rolling statistics."""
+        """The next bin is the first of another utterance.
+
+        This one's count for the rolling statistics.
+        """
         if self._normaliser:
             self._normaliser.end_utterance()
         self._begin()
 
     def reset(self) -> None:
-        """Drop the utterance: the next bin is the first of another, and this one's count for nothing."""
+        """Drop the utterance.
+
+        The next bin is the first of another, and this one's count for nothing.
+        """
         if self._normaliser:
             self._normaliser.drop_utterance()
         self._begin()
@@ -131,7 +166,8 @@ class AcousticStream:
     def advance(self, x_TC: np.ndarray, prepare: bool = True) -> np.ndarray:
         """`push` of bins that have been checked, without a look at the clock of its own.
 
-        prepare: whether there is time, where they complete no frame, to prepare the next step
+        Args:
+            prepare: Whether there is time, where they complete no frame, to prepare the next step.
         """
         self._n_bins += len(x_TC)
         if self._normaliser:
@@ -145,7 +181,9 @@ class AcousticStream:
             if prepare:
                 self.stepper.prepare(self._waiting_TC[self._gap_bins :])
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
-        self._n_frames += len(patches)  # also where a step fails: the utterance goes on without the frame
+        self._n_frames += len(
+            patches
+        )  # also where a step fails: the utterance goes on without the frame
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._watch.lap("model")
         return np.stack(logits)
@@ -156,20 +194,29 @@ class AcousticStream:
         waiting_TC = np.concatenate((self._waiting_TC, smoothed_TC))
         n_patches = max((len(waiting_TC) - self._gap_bins - size) // stride + 1, 0)
         until = self._gap_bins + n_patches * stride
-        patches = [waiting_TC[first : first + size] for first in range(self._gap_bins, until, stride)]
+        patches = [
+            waiting_TC[first : first + size] for first in range(self._gap_bins, until, stride)
+        ]
         self._waiting_TC = waiting_TC[until:].copy()
         self._gap_bins = max(until - len(waiting_TC), 0)
         return patches
 
 
 def check_frames(frames_TC: np.ndarray, n_features: int) -> None:
-    """Raise DataError unless these are bins, float32 [T, C], with values that a recording can have."""
+    """Raise DataError unless these are bins, float32 [T, C], with values that a recording can
+    have.
+    """
     if not isinstance(frames_TC, np.ndarray):
         raise DataError(f"frames are a {type(frames_TC).__name__}; a NumPy array is needed")
     if frames_TC.dtype != np.float32:
-        raise DataError(f"frames have dtype {frames_TC.dtype}; float32 is needed", fix="convert them")
+        raise DataError(
+            f"frames have dtype {frames_TC.dtype}; float32 is needed", fix="convert them"
+        )
     if frames_TC.ndim != 2 or frames_TC.shape[1] != n_features:
-        raise DataError(f"frames have shape {list(frames_TC.shape)}; [bins, {n_features}] is needed for this model")
+        raise DataError(
+            f"frames have shape {list(frames_TC.shape)}; [bins, {n_features}] is needed for this"
+            " model"
+        )
     if len(frames_TC) and not np.abs(frames_TC).max() <= LARGEST_FEATURE:
         bad_T = ~(np.abs(frames_TC) <= LARGEST_FEATURE).all(axis=1)
         where = f"first in bin {int(bad_T.argmax())} of {len(frames_TC)}"

@@ -1,7 +1,10 @@
-"""A node of BRAND (github.com/brandbci/brand, specification 0.1.0): bins of features in, logits and words out.
+"""A node of BRAND (github.com/brandbci/brand, specification 0.1.0).
 
-The node is a process of its own that a supervisor starts with a nickname and the address of Redis. It reads its
-parameters from `supergraph_stream`, tells its states on NICK_state, and ends on SIGINT.
+Bins of features in, logits and words out.
+
+The node is a process of its own that a supervisor starts with a nickname and the address of Redis.
+It reads its parameters from `supergraph_stream`, tells its states on NICK_state, and ends on
+SIGINT.
 """
 
 from __future__ import annotations
@@ -43,9 +46,13 @@ def run_node(
 ) -> None:
     """Be a node until `stop` is set.
 
-    changes: parameters that go before the graph's
-    Raises LiveError where Redis cannot be reached or refuses, and CortextError for parameters, a run or a language
-    model that cannot be used; what is wrong is also told as NODE_FATAL_ERROR.
+    Args:
+        changes: Parameters that go before the graph's.
+
+    Raises:
+        LiveError: Where Redis cannot be reached or refuses.
+        CortextError: For parameters, a run or a language model that cannot be used; what is wrong
+            is also told as NODE_FATAL_ERROR.
     """
     url = redis_url(host, port, socket)
     _reach(url)
@@ -62,7 +69,11 @@ def run_node(
     except Stopped:  # Redis is away, and cannot be told
         event("node_shutdown", node=nickname)
     except Exception as error:
-        what = str(error) if isinstance(error, CortextError) else shown(f"{type(error).__name__}: {error}")
+        what = (
+            str(error)
+            if isinstance(error, CortextError)
+            else shown(f"{type(error).__name__}: {error}")
+        )
         stop.set()  # whoever is told of it should not wait for a Redis that is away
         with contextlib.suppress(Stopped, LiveError):
             states.tell("NODE_FATAL_ERROR", what)
@@ -88,7 +99,9 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
     """The node's parameters in the newest entry of `supergraph_stream`. Raises ConfigError."""
     found = link.call(lambda redis: redis.xrevrange(SUPERGRAPH, count=1))
     if not found:
-        raise ConfigError("no graph was published", where=SUPERGRAPH, fix="load a graph in the supervisor")
+        raise ConfigError(
+            "no graph was published", where=SUPERGRAPH, fix="load a graph in the supervisor"
+        )
     entry_id, fields = found[0]
     return node_parameters(entry_id.decode(), fields, nickname)
 
@@ -98,12 +111,17 @@ def _load(parameters: NodeParameters) -> Pipeline:
     load_plugins(parameters.plugins)
     stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
     if parameters.n_features not in (None, stepper.n_features):
-        found = f"parameters.n_features is {parameters.n_features}; the model needs {stepper.n_features}"
+        found = (
+            f"parameters.n_features is {parameters.n_features}; the model needs"
+            f" {stepper.n_features}"
+        )
         raise ConfigError(found, where=parameters.run)
     decoder = None if parameters.lm is None else Decoder.from_dir(parameters.lm, parameters.options)
     if decoder is not None and parameters.llm is not None:
         decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
-    pipeline = Pipeline(None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context)
+    pipeline = Pipeline(
+        None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context
+    )
     if decoder is not None:
         pipeline.hotwords = parameters.hotwords
     pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))

@@ -1,4 +1,6 @@
-"""Starts and stops of trials from a control stream, put in their places among the entries of the data stream."""
+"""Starts and stops of trials from a control stream, put in their places among the entries of the
+data stream.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ LONGEST_LABEL = 1 << 16
 class Mark:
     """A start, stop or block.
 
-    id:      of the control entry
-    index:   number of the data entry that is a trial's first (start) or last (stop), where the control entry has it;
-             without it the times at which Redis took the entries decide, to the millisecond
-    trial:   what the control entry's field `trial` says, copied through
-    context: what its field `context` says; None where it has none
-    since_s: when it was read, on the monotonic clock
-    problem: what could not be used of the control entry
+    Attributes:
+        id: Of the control entry.
+        index: Number of the data entry that is a trial's first (start) or last (stop), where the
+            control entry has it; without it the times at which Redis took the entries decide, to
+            the millisecond.
+        trial: What the control entry's field `trial` says, copied through.
+        context: What its field `context` says; None where it has none.
+        since_s: When it was read, on the monotonic clock.
+        problem: What could not be used of the control entry.
     """
 
     what: Literal["start", "stop", "block"]
@@ -50,7 +54,10 @@ class ControlReader:
 
     def __init__(self, parameters: NodeParameters) -> None:
         self._field = parameters.control_field.encode()
-        self._index_name, self._index_field = parameters.index_field, parameters.index_field.encode()
+        self._index_name, self._index_field = (
+            parameters.index_field,
+            parameters.index_field.encode(),
+        )
         self._values: dict[bytes, Literal["start", "stop", "block"]] = {
             parameters.start_value.encode(): "start",
             parameters.stop_value.encode(): "stop",
@@ -59,12 +66,17 @@ class ControlReader:
         self._waiting: deque[Mark] = deque()
         self._heard_s = 0.0
         self._is_open = False  # whether the last mark was a start
-        self._highest, self._is_disordered = 0, False  # whether a mark has a lower number than one before it
+        self._highest, self._is_disordered = (
+            0,
+            False,
+        )  # whether a mark has a lower number than one before it
 
     def mark(self, entry: Entry, near: int | None = None) -> Mark | None:
         """The mark of a control entry; None for entries that are others' business.
 
-        near: the last number of the data. A mark whose number cannot be right is placed by time.
+        Args:
+            near: The last number of the data. A mark whose number cannot be right is placed by
+                time.
         """
         what = self._values.get(entry.fields.get(self._field, b""))
         if what is None:
@@ -73,7 +85,9 @@ class ControlReader:
         index, problems = index_of(number, near), []
         if number and index is None:
             problems.append(no_index(self._index_name, number))
-        elif index is not None and near is not None and index > near + MOST_LOST:  # it would hold up all marks after it
+        elif (
+            index is not None and near is not None and index > near + MOST_LOST
+        ):  # it would hold up all marks after it
             problems.append(f"{self._index_name} {index} is too far ahead of {near}")
             index = None
         if len(trial) > LONGEST_LABEL:
@@ -81,7 +95,11 @@ class ControlReader:
             trial = b""
         context = entry.fields.get(b"context")
         context = None if context is None else context[-LONGEST_LABEL:]
-        said = f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}" if problems else ""
+        said = (
+            f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
+            if problems
+            else ""
+        )
         return Mark(what, entry.id, index, trial, context, time.monotonic(), said)
 
     def add(self, mark: Mark) -> None:
@@ -116,14 +134,20 @@ class ControlReader:
                 continue
             for _ in range(n):
                 mark = self._give()
-                problem = f"the {mark.what} {mark.id[0]}-{mark.id[1]} is unusable in part: {self._index_name} "
+                problem = (
+                    f"the {mark.what} {mark.id[0]}-{mark.id[1]} is unusable in part:"
+                    f" {self._index_name} "
+                )
                 problem += f"{mark.index} is beyond {due.index} of the {due.what} after it"
                 problem = "; ".join(filter(None, (mark.problem, problem)))
                 yield mark if mark.index is None else replace(mark, index=None, problem=problem)
             yield self._give()
 
     def _first_due(self, entry: Entry, index: int | None) -> int | None:
-        """Place of the first mark that is due; a later one only goes before the first with a lower number."""
+        """Place of the first mark that is due.
+
+        A later one only goes before the first with a lower number.
+        """
         if not self._waiting or _is_due(self._waiting[0], entry, index):
             return 0 if self._waiting else None
         first = self._waiting[0].index
@@ -143,7 +167,9 @@ class ControlReader:
         return mark
 
     def beyond(self, index: int | None) -> Iterator[Mark]:
-        """The marks of numbers that will not come any more, because numbering began anew after this one."""
+        """The marks of numbers that will not come any more, because numbering began anew after
+        this one.
+        """
         while self._waiting and index is not None and (self._waiting[0].index or 0) > index:
             yield self._give()
 
@@ -156,7 +182,9 @@ class ControlReader:
             yield self._give()
 
     def idle(self) -> Iterator[Mark]:
-        """The marks that are due when no data come: those without a number, and after a while those with one.
+        """The marks that are due when no data come.
+
+        Those without a number, and after a while those with one.
 
         A trial that begins later waits for its first entry as long as it takes.
         """

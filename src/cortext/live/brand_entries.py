@@ -25,7 +25,10 @@ _DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64")
 
 
 def timestamp() -> bytes:
-    """What BRAND writes as `ts`: the monotonic clock in ns, as the bytes of an unsigned 64-bit number."""
+    """What BRAND writes as `ts`.
+
+    The monotonic clock in ns, as the bytes of an unsigned 64-bit number.
+    """
     return uint64(time.monotonic_ns())
 
 
@@ -35,13 +38,16 @@ def uint64(number: int) -> bytes:
 
 
 def index_of(value: bytes | None, near: int | None = None) -> int | None:
-    """The running number of an entry: bytes of an unsigned number (8, 4 or 2) or decimal digits; None for neither.
+    """The running number of an entry: bytes of an unsigned number (8, 4 or 2) or decimal digits.
 
-    A number beyond `LARGEST_INDEX` is none: nobody counts that far, but -1 in 8 bytes lies there. Bytes that are all
-    digits are decimal, unless the binary number is nearer to one that is expected: a source that counts with 2 bytes
-    comes to "00" after four minutes.
+    None for neither.
 
-    near: a number that was read lately
+    A number beyond `LARGEST_INDEX` is none: nobody counts that far, but -1 in 8 bytes lies there.
+    Bytes that are all digits are decimal, unless the binary number is nearer to one that is
+    expected: a source that counts with 2 bytes comes to "00" after four minutes.
+
+    Args:
+        near: A number that was read lately.
     """
     if not value or len(value) > 20:
         return None
@@ -71,16 +77,23 @@ class EntryReader:
         self._bins_per_entry = parameters.bins_per_entry
 
     def bins(self, fields: Mapping[bytes, bytes]) -> np.ndarray:
-        """The bins of an entry, float32 [T, C]. Raises DataError for what cannot be bins, with what it may be."""
+        """The bins of an entry, float32 [T, C].
+
+        Raises DataError for what cannot be bins, with what it may be.
+        """
         name, value = self._field.decode(), fields.get(self._field)
         if value is None:
             raise DataError(f"no field {name!r}")
         per_bin = self._n_features * self._dtype.itemsize
         wanted = (self._bins_per_entry or max(len(value) // per_bin, 1)) * per_bin
         if len(value) != wanted:
-            raise DataError(f"{name} has {len(value)} bytes; {self._expected(wanted)}{self._guess(len(value))}")
+            raise DataError(
+                f"{name} has {len(value)} bytes; {self._expected(wanted)}{self._guess(len(value))}"
+            )
         if len(value) > MOST_BINS * per_bin and self._bins_per_entry is None:
-            raise DataError(f"{name} has {len(value) // per_bin} bins; at most {MOST_BINS} are taken at once")
+            raise DataError(
+                f"{name} has {len(value) // per_bin} bins; at most {MOST_BINS} are taken at once"
+            )
         numbers = np.frombuffer(value, dtype=self._dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             bins_TC: np.ndarray = numbers.astype(np.float32).reshape(-1, self._n_features)
@@ -88,7 +101,9 @@ class EntryReader:
         if not np.isfinite(largest):
             raise DataError(f"{name} holds NaN or infinity")
         if largest > LARGEST_FEATURE or 0 < largest < SMALLEST_FEATURE:
-            raise DataError(f"{name} holds numbers of the size {largest:.1g}: input_dtype is not {self._dtype}")
+            raise DataError(
+                f"{name} holds numbers of the size {largest:.1g}: input_dtype is not {self._dtype}"
+            )
         return bins_TC
 
     def _expected(self, n_bytes: int) -> str:

@@ -36,21 +36,40 @@ class BrandNode:
     """Reads bins, writes logits and words. `run` works until the link's `stop` is set."""
 
     def __init__(
-        self, link: RedisLink, nickname: str, parameters: NodeParameters, pipeline: Pipeline, states: States
+        self,
+        link: RedisLink,
+        nickname: str,
+        parameters: NodeParameters,
+        pipeline: Pipeline,
+        states: States,
     ) -> None:
-        self._link, self._nickname, self._parameters, self._pipeline = link, nickname, parameters, pipeline
+        self._link, self._nickname, self._parameters, self._pipeline = (
+            link,
+            nickname,
+            parameters,
+            pipeline,
+        )
         self._states = states
         self._reader = EntryReader(parameters, pipeline.stepper.n_features)
-        self._control, self._sequence = ControlReader(parameters), Sequencer(parameters.bins_per_entry)
+        self._control, self._sequence = (
+            ControlReader(parameters),
+            Sequencer(parameters.bins_per_entry),
+        )
         self._key = f"{nickname}_position"
         self._position, self._carried_id = Position(), (0, 0)
         self._read = dict[str, StreamId]()
-        """Ids up to which the streams were read. The position's are those up to which all was carried out."""
+        """Ids up to which the streams were read.
+
+        The position's are those up to which all was carried out.
+        """
         self._read_s = 0.0
         self._utterance: Utterance | None = None
         self._newest = Entry(parameters.input_stream, (0, 0), {})
         self._outside = deque[Placed](maxlen=N_RECENT)
-        """The newest entries between trials: a start may come after the first entry that it names."""
+        """The newest entries between trials.
+
+        A start may come after the first entry that it names.
+        """
         self._begins_late = ""
         self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
 
@@ -58,7 +77,9 @@ class BrandNode:
         """Work until `stop` is set; an utterance in progress is finished then, and named so."""
         self._take_over()
         day = self._pipeline.session
-        self._states.tell("NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms")
+        self._states.tell(
+            "NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms"
+        )
         while not self._link.stop.is_set():
             entries = self._link.read(self._read, self._wait_ms(), ENTRIES_AT_ONCE)
             for entry in entries:
@@ -94,11 +115,16 @@ class BrandNode:
         """Go on where the node before this one was, and say what was missed."""
         p = self._parameters
         for rival in self._link.rivals():
-            self._states.tell("NODE_WARNING", f"another node {self._nickname} is connected from {rival}: both write")
+            self._states.tell(
+                "NODE_WARNING",
+                f"another node {self._nickname} is connected from {rival}: both write",
+            )
         self._link.trim((p.output_stream, p.final_stream))
         before, aside = Position.take_over(self._link, self._key, p)
         if aside:
-            self._states.tell("NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}")
+            self._states.tell(
+                "NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}"
+            )
         self._position = before or Position()
         known = before is not None and not before.clean
         missed = catch_up(self._link, p, self._position, known)
@@ -114,7 +140,11 @@ class BrandNode:
         self._position.utterance += n_unsaved
         self._position.running = self._position.clean = False
         for mark in missed.trials[n_unsaved if known else 0 :]:
-            away = f"the node was away when it began; {missed}" if known else "it began before the node was ready"
+            away = (
+                f"the node was away when it began; {missed}"
+                if known
+                else "it began before the node was ready"
+            )
             self._write_missed(mark.trial, f"missed: {away}")
         if known and missed:
             trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
@@ -122,7 +152,9 @@ class BrandNode:
         self._save(first=True)
 
     def _interrupted(self, missed: Missed) -> None:
-        """Name the utterance in which the node before this one was killed, unless its result is there."""
+        """Name the utterance in which the node before this one was killed, unless its result is
+        there.
+        """
         number = self._position.utterance
         final = self._newest_of(self._parameters.final_stream)
         if final.get(b"utterance") == str(number).encode():
@@ -131,15 +163,29 @@ class BrandNode:
         same = step.get(b"utterance") == str(number).encode()
         text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
         self._write_missed(
-            self._position.trial, f"interrupted: the node was killed in mid-utterance; {missed}", number, text
+            self._position.trial,
+            f"interrupted: the node was killed in mid-utterance; {missed}",
+            number,
+            text,
         )
 
     def _count_unsaved(self) -> int:
-        """Number of results that the node before this one wrote after its position; the steps' numbers go on, too."""
-        i_out = index_of(self._newest_of(self._parameters.output_stream).get(self._parameters.index_field.encode()))
+        """Number of results that the node before this one wrote after its position.
+
+        The steps' numbers go on, too.
+        """
+        i_out = index_of(
+            self._newest_of(self._parameters.output_stream).get(
+                self._parameters.index_field.encode()
+            )
+        )
         self._position.i_out = max(self._position.i_out, -1 if i_out is None else i_out + 1)
         number = self._newest_of(self._parameters.final_stream).get(b"utterance", b"")
-        return max(int(number) - self._position.utterance, 0) if number.isdigit() and len(number) < 19 else 0
+        return (
+            max(int(number) - self._position.utterance, 0)
+            if number.isdigit() and len(number) < 19
+            else 0
+        )
 
     def _newest_of(self, stream: str) -> dict[bytes, bytes]:
         found = newest_of(self._link, stream)
@@ -156,7 +202,9 @@ class BrandNode:
         number = entry.fields.get(p.index_field.encode(), b"")
         index = index_of(number, sequence.reach)
         if index is None:
-            placed = sequence.take_unnumbered(entry, no_index(p.index_field, number) if number else "")
+            placed = sequence.take_unnumbered(
+                entry, no_index(p.index_field, number) if number else ""
+            )
         else:
             placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
         self._take_placed(placed)
@@ -169,7 +217,10 @@ class BrandNode:
             self._carry_out(due)
 
     def _take_placed(self, placed: list[Placed]) -> None:
-        """Take data entries in the order of their numbers. The position stays before one that waits."""
+        """Take data entries in the order of their numbers.
+
+        The position stays before one that waits.
+        """
         for place in placed:
             if place.kind == "duplicate" and self._utterance is not None:
                 self._utterance.n_duplicates += 1
@@ -239,7 +290,9 @@ class BrandNode:
             if self._utterance is not None:
                 self._finish("start", "no stop came before the next start")
             context = self._parameters.context
-            self._pipeline.context = context if mark.context is None else mark.context.decode(errors="replace")
+            self._pipeline.context = (
+                context if mark.context is None else mark.context.decode(errors="replace")
+            )
             utterance = self._begin(mark.trial, mark.index)
             if mark.problem:
                 self._note_mark(mark)
@@ -256,7 +309,10 @@ class BrandNode:
             self._pipeline.start_block()
 
     def _decode_earlier(self, utterance: Utterance) -> None:
-        """Decode the entries of a trial that came before its start; name those that are not held any more."""
+        """Decode the entries of a trial that came before its start.
+
+        Name those that are not held any more.
+        """
         outside, first, i_in = list(self._outside), utterance.first_index, self._position.i_in
         self._outside.clear()
         if first is None or i_in is None or first > i_in:
@@ -270,12 +326,16 @@ class BrandNode:
                 self._decode(place, utterance)
 
     def _note_gone(self, gone: range, utterance: Utterance) -> None:
-        """Note entries of a trial that went by before its start was read, or before the node was there."""
+        """Note entries of a trial that went by before its start was read, or before the node was
+        there.
+        """
         if not gone:
             return
         name = self._parameters.index_field
         if len(gone) > MOST_LOST:
-            self._problem(utterance, f"the start names {name} {gone.start}; the data are at {gone.stop - 1}")
+            self._problem(
+                utterance, f"the start names {name} {gone.start}; the data are at {gone.stop - 1}"
+            )
             return
         utterance.n_lost += len(gone)
         said = f"{len(gone)} entries went by before the start was read"
@@ -300,10 +360,15 @@ class BrandNode:
         self._problem(self._utterance, mark.problem)
 
     def _expected(self, utterance: Utterance) -> int | None:
-        """Number of the next data entry: before the first one it is known by the start of the trial."""
+        """Number of the next data entry.
+
+        Before the first one it is known by the start of the trial.
+        """
         if self._position.i_in is not None:
             return self._position.i_in + 1
-        return None if utterance.first_index is None else utterance.first_index + utterance.n_entries
+        return (
+            None if utterance.first_index is None else utterance.first_index + utterance.n_entries
+        )
 
     def _note_missing(self, place: Placed, utterance: Utterance) -> None:
         """Note what is missing before an entry of the utterance in progress."""
@@ -315,7 +380,9 @@ class BrandNode:
             self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
 
     def _note_lost(self, missing: range, utterance: Utterance) -> None:
-        """Entries that never came count for the utterance in progress, from its own first entry on."""
+        """Entries that never came count for the utterance in progress, from its own first entry
+        on.
+        """
         if utterance.first_index is not None:
             missing = range(max(missing.start, utterance.first_index), missing.stop)
         if not missing:
@@ -363,7 +430,9 @@ class BrandNode:
         self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
         self._utterance, self._position.running = None, False
 
-    def _write_missed(self, trial: bytes, error: str, number: int | None = None, text: bytes = b"") -> None:
+    def _write_missed(
+        self, trial: bytes, error: str, number: int | None = None, text: bytes = b""
+    ) -> None:
         """The named error of an utterance that has no result."""
         if number is None:
             self._position.utterance += 1
@@ -371,7 +440,9 @@ class BrandNode:
         utterance.add_problem(error)
         self._write_final(utterance, "missed", text.decode(errors="replace"), [])
 
-    def _write_final(self, utterance: Utterance, ended: str, text: str, nbest: list[Any], **facts: Any) -> None:
+    def _write_final(
+        self, utterance: Utterance, ended: str, text: str, nbest: list[Any], **facts: Any
+    ) -> None:
         p = self._parameters
         facts = {"degraded": ""} | facts
         facts |= {
@@ -386,10 +457,21 @@ class BrandNode:
         seconds = utterance.n_bins * BIN_MS / 1000
         number = self._position.utterance
         said = {"text": text}
-        event("utterance_ended", level, said, node=self._nickname, utterance=number, seconds=seconds, **facts)
+        event(
+            "utterance_ended",
+            level,
+            said,
+            node=self._nickname,
+            utterance=number,
+            seconds=seconds,
+            **facts,
+        )
 
     def _common(self, i: int, trial: bytes) -> dict[str, Any]:
-        """What entries of both output streams have: when, the running numbers, and what came in with the data."""
+        """What entries of both output streams have.
+
+        When, the running numbers, and what came in with the data.
+        """
         p, i_in = self._parameters, self._position.i_in
         labels = self._newest.fields.get(p.sync_key.encode(), b"{}")
         return {
@@ -406,7 +488,9 @@ class BrandNode:
         was_there = self._position.save(self._link, self._key)
         if first or was_there:
             return
-        self._states.tell("NODE_WARNING", "Redis was emptied: streams and marks before this are gone")
+        self._states.tell(
+            "NODE_WARNING", "Redis was emptied: streams and marks before this are gone"
+        )
         if self._utterance is not None:
             self._utterance.add_problem("Redis was emptied in mid-utterance")
         self._states.tell("NODE_READY")

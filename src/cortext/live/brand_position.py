@@ -1,4 +1,6 @@
-"""Where a BRAND node is in its streams, kept in Redis so that a node that was killed knows what it missed."""
+"""Where a BRAND node is in its streams, kept in Redis so that a node that was killed knows what
+it missed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ class Position:
     """Kept in the hash NICK_position.
 
     id_in, i_in: id and running number of the last data entry that was taken
-    control_id:  id of the last control entry that was carried out
-    utterance:   number of the last utterance; i_out: number of the next entry of the output stream
-    running:     whether an utterance is in progress
-    clean:       whether the node was shut down, and nobody expects it to have listened since
-    trial:       label of the last utterance
+
+    Attributes:
+        control_id: Id of the last control entry that was carried out.
+        utterance: Number of the last utterance; i_out: number of the next entry of the output
+            stream.
+        running: Whether an utterance is in progress.
+        clean: Whether the node was shut down, and nobody expects it to have listened since.
+        trial: Label of the last utterance.
     """
 
     id_in: StreamId = (0, 0)
@@ -56,7 +61,9 @@ class Position:
         return cls._read(link.call(lambda redis: redis.hgetall(key)))
 
     @classmethod
-    def take_over(cls, link: RedisLink, key: str, parameters: NodeParameters) -> tuple[Position | None, str]:
+    def take_over(
+        cls, link: RedisLink, key: str, parameters: NodeParameters
+    ) -> tuple[Position | None, str]:
         """What was written last, and where a key was renamed to that cannot be read.
 
         A node that went on from ids which are yet to come would hear nothing until then.
@@ -69,7 +76,9 @@ class Position:
             now, places = link.now(), [(parameters.input_stream, position.id_in)]
             if parameters.control_stream is not None:
                 places.append((parameters.control_stream, position.control_id))
-            if all(entry_id <= max(now, link.newest_id(stream) or now) for stream, entry_id in places):
+            if all(
+                entry_id <= max(now, link.newest_id(stream) or now) for stream, entry_id in places
+            ):
                 return position, ""
         return None, link.set_aside(key)
 
@@ -95,17 +104,24 @@ class Position:
 
 _ID, _NUMBER = r"[0-9]{1,19}-[0-9]{1,19}", r"[0-9]{1,18}"
 _PATTERNS = {
-    "id_in": _ID, "i_in": f"({_NUMBER})?", "control_id": _ID, "utterance": _NUMBER, "i_out": _NUMBER,
-    "running": "[01]", "clean": "[01]",
-}  # fmt: skip
+    "id_in": _ID,
+    "i_in": f"({_NUMBER})?",
+    "control_id": _ID,
+    "utterance": _NUMBER,
+    "i_out": _NUMBER,
+    "running": "[01]",
+    "clean": "[01]",
+}
 
 
 @dataclass(frozen=True)
 class Missed:
     """What went by while no node listened.
 
-    n_entries: data entries, None where they have no running numbers; ms: by the ids of the entries
-    trials:    starts of trials that have begun since
+    Attributes:
+        n_entries: Data entries, None where they have no running numbers; ms: by the ids of the
+            entries.
+        trials: Starts of trials that have begun since.
     """
 
     n_entries: int | None
@@ -121,11 +137,14 @@ class Missed:
         return bool(self.n_entries or self.ms or self.trials)
 
 
-def catch_up(link: RedisLink, parameters: NodeParameters, position: Position, known: bool) -> Missed:
+def catch_up(
+    link: RedisLink, parameters: NodeParameters, position: Position, known: bool
+) -> Missed:
     """Move a position to the streams' ends; tell what lies between.
 
-    known: whether the position is that of a node before this one; else only a trial that has begun and not ended is
-           missed
+    Args:
+        known: Whether the position is that of a node before this one; else only a trial that has
+            begun and not ended is missed.
     """
     newest = newest_of(link, parameters.input_stream)
     n_entries, ms = (None, 0) if known else (0, 0)
@@ -133,14 +152,20 @@ def catch_up(link: RedisLink, parameters: NodeParameters, position: Position, kn
         index = index_of(newest.fields.get(parameters.index_field.encode()), position.i_in)
         if known:
             ms = max(newest.id[0] - position.id_in[0], 0)
-            if index is not None and position.i_in is not None and 0 <= index - position.i_in <= MOST_LOST:
+            if (
+                index is not None
+                and position.i_in is not None
+                and 0 <= index - position.i_in <= MOST_LOST
+            ):
                 n_entries = index - position.i_in
         position.id_in, position.i_in = newest.id, index
     trials = _trials(link, parameters, position, known) if parameters.control_stream else ()
     return Missed(n_entries if newest is not None else 0, ms, trials)
 
 
-def _trials(link: RedisLink, parameters: NodeParameters, position: Position, known: bool) -> tuple[Mark, ...]:
+def _trials(
+    link: RedisLink, parameters: NodeParameters, position: Position, known: bool
+) -> tuple[Mark, ...]:
     stream, control = str(parameters.control_stream), ControlReader(parameters)
     newest = None if known else newest_of(link, stream)
     starts: list[Mark] = []

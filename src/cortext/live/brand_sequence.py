@@ -1,7 +1,8 @@
 """Entries of a data stream, put in the order of their running numbers.
 
-Streams hold each entry once, but those who write them may repeat, swap or damage entries. An entry that comes in order
-is given back at once. One that is early waits for those before it, at most `WAIT_BINS`.
+Streams hold each entry once, but those who write them may repeat, swap or damage entries. An entry
+that comes in order is given back at once. One that is early waits for those before it, at most
+`WAIT_BINS`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from typing import Literal, NamedTuple
 from cortext.live.redis_link import Entry
 
 WAIT_BINS = 2
-"""How long an early entry waits for those before it, in bins of 20 ms; `WAIT_S` while no entries come at all."""
+"""How long an early entry waits for those before it, in bins of 20 ms.
+
+`WAIT_S` while no entries come at all.
+"""
 WAIT_S = 0.04
 N_RECENT = 64
-"""Newest numbers in which a repeated one is sought. What comes again after more than a second is another recording."""
+"""Newest numbers in which a repeated one is sought.
+
+What comes again after more than a second is another recording.
+"""
 MOST_LOST = 180_000
 """Most entries that are lost at once, an hour of bins: beyond it numbers have jumped."""
 _WRAPS = (2**16 - 1, 2**32 - 1)
@@ -27,14 +34,16 @@ _WRAPS = (2**16 - 1, 2**32 - 1)
 class Placed:
     """An entry in its place.
 
-    index:   its number; None in a stream without numbers
-    guessed: whether the entry has no number that can be read, and `index` is the next one that it can have
-    kind:    `next` is to be decoded; a `duplicate` came before, a `late` one was given up as lost, an `unusable` one
-             has a number that cannot be right
-    missing: numbers that were lost before it
-    first:   whether no number was known before it
-    anew:    whether numbering began anew with it
-    problem: what is wrong with an unusable entry; of others, what their numbers say
+    Attributes:
+        index: Its number; None in a stream without numbers.
+        guessed: Whether the entry has no number that can be read, and `index` is the next one that
+            it can have.
+        kind: `next` is to be decoded; a `duplicate` came before, a `late` one was given up as lost,
+            an `unusable` one has a number that cannot be right.
+        missing: Numbers that were lost before it.
+        first: Whether no number was known before it.
+        anew: Whether numbering began anew with it.
+        problem: What is wrong with an unusable entry; of others, what their numbers say.
     """
 
     entry: Entry
@@ -48,7 +57,9 @@ class Placed:
 
 
 class _Arrival(NamedTuple):
-    """An entry, its number, when it came, and a hash of its content by which a duplicate is known."""
+    """An entry, its number, when it came, and a hash of its content by which a duplicate is
+    known.
+    """
 
     number: int
     n: int
@@ -57,14 +68,17 @@ class _Arrival(NamedTuple):
 
 
 class Sequencer:
-    """Gives entries back in the order of their numbers. `take` and `release` return what is in its place now.
+    """Gives entries back in the order of their numbers.
 
-    A number far from the last one is doubted until the next entry comes. It stands alone: then it is damaged, and
-    takes the place of a number that is missing. The next one goes on from it: then entries were lost, or the source
-    began anew.
+    `take` and `release` return what is in its place now.
 
-    bins_per_entry: None for any number
-    last:           number of the entry before the first one
+    A number far from the last one is doubted until the next entry comes. It stands alone: then it
+    is damaged, and takes the place of a number that is missing. The next one goes on from it: then
+    entries were lost, or the source began anew.
+
+    Attributes:
+        bins_per_entry: None for any number.
+        last: Number of the entry before the first one.
     """
 
     def __init__(self, bins_per_entry: int | None = 1, last: int | None = None) -> None:
@@ -87,7 +101,10 @@ class Sequencer:
         return bool(self._early) or self._doubted is not None
 
     def take(self, entry: Entry, index: int, content: bytes | None) -> list[Placed]:
-        """Take a numbered entry; `content` tells a duplicate from another entry of the same number."""
+        """Take a numbered entry.
+
+        `content` tells a duplicate from another entry of the same number.
+        """
         self._n_arrived += 1
         arrival = _Arrival(index, self._n_arrived, hash(content), entry)
         if self.last is None:
@@ -95,12 +112,18 @@ class Sequencer:
         return self._sort(arrival, self.last) + self._overdue()
 
     def take_unnumbered(self, entry: Entry, problem: str = "") -> list[Placed]:
-        """Take an entry without a number, which takes the place of the next one. With a problem it is unusable."""
+        """Take an entry without a number, which takes the place of the next one.
+
+        With a problem it is unusable.
+        """
         self._n_arrived += 1
         return [self._unnumbered(entry, problem), *self._follow(), *self._overdue()]
 
     def release(self, confirmed: bool = False) -> list[Placed]:
-        """Give back all that is held: what it waits for is lost. `confirmed`: a doubted number is right."""
+        """Give back all that is held: what it waits for is lost.
+
+        `confirmed`: a doubted number is right.
+        """
         placed = []
         while self._early:
             placed += [self._place(self._early.pop(0)), *self._follow()]
@@ -116,7 +139,11 @@ class Sequencer:
         index, digest = arrival.number, arrival.digest
         if index == last + 1 and not self.waits:
             return [self._place(arrival)]
-        if any(held.number == index and held.digest == digest for held in (*self._early, self._doubted) if held):
+        if any(
+            held.number == index and held.digest == digest
+            for held in (*self._early, self._doubted)
+            if held
+        ):
             return [Placed(arrival.entry, index, kind="duplicate")]
         if last - N_RECENT < index <= last and index in self._recent:
             known = self._recent[index]
@@ -127,7 +154,10 @@ class Sequencer:
         if not self._is_near(index):
             return self._doubt(arrival)
         placed: list[Placed] = []  # numbers go on from the last one
-        if self._doubted is not None and last <= self._doubted.number <= index + 1 + self._most_early:
+        if (
+            self._doubted is not None
+            and last <= self._doubted.number <= index + 1 + self._most_early
+        ):
             bisect.insort(self._early, self._doubted)
             self._doubted = None
         else:
@@ -169,7 +199,10 @@ class Sequencer:
     def _overdue(self) -> list[Placed]:
         """Give back entries that have waited long enough."""
         placed: list[Placed] = []
-        while self._early and self._n_arrived - min(held.n for held in self._early) >= self._most_early:
+        while (
+            self._early
+            and self._n_arrived - min(held.n for held in self._early) >= self._most_early
+        ):
             placed += [self._place(self._early.pop(0)), *self._follow()]
         if self._doubted is not None and self._n_arrived - self._doubted.n >= self._most_early:
             placed += self.release()
@@ -184,14 +217,21 @@ class Sequencer:
         return Placed(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
     def _jump(self, arrival: _Arrival) -> Placed:
-        """Go on from a number far from the last one: entries were lost, or the source began anew."""
+        """Go on from a number far from the last one.
+
+        Entries were lost, or the source began anew.
+        """
         last = self.last
         if last is None or arrival.number > last:
             return self._place(arrival)
         self.last, self._n_unnumbered = None, 0
         self._recent.clear()
         place = self._place(arrival)
-        problem = "" if last in _WRAPS and not arrival.number else f"begins anew at {arrival.number} after {last}"
+        problem = (
+            ""
+            if last in _WRAPS and not arrival.number
+            else f"begins anew at {arrival.number} after {last}"
+        )
         return Placed(place.entry, place.index, anew=True, problem=problem)
 
     def _place(self, arrival: _Arrival, first: bool = False) -> Placed:

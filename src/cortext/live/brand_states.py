@@ -26,7 +26,13 @@ class States:
         level = {"NODE_FATAL_ERROR": "error", "NODE_WARNING": "warning"}.get(status, "info")
         event(status.lower(), level, node=self._nickname, message=message)
         code = int(status == "NODE_FATAL_ERROR")
-        fields = {"code": code, "status": status, "state": status, "message": message, "ts": timestamp()}
+        fields = {
+            "code": code,
+            "status": status,
+            "state": status,
+            "message": message,
+            "ts": timestamp(),
+        }
         self._link.add(f"{self._nickname}_state", fields)
 
 
@@ -55,7 +61,9 @@ class Utterance:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of bins that were decoded and of entries that were not."""
-        return {name: getattr(self, name) for name in ("n_bins", "n_lost", "n_unusable", "n_duplicates")}
+        return {
+            name: getattr(self, name) for name in ("n_bins", "n_lost", "n_unusable", "n_duplicates")
+        }
 
     @property
     def error(self) -> str:

@@ -32,7 +32,10 @@ def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[Candidate]:
 
 
 def _llm_score(found: Hypothesis) -> float:
-    """What counted as the large model's: of no words at all the n-gram's, and 0 where it ranked nothing."""
+    """What counted as the large model's.
+
+    Of no words at all the n-gram's, and 0 where it ranked nothing.
+    """
     if found.llm_score is not None:
         return found.llm_score
     return 0.0 if found.confidence is None else found.lm_score
@@ -41,15 +44,18 @@ def _llm_score(found: Hypothesis) -> float:
 def scoring(candidates: Sequence[Candidate]) -> str:
     """The candidates as one text: sentence;acoustic;ngram;llm;total, joined by `;`.
 
-    Clients sort by the total, in an order of their own where two are equal; so that the best stays the best, equal
-    totals are told apart in the last digit. A sentence holds no `;`.
+    Clients sort by the total, in an order of their own where two are equal; so that the best stays
+    the best, equal totals are told apart in the last digit. A sentence holds no `;`.
     """
     parts: list[str] = []
     last = math.inf
     for candidate in candidates:
         last = min(candidate.total, math.nextafter(last, -math.inf))
         numbers = (candidate.acoustic, candidate.ngram, candidate.llm, last)
-        parts += [without_separator(candidate.sentence), *(repr(float(number)) for number in numbers)]
+        parts += [
+            without_separator(candidate.sentence),
+            *(repr(float(number)) for number in numbers),
+        ]
     return ";".join(parts)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import numpy.ma  # numpy imports it at the first percentile: in mid-utterance, where a descriptor may lack
+
+# numpy imports it at the first percentile: in mid-utterance, where a descriptor may lack
+import numpy.ma
 
 STAGES = ("normalise", "smooth", "model", "search")
 """Of a step: from the arrival of the bin that completes a frame to its words."""
@@ -35,7 +37,9 @@ class Stopwatch:
         self._last_ns = now_ns
 
     def stop(self, completes: bool) -> None:
-        """Work pauses; it was the step itself where it `completes` a frame, and otherwise done ahead."""
+        """Work pauses; it was the step itself where it `completes` a frame, and otherwise done
+        ahead.
+        """
         whole_ns = time.perf_counter_ns() - self._began_ns
         if not completes:
             self._spent_ns[AHEAD] += whole_ns

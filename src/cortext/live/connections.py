@@ -1,12 +1,14 @@
-"""Connections in front of uvicorn: how many, how long and how much before a client has shown the token.
+"""Connections in front of uvicorn.
 
-uvicorn limits none of these. asyncio's own loop of `accept` answers a lack of file descriptors with a traceback for
-each attempt, thousands in a second.
+How many, how long and how much before a client has shown the token.
 
-When too many strangers are connected, the oldest of them is disconnected, not the newest refused: an attacker who
-holds connections open would otherwise keep everybody out for nothing, while a client that sends its request at once
-needs its connection for a moment only. The address with the most connections loses one first, so that a flood from one
-machine costs the others nothing.
+uvicorn limits none of these. asyncio's own loop of `accept` answers a lack of file descriptors with
+a traceback for each attempt, thousands in a second.
+
+When too many strangers are connected, the oldest of them is disconnected, not the newest refused:
+an attacker who holds connections open would otherwise keep everybody out for nothing, while a
+client that sends its request at once needs its connection for a moment only. The address with the
+most connections loses one first, so that a flood from one machine costs the others nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +25,26 @@ from typing import Any, cast
 from cortext.live.log import repeated_event
 
 HEAD_S = 10.0
-"""In this time a whole request head must have come, from the connection or from the last answer on."""
+"""In this time a whole request head must have come, from the connection or from the last answer
+on.
+"""
 ANSWER_S = 30.0
 """In this time a client without the token must have taken its answer."""
 MAX_STRANGERS = 64
-"""Connections at a time whose request in progress has not shown the token, or that have no request in progress."""
+"""Connections at a time whose request in progress has not shown the token, or that have no
+request in progress.
+"""
 SPARE_FILES = 32
 """File descriptors that connections leave to the work: recordings, the session log, libraries."""
 MAX_UNREAD = 2 * 1024 * 1024
-"""Bytes of answers that may wait for a client that goes on sending and does not read (pings, say)."""
+"""Bytes of answers that may wait for a client that goes on sending and does not read (pings,
+say).
+"""
 MAX_RECEIVED = 2 * 1024 * 1024
-"""Bytes that may come between one whole request or message and the next: fragments without end are none."""
+"""Bytes that may come between one whole request or message and the next.
+
+Fragments without end are none.
+"""
 BACKLOG = 1024
 """Connections that the system keeps until they are accepted."""
 RETRY_S = 0.1
@@ -43,12 +54,20 @@ RETRY_S = 0.1
 class Listener:
     """Accepts connections; uvicorn takes it for an `asyncio.Server`.
 
-    listener:      a bound socket
-    make_protocol: makes uvicorn's protocol of a connection; what it is given becomes `scope["state"]` of each request
+    Attributes:
+        listener: A bound socket.
+        make_protocol: Makes uvicorn's protocol of a connection; what it is given becomes
+            `scope["state"]` of each request.
     """
 
-    def __init__(self, listener: socket.socket, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]) -> None:
-        self._loop, self._listener, self._make_protocol = asyncio.get_running_loop(), listener, make_protocol
+    def __init__(
+        self, listener: socket.socket, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+    ) -> None:
+        self._loop, self._listener, self._make_protocol = (
+            asyncio.get_running_loop(),
+            listener,
+            make_protocol,
+        )
         self._strangers: dict[Connection, None] = {}  # the oldest first
         self._opening: set[asyncio.Task[Any]] = set()
         self._open = True
@@ -66,11 +85,16 @@ class Listener:
         """Return at once: there is nothing to wait for."""
 
     def add_stranger(self, connection: Connection) -> None:
-        """Count a connection as one that has not shown the token, and disconnect another where there are too many."""
+        """Count a connection as one that has not shown the token, and disconnect another where
+        there are too many.
+        """
         self._strangers[connection] = None
         # The lowest free number is taken: a high one says that nearly all of them are in use.
         most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if len(self._strangers) > MAX_STRANGERS or 0 <= most_files - SPARE_FILES <= connection.descriptor:
+        if (
+            len(self._strangers) > MAX_STRANGERS
+            or 0 <= most_files - SPARE_FILES <= connection.descriptor
+        ):
             self._disconnect_one()
 
     def remove_stranger(self, connection: Connection) -> None:
@@ -80,8 +104,8 @@ class Listener:
     def _accept(self) -> None:
         """Accept one connection.
 
-        One in each turn of the event loop: what a client has sent at once is read long before so many others have
-        come that its connection would be the oldest.
+        One in each turn of the event loop: what a client has sent at once is read long before so
+        many others have come that its connection would be the oldest.
         """
         try:
             accepted, _ = self._listener.accept()
@@ -94,7 +118,9 @@ class Listener:
             self._loop.call_later(RETRY_S, self._resume)
             return
         opening = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: Connection(self, self._make_protocol), accepted)
+            self._loop.connect_accepted_socket(
+                lambda: Connection(self, self._make_protocol), accepted
+            )
         )
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
@@ -108,17 +134,22 @@ class Listener:
         if not self._strangers:
             return
         crowd = Counter(connection.address for connection in self._strangers)
-        oldest = max(self._strangers, key=lambda connection: crowd[connection.address])  # the first of equals
+        oldest = max(
+            self._strangers, key=lambda connection: crowd[connection.address]
+        )  # the first of equals
         oldest.disconnect("too_many_connections")
 
 
 class Connection(asyncio.Protocol):
     """A connection, between asyncio and the protocol of uvicorn that reads it.
 
-    It is a stranger's until the request in progress has shown the token, and again when that request is over.
+    It is a stranger's until the request in progress has shown the token, and again when that
+    request is over.
     """
 
-    def __init__(self, listener: Listener, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]) -> None:
+    def __init__(
+        self, listener: Listener, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+    ) -> None:
         self._listener, self._loop = listener, asyncio.get_running_loop()
         self._protocol = make_protocol({"connection": self})
         self._deadline: asyncio.TimerHandle | None = None
@@ -130,7 +161,10 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """A whole request head has come; the request or the web socket lasts until the end of the context."""
+        """A whole request head has come.
+
+        The request or the web socket lasts until the end of the context.
+        """
         self.received_whole()
         self._allow(ANSWER_S)
         try:
@@ -209,11 +243,16 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
         self._deadline = None
         if seconds is not None:  # no warning: browsers connect before they have anything to ask
-            self._deadline = self._loop.call_later(seconds, self.disconnect, "client_too_slow", "info")
+            self._deadline = self._loop.call_later(
+                seconds, self.disconnect, "client_too_slow", "info"
+            )
 
 
 class _Transport:
-    """The transport of a connection as uvicorn sees it: another protocol takes over behind the `Connection`."""
+    """The transport of a connection as uvicorn sees it.
+
+    Another protocol takes over behind the `Connection`.
+    """
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
         self._connection, self._transport = connection, transport
@@ -226,7 +265,9 @@ class _Transport:
 
 
 def _network(peer: tuple[Any, ...] | None) -> int:
-    """A number for whoever has an address: an IPv4 address, or the 64 bits of an IPv6 network that one host may own.
+    """A number for whoever has an address.
+
+    An IPv4 address, or the 64 bits of an IPv6 network that one host may own.
 
     0 for a connection that was reset before it was accepted: it has no address any more.
     """

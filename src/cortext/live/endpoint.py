@@ -23,9 +23,15 @@ class EndpointOptions:
     """When an utterance ends by itself."""
 
     silence_ms: float = 1500.0
-    """Silence after speech that ends an utterance: frames in which blank and SIL together are the more probable."""
+    """Silence after speech that ends an utterance.
+
+    Frames in which blank and SIL together are the more probable.
+    """
     speech_ms: float = 160.0
-    """Speech, in all, before which silence ends nothing: a trial may begin with any length of silence."""
+    """Speech, in all, before which silence ends nothing.
+
+    A trial may begin with any length of silence.
+    """
     max_ms: float = 60_000.0
     """Length at which an utterance ends in any case, which bounds what it takes in memory."""
 
@@ -33,13 +39,18 @@ class EndpointOptions:
         for field in fields(self):
             value = getattr(self, field.name)
             if not is_finite(value) or value <= 0:
-                raise ConfigError(f"endpoint.{field.name} is {value!r}; a number of milliseconds above 0 is needed")
+                raise ConfigError(
+                    f"endpoint.{field.name} is {value!r}; a number of milliseconds above 0 is"
+                    " needed"
+                )
 
 
 class Endpoint:
     """Listens to an utterance for its end; a frame stands for `frame_ms`."""
 
-    def __init__(self, options: EndpointOptions, inventory: Inventory, frame_ms: float = FRAME_MS) -> None:
+    def __init__(
+        self, options: EndpointOptions, inventory: Inventory, frame_ms: float = FRAME_MS
+    ) -> None:
         self._silent_frames = math.ceil(options.silence_ms / frame_ms)
         self._speech_frames = math.ceil(options.speech_ms / frame_ms)
         self._max_frames = math.ceil(options.max_ms / frame_ms)

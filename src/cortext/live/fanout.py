@@ -16,8 +16,9 @@ MAX_WAITING = 512
 class Reader:
     """What waits for one reader, on an event loop.
 
-    At most one step waits, in which all that were not sent yet are joined, and one message of each kind of which only
-    the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then the reader is given up, and told so.
+    At most one step waits, in which all that were not sent yet are joined, and one message of each
+    kind of which only the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then
+    the reader is given up, and told so.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,7 +83,8 @@ class Fanout:
     def admit(self, reader: Reader, most: int) -> bool:
         """Keep a place for a reader before it is added; False where `most` have one.
 
-        One call decides and takes the place: connections that come at the same time cannot all find it free.
+        One call decides and takes the place: connections that come at the same time cannot all find
+        it free.
         """
         with self._mutex:
             if len(self._admitted) >= most:

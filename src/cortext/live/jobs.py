@@ -1,4 +1,6 @@
-"""A thread that does what it is asked, one thing after the other, and has work of its own in between."""
+"""A thread that does what it is asked, one thing after the other, and has work of its own in
+between.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ Result = TypeVar("Result")
 class Jobs:
     """The thread, which begins at once.
 
-    wait_s: in how many seconds its own work is due; None: when something else was done, ask again
-    work:   that work; it may not raise
-    last:   what it does when it is ended; it may not raise
+    Attributes:
+        wait_s: In how many seconds its own work is due; None: when something else was done, ask
+            again.
+        work: That work; it may not raise.
+        last: What it does when it is ended; it may not raise.
     """
 
     def __init__(
-        self, name: str, wait_s: Callable[[], float | None], work: Callable[[], None], last: Callable[[], None]
+        self,
+        name: str,
+        wait_s: Callable[[], float | None],
+        work: Callable[[], None],
+        last: Callable[[], None],
     ) -> None:
         self._wait_s, self._work, self._last = wait_s, work, last
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -30,8 +38,13 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def ask(self, work: Callable[[], Result], then: Callable[[], None] | None = None) -> Future[Result]:
-        """Have something done, and something `then` unless it failed; the answer is there after both."""
+    def ask(
+        self, work: Callable[[], Result], then: Callable[[], None] | None = None
+    ) -> Future[Result]:
+        """Have something done, and something `then` unless it failed.
+
+        The answer is there after both.
+        """
         answer: Future[Result] = Future()
 
         def job() -> None:

@@ -1,4 +1,7 @@
-"""One thread that owns the pipelines: it plays trials or takes a feed, obeys, and tells every reader."""
+"""One thread that owns the pipelines.
+
+It plays trials or takes a feed, obeys, and tells every reader.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from cortext.live.tally import Tally
 
 State = Literal["idle", "running", "ended"]
 CHUNK_BINS = 4
-"""Bins that are decoded at once, at most: what is asked of the thread waits no longer than for them."""
+"""Bins that are decoded at once, at most.
+
+What is asked of the thread waits no longer than for them.
+"""
 PAUSE_S = 1.0
 """Between trials that are played at real speed, so that a sentence can be read."""
 STATS_S = 1.0
@@ -47,12 +53,14 @@ class Playing:
 class LiveSession:
     """Decodes trials of `source`, or the frames of a feed where that is None.
 
-    speed:   1 is that of the recording; infinity as fast as can be
-    scribe:  keeps utterances, where that was asked for
-    about:   more for the `hello` message: names of the run and of the language model, version
+    All methods may be called from any thread; what they return is there when the thread has done
+    it. Several who control it are served one after the other: the last one wins, and everybody is
+    told the state.
 
-    All methods may be called from any thread; what they return is there when the thread has done it. Several who
-    control it are served one after the other: the last one wins, and everybody is told the state.
+    Attributes:
+        speed: 1 is that of the recording; infinity as fast as can be.
+        scribe: Keeps utterances, where that was asked for.
+        about: More for the `hello` message: names of the run and of the language model, version.
     """
 
     def __init__(
@@ -66,7 +74,9 @@ class LiveSession:
     ) -> None:
         n_features = days.pipeline.stepper.n_features
         if source is not None and source.n_features != n_features:
-            found = f"the recordings have {source.n_features} features, the model needs {n_features}"
+            found = (
+                f"the recordings have {source.n_features} features, the model needs {n_features}"
+            )
             raise DataError(found, fix="give recordings, or a preset, that the run was trained for")
         self.n_features, self.is_feed, self.scribe = n_features, source is None, scribe
         self._days, self._source, self._speed = days, source, speed
@@ -108,7 +118,9 @@ class LiveSession:
             self.scribe.close()
 
     def watch(self, reader: Reader, can_control: bool) -> Future[None]:
-        """Send a reader the greeting, the latest utterance, the statistics, and everything from now on."""
+        """Send a reader the greeting, the latest utterance, the statistics, and everything from
+        now on.
+        """
         return self._ask(lambda: self._greet(reader, can_control))
 
     def state(self) -> Future[dict[str, Any]]:
@@ -116,7 +128,10 @@ class LiveSession:
         return self._ask(self._state_body)
 
     def start(self, trial: int | None = None, session: str | None = None) -> Future[None]:
-        """Play one trial, a session from its first trial on, or what comes next. What is playing ends as by `stop`."""
+        """Play one trial, a session from its first trial on, or what comes next.
+
+        What is playing ends as by `stop`.
+        """
         return self._ask(lambda: self._start(trial, session))
 
     def stop(self) -> Future[None]:
@@ -144,7 +159,10 @@ class LiveSession:
         return self._ask(lambda: self._open_feed(feed))
 
     def feed(self, frames_TC: np.ndarray) -> Future[None]:
-        """Decode frames, float32 [T, C]. Raises DataError for what cannot be used, which changes nothing else."""
+        """Decode frames, float32 [T, C].
+
+        Raises DataError for what cannot be used, which changes nothing else.
+        """
         return self._ask(lambda: self._take_in(frames_TC))
 
     def end_fed_utterance(self) -> Future[None]:
@@ -152,7 +170,10 @@ class LiveSession:
         return self._ask(lambda: self._finish("end of trial"))
 
     def refuse_fed(self, what: str) -> Future[None]:
-        """A message of the feed could not be used: all are told, and its utterance says so when it ends."""
+        """A message of the feed could not be used.
+
+        All are told, and its utterance says so when it ends.
+        """
         return self._ask(lambda: self._refuse_fed(what))
 
     def close_feed(self, feed: object, why: str | None) -> Future[None]:
@@ -166,13 +187,19 @@ class LiveSession:
 
     def _wait_s(self) -> float | None:
         """Until the next bins of a trial are due."""
-        return None if self._state != "running" or self.is_feed else max(self._due_s - time.monotonic(), 0)
+        return (
+            None
+            if self._state != "running" or self.is_feed
+            else max(self._due_s - time.monotonic(), 0)
+        )
 
     def _end(self) -> None:
         self._guarded(lambda: self._finish("stop", "the server was ended"))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Whatever goes wrong ends the utterance and the playing with a named error, and not the thread."""
+        """Whatever goes wrong ends the utterance and the playing with a named error, and not the
+        thread.
+        """
         try:
             work()
         except Exception as error:
@@ -216,7 +243,10 @@ class LiveSession:
         self._playing, self._last_trial, self._state = playing, playing.number, "running"
         self._said_in_trial = []
         self._due_s = time.monotonic()
-        pipeline, block = self._days.use(playing.trial.session), (playing.trial.session, playing.trial.block)
+        pipeline, block = (
+            self._days.use(playing.trial.session),
+            (playing.trial.session, playing.trial.block),
+        )
         if block != self._block:
             self._block = block
             pipeline.start_block()
@@ -292,11 +322,17 @@ class LiveSession:
             trial = self._playing.trial
             pipeline = self._days.use(trial.session)
             utterance = PageUtterance(
-                self._n_utterances, trial.session, self._playing.number, trial.sentence or None, keep
+                self._n_utterances,
+                trial.session,
+                self._playing.number,
+                trial.sentence or None,
+                keep,
             )
         else:
             pipeline = self._days.use(None)
-            utterance = PageUtterance(self._n_utterances, session_of_today(pipeline.session), keep=keep)
+            utterance = PageUtterance(
+                self._n_utterances, session_of_today(pipeline.session), keep=keep
+            )
         return utterance
 
     def _decode(self, frames_TC: np.ndarray) -> None:
@@ -319,8 +355,13 @@ class LiveSession:
             self._tell_stats()
 
     def _finish(self, ended: str, error: str | None = None) -> None:
-        """End the utterance in progress, if there is one: with its text, or at least a named error."""
-        if self._utterance is None and self._n_refused:  # nothing of it could be used: it ends with that named
+        """End the utterance in progress, if there is one.
+
+        With its text, or at least a named error.
+        """
+        if (
+            self._utterance is None and self._n_refused
+        ):  # nothing of it could be used: it ends with that named
             self._utterance = self._begin()
         utterance, self._utterance = self._utterance, None
         if utterance is None:
@@ -338,18 +379,32 @@ class LiveSession:
         only_silence = ended == "length" or (ended == "end of trial" and self._said_in_trial)
         if only_silence and not body["text"] and body["error"] is None:
             return
-        if utterance.reference is not None:  # of a trial in several utterances it is their whole text that counts
+        if (
+            utterance.reference is not None
+        ):  # of a trial in several utterances it is their whole text that counts
             again = bool(self._said_in_trial)
             self._said_in_trial.append(body["text"])
-            body["wer"] = self._tally.compare(utterance.reference, " ".join(self._said_in_trial), again)
+            body["wer"] = self._tally.compare(
+                utterance.reference, " ".join(self._said_in_trial), again
+            )
         self._tally.add(len(body["text"].split()), body["duration_s"], final_ms)
-        if self.scribe is not None:  # first of all, so that whoever hears of it can correct it at once
+        if (
+            self.scribe is not None
+        ):  # first of all, so that whoever hears of it can correct it at once
             kind = self._source.kind if self._source else "feed"
-            self.scribe.append(body, kind, utterance.features_TC(pipeline.statistics), self.readers.send)
+            self.scribe.append(
+                body, kind, utterance.features_TC(pipeline.statistics), self.readers.send
+            )
         self._latest = Event("utterance", body)
         self.readers.send(self._latest)
         self._tell_stats()
-        event("utterance", id=utterance.id, n_bins=utterance.n_bins, ended=ended, failed=error is not None)
+        event(
+            "utterance",
+            id=utterance.id,
+            n_bins=utterance.n_bins,
+            ended=ended,
+            failed=error is not None,
+        )
 
     def _choose_day(self, session: str | None) -> None:
         self._days.choose(session)
@@ -359,7 +414,9 @@ class LiveSession:
     def _set_context(self, text: str) -> None:
         decoder = self._days.pipeline.decoder
         if decoder is None or decoder.llm is None:
-            raise LiveError("no large model is there to read it", fix="start the server with --llm MODEL")
+            raise LiveError(
+                "no large model is there to read it", fix="start the server with --llm MODEL"
+            )
         self._days.pipeline.context = text.strip()
 
     # What readers are told
@@ -382,7 +439,9 @@ class LiveSession:
             "session": self._session,
             "day": self._days.pipeline.session,
             "day_chosen": self._days.chosen,
-            "options": asdict(decoder.options) | {"label_priors": dict(decoder.options.label_priors)},
+            "options": (
+                asdict(decoder.options) | {"label_priors": dict(decoder.options.label_priors)}
+            ),
             "hotwords": self._days.pipeline.hotwords,
             "context": self._days.pipeline.context,
         }
@@ -396,4 +455,7 @@ class LiveSession:
 
 
 def _refused(n: int) -> str:
-    return f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins may be missing"
+    return (
+        f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins may be"
+        " missing"
+    )

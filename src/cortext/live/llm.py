@@ -9,26 +9,45 @@ from cortext.decoding.options import DecoderOptions
 from cortext.live.log import event
 
 LIVE_BUDGET_MS = 40.0
-"""How long a look at the live hypotheses may hold up a step of 80 ms, where `llm.budget_ms` says nothing (0)."""
+"""How long a look at the live hypotheses may hold up a step of 80 ms, where `llm.budget_ms` says
+nothing (0).
+"""
 
 
 def in_time(options: DecoderOptions) -> DecoderOptions:
-    """The options, with a bound on how long the search waits for a large model: live there is always one."""
-    return options if options.llm.budget_ms else options.changed({"llm": {"budget_ms": LIVE_BUDGET_MS}})
+    """The options, with a bound on how long the search waits for a large model.
+
+    Live there is always one.
+    """
+    return (
+        options
+        if options.llm.budget_ms
+        else options.changed({"llm": {"budget_ms": LIVE_BUDGET_MS}})
+    )
 
 
-def with_llm(decoder: Decoder, model: str, lora: Path | None = None, device: str = "auto") -> Decoder:
+def with_llm(
+    decoder: Decoder, model: str, lora: Path | None = None, device: str = "auto"
+) -> Decoder:
     """The decoder with a large model, loaded and warm.
 
-    model, lora, device: as `cortext.decoding.llm.model.CausalLM.load` takes them
-    Raises LanguageModelError for a model that cannot be used, MissingLibrary without transformers.
+    Args:
+        model, lora, device: As `cortext.decoding.llm.model.CausalLM.load` takes them.
+
+    Raises:
+        LanguageModelError: For a model that cannot be used, MissingLibrary without transformers.
     """
     from cortext.decoding.llm.fusion import scorer
     from cortext.decoding.llm.large_model import LanguageReader
 
     reader = LanguageReader.load(model, lora, device)
-    # the first pass of a model takes many times longer than the next ones, and shows whether there is memory for it
-    reader.read([NBest((Hypothesis("how are you", 0.0, 0.0, 0.0),))], DecoderOptions(), "what was said before")
+    # the first pass of a model takes many times longer than the next ones, and shows whether there
+    # is memory for it
+    reader.read(
+        [NBest((Hypothesis("how are you", 0.0, 0.0, 0.0),))],
+        DecoderOptions(),
+        "what was said before",
+    )
     if decoder.options.llm.mode == "fusion":
         lm = reader.lm
         scorer(lm, lm.prefix(), decoder.options.llm.cache_mb).score([lm.tokens("how are you")])
@@ -37,7 +56,9 @@ def with_llm(decoder: Decoder, model: str, lora: Path | None = None, device: str
 
 
 class Notes:
-    """Writes what the large model of a decoder notes (a context that was cut, say) into the log, each once."""
+    """Writes what the large model of a decoder notes (a context that was cut, say) into the log,
+    each once.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder, self._n_told = decoder, 0

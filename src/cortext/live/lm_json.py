@@ -1,6 +1,9 @@
-"""The JSON profile of the language-model server, without Redis: one stream in, one out, and utterances with names.
+"""The JSON profile of the language-model server, without Redis.
 
-`docs/redis.md` describes the messages. Clients that name their utterances apart do not disturb each other.
+One stream in, one out, and utterances with names.
+
+`docs/redis.md` describes the messages. Clients that name their utterances apart do not disturb each
+other.
 """
 
 from __future__ import annotations
@@ -38,8 +41,9 @@ Message = dict[str, Any]
 class JsonProtocol:
     """Any number of clients, each with utterances of its own.
 
-    options: of the search; a `begin` may change some of them for its utterance
-    context: what was said before, for a large model, where a `begin` does not say it
+    Attributes:
+        options: Of the search; a `begin` may change some of them for its utterance.
+        context: What was said before, for a large model, where a `begin` does not say it.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class JsonProtocol:
     def announcement(self) -> Answer:
         """That the server is there, and with what."""
         options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
-        return self._say("ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options)
+        return self._say(
+            "ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options
+        )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         """Do what a message asks."""
@@ -98,7 +104,9 @@ class JsonProtocol:
         return bool(self._utterances)
 
     def first(self) -> tuple[str, StreamId] | None:
-        """Stream and id of the oldest `begin` of an utterance under way that has not fallen silent."""
+        """Stream and id of the oldest `begin` of an utterance under way that has not fallen
+        silent.
+        """
         long_ago = time.monotonic() - SILENT_S
         began = [self._began[name] for name in self._utterances if self._heard_at[name] > long_ago]
         return (self.speech, min(began)) if began else None
@@ -127,15 +135,22 @@ class JsonProtocol:
     def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
         answers = []
         if name in self._utterances:
-            answers.append(self._error(name, "begun again before its end; what it had is dropped", entry))
+            answers.append(
+                self._error(name, "begun again before its end; what it had is dropped", entry)
+            )
             self._forget(name)
         self._make_room()
         changes, hotwords = _mapping(message, "options"), _mapping(message, "hotwords")
         options = self._options.changed(changes)
         check_options(_bounded(changes))
         check_hotwords(hotwords)
-        inventory, context = get_inventory(_text(message, "order", "lm")), _text(message, "context", self._context)
-        self._utterances[name] = LiveUtterance(self._decoder, options, self._stop, inventory, hotwords, context)
+        inventory, context = (
+            get_inventory(_text(message, "order", "lm")),
+            _text(message, "context", self._context),
+        )
+        self._utterances[name] = LiveUtterance(
+            self._decoder, options, self._stop, inventory, hotwords, context
+        )
         self._began[name], self._heard_at[name] = entry.id, time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
 
@@ -144,7 +159,9 @@ class JsonProtocol:
         problem = utterance.take(entry.fields.get(b"logits"))
         partial = utterance.partial
         event("partial", "debug", {"text": partial.text}, n_frames=utterance.n_frames)
-        answer = self._say("partial", name, frames=utterance.n_frames, stable=partial.stable, tail=partial.tail)
+        answer = self._say(
+            "partial", name, frames=utterance.n_frames, stable=partial.stable, tail=partial.tail
+        )
         return [answer, self._error(name, problem, entry)] if problem else [answer]
 
     def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -196,13 +213,20 @@ class JsonProtocol:
         return self._utterances[name]
 
     def _make_room(self) -> None:
-        """Raise LiveError where too many are under way; those that fell silent long ago go first."""
+        """Raise LiveError where too many are under way.
+
+        Those that fell silent long ago go first.
+        """
         if len(self._utterances) < MOST_UTTERANCES:
             return
         oldest = min(self._utterances, key=lambda name: self._heard_at[name])
         if time.monotonic() - self._heard_at[oldest] < SILENT_S:
-            raise LiveError(f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them")
-        event("utterance_dropped", "error", why="silent", n_frames=self._utterances[oldest].n_frames)
+            raise LiveError(
+                f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them"
+            )
+        event(
+            "utterance_dropped", "error", why="silent", n_frames=self._utterances[oldest].n_frames
+        )
         self._forget(oldest)
 
     def _forget(self, name: str) -> None:
@@ -233,7 +257,9 @@ def _message(entry: Entry) -> Message:
         given = shown(kind, 40)
         raise LiveError(f"the message's type is {given!r}; {nearest(given, kinds)}")
     if not isinstance(message.get("utterance"), str) or not 0 < len(message["utterance"]) <= 200:
-        raise LiveError("the message names no utterance", fix="give a text of at most 200 characters")
+        raise LiveError(
+            "the message names no utterance", fix="give a text of at most 200 characters"
+        )
     return message
 
 

@@ -27,7 +27,10 @@ class PublishedParams:
     ctc_blank_skip_threshold: float = 1.0
     """`DecoderOptions.blank_skip`: of the blank's probability before the penalty."""
     length_penalty: float = 0.0
-    """`DecoderOptions.word_score`, negative; and what a large model's every token costs, `LLMOptions.token_penalty`."""
+    """`DecoderOptions.word_score`, negative.
+
+    And what a large model's every token costs, `LLMOptions.token_penalty`.
+    """
     nbest: int = 100
     blank_penalty: float = 90.0
     alpha: float = 0.55
@@ -35,7 +38,10 @@ class PublishedParams:
     do_opt: bool = False
     """Whether a large model scores the candidates, where the server has one."""
     rescore: bool = False
-    """Whether a larger n-gram scores the candidates; nothing does, because the search has the whole n-gram at once."""
+    """Whether a larger n-gram scores the candidates.
+
+    Nothing does, because the search has the whole n-gram at once.
+    """
     top_candidates_to_augment: int = 20
     """So many of the best candidates exchange words for more candidates."""
     score_penalty_percent: float = 0.01
@@ -44,7 +50,10 @@ class PublishedParams:
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
             if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {low:g} and at most {high:g}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least {low:g} and at most"
+                    f" {high:g}"
+                )
         self.options(DecoderOptions())
 
     @classmethod
@@ -66,7 +75,9 @@ class PublishedParams:
         )
 
     def options(self, base: DecoderOptions) -> DecoderOptions:
-        """A decoder's options with everything in them that these parameters speak of. Raises DecodingError.
+        """A decoder's options with everything in them that these parameters speak of.
+
+        Raises DecodingError.
 
         What they say of a large model is `llm`'s business.
         """
@@ -75,7 +86,9 @@ class PublishedParams:
                 "max_active": self.max_active,
                 "min_active": self.min_active,
                 "beam": self.beam,
-                "lattice_beam": self.lattice_beam / self.acoustic_scale if self.acoustic_scale > 0 else 0.0,
+                "lattice_beam": (
+                    self.lattice_beam / self.acoustic_scale if self.acoustic_scale > 0 else 0.0
+                ),
                 "acoustic_scale": self.acoustic_scale,
                 "blank_skip": self.ctc_blank_skip_threshold,
                 "word_score": 0.0 - self.length_penalty,
@@ -102,7 +115,10 @@ class PublishedParams:
         return base.llm.changed(changes)
 
     def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
-        """The parameters with new values, and why some were refused: reasons by name. The others hold."""
+        """The parameters with new values, and why some were refused: reasons by name.
+
+        The others hold.
+        """
         params, refused = self, {}
         for name, text in texts.items():
             try:
@@ -113,7 +129,10 @@ class PublishedParams:
 
     def announced(self) -> dict[str, int | float]:
         """The values as they are put on `remote_lm_args`."""
-        return {name: int(value) if isinstance(value, bool) else value for name, value in asdict(self).items()}
+        return {
+            name: int(value) if isinstance(value, bool) else value
+            for name, value in asdict(self).items()
+        }
 
 
 _KINDS = {field.name: field.type for field in fields(PublishedParams)}
@@ -163,5 +182,7 @@ def changed_params(params: PublishedParams, changes: Iterable[str]) -> Published
         texts[name.strip()] = text
     params, refused = params.updated(texts)
     for name, reason in refused.items():
-        raise ConfigError(reason, where=name, fix="other options of the search go into --options FILE")
+        raise ConfigError(
+            reason, where=name, fix="other options of the search go into --options FILE"
+        )
     return params

@@ -1,8 +1,10 @@
-"""The position of the language-model server in its streams, kept in Redis so that a server after it can go on.
+"""The position of the language-model server in its streams, kept in Redis so that a server after
+it can go on.
 
-The hash holds, by the names of the streams, up to where nothing is needed any more (inputs) and the newest answer
-(outputs); under `read:STREAM` how far an input has been answered, and how many entries it had been given by then;
-under `given:STREAM` how many answers to later entries an output has already.
+The hash holds, by the names of the streams, up to where nothing is needed any more (inputs) and the
+newest answer (outputs); under `read:STREAM` how far an input has been answered, and how many
+entries it had been given by then; under `given:STREAM` how many answers to later entries an output
+has already.
 """
 
 from __future__ import annotations
@@ -27,14 +29,19 @@ UNREADABLE = "where the server stood could not be read: words may be missing"
 class Place:
     """The position in one input stream.
 
-    after:    id of the last entry that was read
-    marked:   up to here nothing is needed any more; a server after this one begins behind it
-    answered: up to here all answers have been given; later than `after` while a search is done again
-    n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to `answered`
-    n_foreign: how many entries of the stream others had deleted when it was last asked; None before that
-    known:    an entry that was read and that this server does not delete, or None
-    held:     ids and sizes of entries that were read and are not marked, oldest first
-    done:     the same of those that are marked, until Redis knows it
+    n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to
+    `answered`
+
+    Attributes:
+        after: Id of the last entry that was read.
+        marked: Up to here nothing is needed any more; a server after this one begins behind it.
+        answered: Up to here all answers have been given; later than `after` while a search is done
+            again.
+        n_foreign: How many entries of the stream others had deleted when it was last asked; None
+            before that.
+        known: An entry that was read and that this server does not delete, or None.
+        held: Ids and sizes of entries that were read and are not marked, oldest first.
+        done: The same of those that are marked, until Redis knows it.
     """
 
     after: StreamId = (0, 0)
@@ -51,16 +58,19 @@ class Place:
 class Position:
     """The position in all streams.
 
-    speech:  the input stream whose gaps are looked for when an utterance ends
-    known:   whether a server before this one has left its position
-    changes: parameters that clients had changed, as they were left
-    missing: what may be missing from utterances in progress; `tell` gives it once
-    newest:  ids of the newest answers that a server before this one has given
-    given:   how many answers each output has to entries that are later than `answered`
-    saved:   the fields as Redis has them, as far as this server knows
+    Attributes:
+        speech: The input stream whose gaps are looked for when an utterance ends.
+        known: Whether a server before this one has left its position.
+        changes: Parameters that clients had changed, as they were left.
+        missing: What may be missing from utterances in progress; `tell` gives it once.
+        newest: Ids of the newest answers that a server before this one has given.
+        given: How many answers each output has to entries that are later than `answered`.
+        saved: The fields as Redis has them, as far as this server knows.
     """
 
-    def __init__(self, link: RedisLink, key: str, inputs: Iterable[str], outputs: Iterable[str], speech: str) -> None:
+    def __init__(
+        self, link: RedisLink, key: str, inputs: Iterable[str], outputs: Iterable[str], speech: str
+    ) -> None:
         self._link, self.key, self._outputs, self._speech = link, key, tuple(outputs), speech
         self.places = {stream: Place() for stream in inputs}
         self.newest = dict.fromkeys(self._outputs, (0, 0))
@@ -75,7 +85,10 @@ class Position:
         return {stream: place.after for stream, place in self.places.items()}
 
     def load(self) -> bool:
-        """Take over what a server before this one has left; False where that could not be read and was set aside."""
+        """Take over what a server before this one has left.
+
+        False where that could not be read and was set aside.
+        """
         found = self._link.read_hash(self.key, MOST_BYTES)
         try:
             texts = {name.decode(): text.decode() for name, text in (found or {}).items()}
@@ -83,7 +96,10 @@ class Position:
             if found is not None and not texts.keys() >= {*self.places, *self._outputs}:
                 return True  # nobody was here, or under other names
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
-            self.given = {stream: _checked_number(texts.get(f"given:{stream}", "0")) for stream in self._outputs}
+            self.given = {
+                stream: _checked_number(texts.get(f"given:{stream}", "0"))
+                for stream in self._outputs
+            }
             places = {stream: _place(stream, texts) for stream in self.places}
         except (ValueError, KeyError):
             self._link.set_aside(self.key)
@@ -94,13 +110,18 @@ class Position:
         for stream, place in places.items():
             if place.n_answered < 0:  # a server of an older version did not count
                 info = self._link.stream_info(stream)
-                place.n_read = place.n_answered = (info["added"] or 0) - self._link.count(stream, place.after)
+                place.n_read = place.n_answered = (info["added"] or 0) - self._link.count(
+                    stream, place.after
+                )
                 if stream == self._speech and was_trimmed(info, place.known):
                     self.miss(_said(-1, stream, "deleted before they were read"))
         return True
 
     def begin_after(self, ids: Mapping[str, StreamId], answered: Mapping[str, StreamId]) -> None:
-        """Go on behind these ids: what came before them is void. What is not later than `answered` is not answered."""
+        """Go on behind these ids: what came before them is void.
+
+        What is not later than `answered` is not answered.
+        """
         self.miss_nothing()
         for stream, place in self.places.items():
             to = ids[stream]
@@ -184,7 +205,9 @@ class Position:
             self.saved |= fields
 
     def retire(self) -> None:
-        """Allow that entries up to the mark that Redis knows are deleted, when there are too many of them."""
+        """Allow that entries up to the mark that Redis knows are deleted, when there are too
+        many of them.
+        """
         for stream, place in self.places.items():
             marked, done = parse_id(self.saved.get(stream, "0-0")), []
             while place.done and place.done[0][0] <= marked:
@@ -192,9 +215,13 @@ class Position:
             self._link.retire(stream, done)
 
     def in_use(self) -> list[tuple[str, list[StreamId]]]:
-        """Entries of utterances in progress, by stream. They may be deleted where nothing else makes room."""
+        """Entries of utterances in progress, by stream.
+
+        They may be deleted where nothing else makes room.
+        """
         found = [
-            (stream, [entry_id for entry_id, _ in (*place.done, *place.held)]) for stream, place in self.places.items()
+            (stream, [entry_id for entry_id, _ in (*place.done, *place.held)])
+            for stream, place in self.places.items()
         ]
         for place in self.places.values():
             place.known = None
@@ -215,9 +242,11 @@ class Position:
         return _said(n_gone, stream, "deleted before they were read") if n_gone else ""
 
     def _only_ours_were_deleted(self, stream: str, info: Mapping[str, Any]) -> bool:
-        """Whether nobody else has deleted since this was asked last, in a stream that is still the same.
+        """Whether nobody else has deleted since this was asked last, in a stream that is still
+        the same.
 
-        Counting instead what waits would take the square of a backlog: it is asked at the end of each utterance.
+        Counting instead what waits would take the square of a backlog: it is asked at the end of
+        each utterance.
         """
         place, held = self.places[stream], self.places[stream].held
         if info["added"] is None:
@@ -249,21 +278,25 @@ class Position:
 def n_lost(info: Mapping[str, Any], place: Place, n_waiting: int) -> int:
     """Number of entries that were deleted unread: -1 where that cannot be counted, 0 for none.
 
-    info: as `RedisLink.stream_info` gives it; n_waiting: how many entries come after those that were read
+    Args:
+        info: As `RedisLink.stream_info` gives it; n_waiting: how many entries come after those that
+            were read.
     """
     if info["added"] is None:
         return -int(was_trimmed(info, place.known))
     n_gone: int = info["added"] - n_waiting - place.n_read
     if n_gone >= 0:
         return n_gone
-    # the stream was deleted and has begun anew: in mid-utterance, if it has had fewer entries than were read of that
+    # the stream was deleted and has begun anew: in mid-utterance, if it has had fewer entries than
+    # were read of that
     return -int(len(place.held) > info["added"] - n_waiting)
 
 
 def was_trimmed(info: Mapping[str, Any], known: StreamId | None) -> bool:
     """Whether entries after a known one may have been deleted, by the ids alone.
 
-    Redis 7 tells the latest id that XDEL deleted, but not that of XTRIM; before, there is only the first entry.
+    Redis 7 tells the latest id that XDEL deleted, but not that of XTRIM; before, there is only the
+    first entry.
     """
     if known is None or info["last"] <= known:
         return False
@@ -307,4 +340,7 @@ def _changes(text: str) -> dict[str, str]:
 def _said(n_gone: int, stream: str, what: str) -> str:
     if n_gone < 0:
         return f"entries of {stream} were {what}: words may be missing"
-    return f"{n_gone} {'entries' if n_gone > 1 else 'entry'} of {stream} {'were' if n_gone > 1 else 'was'} {what}"
+    return (
+        f"{n_gone} {'entries' if n_gone > 1 else 'entry'} of {stream}"
+        f" {'were' if n_gone > 1 else 'was'} {what}"
+    )

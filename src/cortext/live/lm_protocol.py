@@ -1,7 +1,7 @@
 """The published language-model protocol, without Redis: entries in, answers out.
 
-As language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py of the public NEJM 2024
-release speak it. `docs/redis.md` describes it.
+As language_model/language-model-standalone.py and model_training/evaluate_model_helpers.py of the
+public NEJM 2024 release speak it. `docs/redis.md` describes it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class Protocol(Interface):
     anew: str
     """The input stream whose entries begin everything anew; empty where there is none."""
     missing: Callable[[], str]
-    """Set by the server, asked when an utterance ends: what of its entries was deleted before it was read."""
+    """Set by the server, asked when an utterance ends.
+
+    What of its entries was deleted before it was read.
+    """
 
     changes: dict[str, str]
     """Parameters that clients have changed."""
@@ -114,10 +117,12 @@ class PublishedStreams:
 class PublishedProtocol:
     """One client at a time says one utterance after the other.
 
-    A client may put a field `client` into its entries; entries with another one are then refused while its utterance
-    is under way. Entries without one cannot be told apart.
-    stop:    whether the process was asked to stop, asked during long searches
-    context: what was said before, where the key `CONTEXT_KEY` says nothing
+    A client may put a field `client` into its entries; entries with another one are then refused
+    while its utterance is under way. Entries without one cannot be told apart.
+
+    Attributes:
+        stop: Whether the process was asked to stop, asked during long searches.
+        context: What was said before, where the key `CONTEXT_KEY` says nothing.
     """
 
     def __init__(
@@ -128,9 +133,19 @@ class PublishedProtocol:
         stop: Callable[[], bool] = lambda: False,
         context: str = "",
     ) -> None:
-        self._decoder, self._stop, self._context, self._notes = decoder, stop, context, Notes(decoder)
+        self._decoder, self._stop, self._context, self._notes = (
+            decoder,
+            stop,
+            context,
+            Notes(decoder),
+        )
         self.params, self.streams = params, streams
-        self.inputs: tuple[str, ...] = (streams.reset, streams.update, streams.input, streams.finalize)
+        self.inputs: tuple[str, ...] = (
+            streams.reset,
+            streams.update,
+            streams.input,
+            streams.finalize,
+        )
         self.outputs: tuple[str, ...] = tuple(
             name for name in streams.all() if name not in (*self.inputs, streams.args)
         )
@@ -156,7 +171,9 @@ class PublishedProtocol:
 
     def announcement(self) -> Answer:
         """The parameters in force."""
-        return Answer(self.streams.args, {"lm_path": str(self._decoder.lm_dir), **self.params.announced()})
+        return Answer(
+            self.streams.args, {"lm_path": str(self._decoder.lm_dir), **self.params.announced()}
+        )
 
     def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         """Do what an entry asks, in its turn."""
@@ -164,18 +181,26 @@ class PublishedProtocol:
         if self.in_utterance() and client != self._owner:
             silent_s = time.monotonic() - self._heard_at
             if silent_s < OWNER_SILENT_S:
-                return [self._error(entry, "another client's utterance is under way; use streams of your own")]
+                return [
+                    self._error(
+                        entry, "another client's utterance is under way; use streams of your own"
+                    )
+                ]
             self._drop(f"another client began after {silent_s:.0f} s of silence")
         self._owner, self._heard_at = client, time.monotonic()
         try:
             return self._actions[entry.stream](entry, get)
         except Stopped:
             raise
-        except Exception as error:  # whatever it is, the client waits for an answer, and the next utterance may go well
+        # whatever it is, the client waits for an answer, and the next utterance may go well
+        except Exception as error:
             return self._after_failure(entry, error)
 
     def restore(self, changes: Mapping[str, str]) -> None:
-        """Take over what clients changed with a server that was killed; it goes before this one's own settings."""
+        """Take over what clients changed with a server that was killed.
+
+        It goes before this one's own settings.
+        """
         if changes:
             self.changes = dict(changes)
             self.params, _ = self.params.updated(changes)
@@ -203,7 +228,12 @@ class PublishedProtocol:
         """The utterance under way has no result, unless another server goes on with it."""
         if self._utterance is None or not self.in_utterance():
             return []
-        event("utterance_dropped", "warning", why="the server stops", n_frames=self._utterance.n_frames)
+        event(
+            "utterance_dropped",
+            "warning",
+            why="the server stops",
+            n_frames=self._utterance.n_frames,
+        )
         return [self._error(None, "the server stopped in mid-utterance")]
 
     def _reset(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
@@ -248,16 +278,24 @@ class PublishedProtocol:
             problems=utterance.problems,
             degraded=degraded,
         )
-        answers = [Answer(self.streams.final, result), Answer(self.streams.finalize_done, {"done": 1})]
+        answers = [
+            Answer(self.streams.final, result),
+            Answer(self.streams.finalize_done, {"done": 1}),
+        ]
         return [self._error(entry, missing), *answers] if missing else answers
 
     def _result(self, nbest: NBest) -> dict[str, str | int | float]:
         hypotheses: Sequence[Hypothesis] = nbest
-        if self.params.nbest > 1 and nbest[0].confidence is None:  # else the large model was given more of them
+        if (
+            self.params.nbest > 1 and nbest[0].confidence is None
+        ):  # else the large model was given more of them
             top, penalty = self.params.top_candidates_to_augment, self.params.score_penalty_percent
             hypotheses = augmented(nbest, self._options(), top, penalty)
         candidates = candidates_of(hypotheses)
-        return {"lm_response_final": without_separator(candidates[0].sentence), "scoring": scoring(candidates)}
+        return {
+            "lm_response_final": without_separator(candidates[0].sentence),
+            "scoring": scoring(candidates),
+        }
 
     def _update(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
         texts = {
@@ -275,7 +313,9 @@ class PublishedProtocol:
             event("parameter_refused", "error", parameter=name, reason=reason)
             errors.append(self._error(entry, reason, parameter=shown(name, LONGEST_NAME)))
         if len(refused) > MOST_REFUSED:
-            errors.append(self._error(entry, f"{len(refused) - MOST_REFUSED} more parameters were refused"))
+            errors.append(
+                self._error(entry, f"{len(refused) - MOST_REFUSED} more parameters were refused")
+            )
         self._say_what_is_missing(texts.keys())
         return [*errors, self.announcement(), Answer(self.streams.update_done, {"done": 1})]
 
@@ -289,7 +329,9 @@ class PublishedProtocol:
             event("parameters_kept", "warning", parameters=["rescore"], reason=reason)
 
     def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
-        """The answers that a client waits for when an error that nobody thought of came instead of a result."""
+        """The answers that a client waits for when an error that nobody thought of came instead
+        of a result.
+        """
         what = internal_error(error)
         if entry.stream in (self.streams.reset, self.streams.update):
             answers = [Answer(self.answers[entry.stream], {"done": 1})]
@@ -298,8 +340,16 @@ class PublishedProtocol:
                 self._utterance.problem(what)
             answers = [Answer(self.streams.partial, {"lm_response_partial": ""})]
         else:
-            empty = {"lm_response_final": "", "scoring": NO_CANDIDATES, "context_str": "", "error": what}
-            answers = [Answer(self.streams.final, {**empty}), Answer(self.streams.finalize_done, {"done": 1})]
+            empty = {
+                "lm_response_final": "",
+                "scoring": NO_CANDIDATES,
+                "context_str": "",
+                "error": what,
+            }
+            answers = [
+                Answer(self.streams.final, {**empty}),
+                Answer(self.streams.finalize_done, {"done": 1}),
+            ]
         return [*answers, self._error(entry, what)]
 
     def _begin(self, get: Callable[[str], str]) -> LiveUtterance:

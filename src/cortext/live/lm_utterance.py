@@ -1,4 +1,7 @@
-"""One utterance of a client: its logits checked, normalised and searched, and what went wrong with it."""
+"""One utterance of a client.
+
+Its logits checked, normalised and searched, and what went wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ _SLICE_FRAMES = 500
 class LiveUtterance:
     """The search through what one client says until it says that this is all.
 
-    stop:    asked during long searches; True ends them with `Stopped`
-    context: what was said before, for a large model
+    Attributes:
+        stop: Asked during long searches; True ends them with `Stopped`.
+        context: What was said before, for a large model.
     """
 
     def __init__(
@@ -49,7 +53,10 @@ class LiveUtterance:
         self._n_problems = 0
 
     def take(self, raw: bytes | None) -> str | None:
-        """Take in logits, float32 bytes [P, V]; returns what was wrong with them, in which case they are left out."""
+        """Take in logits, float32 bytes [P, V].
+
+        Returns what was wrong with them, in which case they are left out.
+        """
         self.n_entries += 1
         start = time.perf_counter()
         try:
@@ -80,7 +87,10 @@ class LiveUtterance:
         self._session.set_options(**vars(in_time(options)))
 
     def finish(self, context: str | None = None) -> NBest:
-        """The candidate sentences; a large model ranks them after this context, or that of the beginning."""
+        """The candidate sentences.
+
+        A large model ranks them after this context, or that of the beginning.
+        """
         if context is not None:
             self._session.context = context
         return self._session.finish()
@@ -95,10 +105,13 @@ def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
     if raw is None:
         raise DecodingError("the entry has no field 'logits'")
     if len(raw) > LARGEST_ENTRY:
-        raise DecodingError(f"the entry has {len(raw)} bytes of logits; at most {LARGEST_ENTRY} are read at once")
+        raise DecodingError(
+            f"the entry has {len(raw)} bytes of logits; at most {LARGEST_ENTRY} are read at once"
+        )
     if len(raw) % size:
         raise DecodingError(
-            f"{len(raw)} bytes are no whole number of frames of {len(inventory)} float32 logits ({size} bytes)"
+            f"{len(raw)} bytes are no whole number of frames of {len(inventory)} float32 logits"
+            f" ({size} bytes)"
         )
     logits_PV = np.frombuffer(raw, dtype="<f4").reshape(-1, len(inventory))
     wrong_PV = np.isnan(logits_PV) | (logits_PV > LARGEST_LOGIT)
@@ -107,15 +120,21 @@ def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
             raise DecodingError("the bytes look like float64", fix="send float32")
         frame = int(wrong_PV.any(axis=1).argmax())
         what = "NaN" if np.isnan(logits_PV[frame]).any() else "no logits (infinite or huge numbers)"
-        raise DecodingError(f"frame {frame} of {len(logits_PV)} has {what}", fix="send finite float32 logits")
+        raise DecodingError(
+            f"frame {frame} of {len(logits_PV)} has {what}", fix="send finite float32 logits"
+        )
     empty_P = np.isneginf(logits_PV).all(axis=1)
     if empty_P.any():
-        raise DecodingError(f"frame {int(empty_P.argmax())} of {len(logits_PV)} leaves no token possible")
+        raise DecodingError(
+            f"frame {int(empty_P.argmax())} of {len(logits_PV)} leaves no token possible"
+        )
     return logits_PV
 
 
 def _looks_like_float64(raw: bytes) -> bool:
-    """Whether the bytes make sense as float64 logits, and as float32 numbers are huge or every other one is zero."""
+    """Whether the bytes make sense as float64 logits, and as float32 numbers are huge or every
+    other one is zero.
+    """
     if not raw or len(raw) % 8:
         return False
     singles, doubles = np.frombuffer(raw, dtype="<f4"), np.frombuffer(raw, dtype="<f8")

@@ -1,7 +1,8 @@
 """The log of live decoding: one JSON object a line, through Python's logger "cortext.live".
 
-A line holds facts about the work (counts, times, names of options). What somebody said, or their neural data, comes
-into a line only as `private` facts, and those only when the log was opened for them.
+A line holds facts about the work (counts, times, names of options). What somebody said, or their
+neural data, comes into a line only as `private` facts, and those only when the log was opened for
+them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from cortext.errors import CortextError, LiveError, plain
 LOGGER = logging.getLogger("cortext.live")
 
 
-def event(name: str, level: str = "info", private: Mapping[str, Any] | None = None, **facts: Any) -> None:
+def event(
+    name: str, level: str = "info", private: Mapping[str, Any] | None = None, **facts: Any
+) -> None:
     """Log that something happened.
 
-    name:    what, in snake_case ("utterance_finished")
-    level:   debug, info, warning or error
-    private: texts and the like, left out unless the log was opened with `with_text`
-    facts:   whatever JSON can hold; anything else is written as its `str`. Texts are escaped and cut: names and
-             messages of other programs are among them
+    Args:
+        name: What, in snake_case ("utterance_finished").
+        level: Debug, info, warning or error.
+        private: Texts and the like, left out unless the log was opened with `with_text`.
+        facts: Whatever JSON can hold; anything else is written as its `str`. Texts are escaped and
+            cut: names and messages of other programs are among them.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     if LOGGER.isEnabledFor(number):
@@ -38,12 +42,18 @@ def event(name: str, level: str = "info", private: Mapping[str, Any] | None = No
 
 
 _REPEATED: dict[str, tuple[float, int]] = {}
-"""By name of a repeated event: when it was last logged, and how often it has been left out since."""
+"""By name of a repeated event.
+
+When it was last logged, and how often it has been left out since.
+"""
 
 
 def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
-    """Log that something happened which somebody outside can make happen at will: at most one line a second of each
-    name. A line says in `left_out` how many there were between it and the line before."""
+    """Log that something happened which somebody outside can make happen at will.
+
+    At most one line a second of each name. A line says in `left_out` how many there were between it
+    and the line before.
+    """
     now_s = time.monotonic()
     logged_s, left_out = _REPEATED.get(name, (-math.inf, 0))
     if now_s - logged_s < 1:
@@ -54,10 +64,13 @@ def repeated_event(name: str, level: str = "warning", **facts: Any) -> None:
 
 
 @contextmanager
-def open_log(path: str | Path | None = None, with_text: bool = False, level: str = "info") -> Iterator[JsonLines]:
+def open_log(
+    path: str | Path | None = None, with_text: bool = False, level: str = "info"
+) -> Iterator[JsonLines]:
     """Write events to a file (appended), or to stderr; a full disk loses lines and nothing else.
 
-    Raises LiveError where the file cannot be opened.
+    Raises:
+        LiveError: Where the file cannot be opened.
     """
     handler = JsonLines(path, with_text)
     _REPEATED.clear()
@@ -75,8 +88,10 @@ def open_log(path: str | Path | None = None, with_text: bool = False, level: str
 
 
 class JsonLines(logging.Handler):
-    """Writes each event as one line with one call, so that processes may share a file and a full disk tears no more
-    than the line that did not fit. `lost` counts the lines that could not be written; the next that can says so."""
+    """Writes each event as one line with one call, so that processes may share a file and a full
+    disk tears no more than the line that did not fit. `lost` counts the lines that could not be
+    written; the next that can says so.
+    """
 
     def __init__(self, path: str | Path | None, with_text: bool) -> None:
         super().__init__()
@@ -88,14 +103,18 @@ class JsonLines(logging.Handler):
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise LiveError(f"the log cannot be written: {error.strerror}", where=path, fix="choose another") from None
+            raise LiveError(
+                f"the log cannot be written: {error.strerror}", where=path, fix="choose another"
+            ) from None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one event."""
         if self.lost and self._write(self._line("warning", "log_lines_lost", {"lines": self.lost})):
             self.lost = 0
         facts = getattr(record, "facts", {})
-        facts = {name: plain(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        facts = {
+            name: plain(fact) if isinstance(fact, str) else fact for name, fact in facts.items()
+        }
         if self._with_text:
             facts |= getattr(record, "private", {})
         if not self._write(self._line(record.levelname.lower(), record.getMessage(), facts)):
@@ -114,7 +133,11 @@ class JsonLines(logging.Handler):
         start = {"time": now, "level": level, "event": name}
         try:
             line = json.dumps(start | facts, default=plain)
-        except (TypeError, ValueError, RecursionError) as error:  # an integer of 5,000 digits, keys of another kind
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:  # an integer of 5,000 digits, keys of another kind
             line = json.dumps(start | {"not_written": type(error).__name__})
         return line.encode() + b"\n"
 
@@ -130,7 +153,10 @@ class JsonLines(logging.Handler):
 
 
 def internal_error(error: Exception) -> str:
-    """One line about an error that nobody thought of, without what it was about: that may be somebody's speech."""
+    """One line about an error that nobody thought of, without what it was about.
+
+    That may be somebody's speech.
+    """
     if isinstance(error, CortextError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)

@@ -25,7 +25,9 @@ SHOWN_Z = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A message of a kind of which a reader needs all (`utterance`, `error`) or the latest (`state`, `stats`)."""
+    """A message of a kind of which a reader needs all (`utterance`, `error`) or the latest
+    (`state`, `stats`).
+    """
 
     kind: str
     body: dict[str, Any]
@@ -45,10 +47,11 @@ class Event:
 class Step:
     """What is new after the latest bins of an utterance.
 
-    bins_TC:       uint8 [T, C], see `shown_bins`
-    posteriors_PV: uint8 [P, V], see `shown_posteriors`
-    stage_ms:      milliseconds by stage of the slowest of its frames; None without frames
-    dropped:       bins before these that this reader was not sent
+    Attributes:
+        bins_TC: uint8 [T, C], see `shown_bins`.
+        posteriors_PV: uint8 [P, V], see `shown_posteriors`.
+        stage_ms: Milliseconds by stage of the slowest of its frames; None without frames.
+        dropped: Bins before these that this reader was not sent.
     """
 
     utterance: int
@@ -63,9 +66,12 @@ class Step:
     only_latest = False  # they are joined
 
     def joined(self, later: Step) -> Step:
-        """One step for two. Words are the later one's; bins and frames beyond the largest message are dropped.
+        """One step for two.
 
-        Of another utterance nothing is left but the count: its words come with its `utterance` message.
+        Words are the later one's; bins and frames beyond the largest message are dropped.
+
+        Of another utterance nothing is left but the count: its words come with its `utterance`
+        message.
         """
         if later.utterance != self.utterance:
             return replace(later, dropped=later.dropped + self.dropped + len(self.bins_TC))
@@ -102,7 +108,9 @@ class Step:
 Message = Event | Step
 
 
-def _largest(first: dict[str, float] | None, second: dict[str, float] | None) -> dict[str, float] | None:
+def _largest(
+    first: dict[str, float] | None, second: dict[str, float] | None
+) -> dict[str, float] | None:
     if not first or not second:
         return first or second
     return {stage: max(ms, second.get(stage, 0.0)) for stage, ms in first.items()}
@@ -124,7 +132,9 @@ def shown_posteriors(logits_PV: np.ndarray) -> np.ndarray:
 
 
 def feature_groups(n_features: int) -> list[dict[str, Any]]:
-    """Names and columns (first and last) of the features, in the order of the release: crossings, then power, by array.
+    """Names and columns (first and last) of the features, in the order of the release.
+
+    Crossings, then power, by array.
 
     Features that are not two for each electrode of four arrays alike have one group.
     """
@@ -132,7 +142,9 @@ def feature_groups(n_features: int) -> list[dict[str, Any]]:
     if rest:
         return [{"name": "features", "columns": [0, n_features - 1]}]
     names = [f"{array} {kind}" for kind in ("crossings", "power") for array in ARRAYS]
-    return [{"name": name, "columns": [i * size, (i + 1) * size - 1]} for i, name in enumerate(names)]
+    return [
+        {"name": name, "columns": [i * size, (i + 1) * size - 1]} for i, name in enumerate(names)
+    ]
 
 
 def greeting(pipeline: Pipeline, days: Sequence[str], source: Source | None) -> dict[str, Any]:

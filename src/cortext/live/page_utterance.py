@@ -1,4 +1,7 @@
-"""One utterance on its way through the pipeline, and what is told of it. T bins of 20 ms, C features, P frames."""
+"""One utterance on its way through the pipeline, and what is told of it.
+
+T bins of 20 ms, C features, P frames.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,12 @@ BINS_PER_STEP = 4
 class PageUtterance:
     """An utterance in progress.
 
-    id:        counts from 1
-    session:   the recording day that its features are of
-    trial:     number of its trial, None for a feed
-    reference: what was to be said, where that is known
-    keep:      whether its features are kept for the log
+    Attributes:
+        id: Counts from 1.
+        session: The recording day that its features are of.
+        trial: Number of its trial, None for a feed.
+        reference: What was to be said, where that is known.
+        keep: Whether its features are kept for the log.
     """
 
     id: int
@@ -54,17 +58,29 @@ class PageUtterance:
         self._unsent, self._n_unsent = [], 0
         stage_ms = {stage: round(max(ms), 3) for stage, ms in update.stage_ms.items() if ms} or None
         posteriors_PV = shown_posteriors(update.logits_PV)
-        return Step(self.id, self.n_bins * BIN_MS, bins_TC, posteriors_PV, update.stable, update.tail, stage_ms)
+        return Step(
+            self.id,
+            self.n_bins * BIN_MS,
+            bins_TC,
+            posteriors_PV,
+            update.stable,
+            update.tail,
+            stage_ms,
+        )
 
     def features_TC(self, statistics: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray | None:
-        """The features that were kept, float32 [T, C], with rolling statistics (mean and deviation) as z-scores."""
+        """The features that were kept, float32 [T, C], with rolling statistics (mean and
+        deviation) as z-scores.
+        """
         if not self._kept:
             return None
         features_TC = np.concatenate(self._kept)
         if statistics is None:
             return features_TC
         mean_C, std_C = statistics
-        z_TC: np.ndarray = ((features_TC - mean_C) / np.where(std_C > 0, std_C, 1)).astype(np.float32)
+        z_TC: np.ndarray = ((features_TC - mean_C) / np.where(std_C > 0, std_C, 1)).astype(
+            np.float32
+        )
         return z_TC
 
     def told(
@@ -72,9 +88,11 @@ class PageUtterance:
     ) -> dict[str, Any]:
         """The body of its `utterance` message, without an error rate.
 
-        options: those by which the candidates were ranked
-        It lasts as long as its trial; what ended by itself, where a feed goes on without end, from the first word's
-        beginning to the last one's end.
+        It lasts as long as its trial; what ended by itself, where a feed goes on without end, from
+        the first word's beginning to the last one's end.
+
+        Args:
+            options: Those by which the candidates were ranked.
         """
         hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
         words = hypotheses[0]["words"]
@@ -87,7 +105,10 @@ class PageUtterance:
             "trial": self.trial,
             "text": nbest[0].text,
             "words": words,
-            "nbest": [{name: h[name] for name in ("text", "score", "acoustic", "ngram", "llm")} for h in hypotheses],
+            "nbest": [
+                {name: h[name] for name in ("text", "score", "acoustic", "ngram", "llm")}
+                for h in hypotheses
+            ],
             "reference": self.reference,
             "wer": None,
             "words_per_minute": words_per_minute(len(nbest[0].text.split()), duration_s),
@@ -101,12 +122,19 @@ class PageUtterance:
 
 
 def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
-    """Which of the candidates would be the best without a large model; None where none ranked them."""
+    """Which of the candidates would be the best without a large model.
+
+    None where none ranked them.
+    """
     if nbest[0].confidence is None:
         return None
     ngram, llm = options.llm.shares(options.lm_weight)
 
     def without(found: Hypothesis) -> float:
-        return found.score + (options.lm_weight - ngram) * found.lm_score - llm * (found.llm_score or 0.0)
+        return (
+            found.score
+            + (options.lm_weight - ngram) * found.lm_score
+            - llm * (found.llm_score or 0.0)
+        )
 
     return max(nbest, key=without).text

@@ -1,4 +1,6 @@
-"""Frames of neural features in, words out, as they come. No files, no sockets: what feeds it is others' business.
+"""Frames of neural features in, words out, as they come.
+
+No files, no sockets: what feeds it is others' business.
 
 T bins of 20 ms, C features, P frames of logits (80 ms), V tokens.
 """
@@ -27,11 +29,12 @@ from cortext.models.stepping import Stepper
 class Update:
     """What is known after the latest bins.
 
-    partial:   the words so far
-    logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory
-    ended:     whether the utterance has ended by itself, and so is to be finished; reason: why
-    held_bins: bins that came after its end: `finish` keeps them for the next utterance
-    stage_ms:  milliseconds by `clock.TIMES`, a number for each new frame
+    Attributes:
+        partial: The words so far.
+        logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory.
+        ended: Whether the utterance has ended by itself, and so is to be finished; reason: why.
+        held_bins: Bins that came after its end: `finish` keeps them for the next utterance.
+        stage_ms: Milliseconds by `clock.TIMES`, a number for each new frame.
     """
 
     partial: Partial
@@ -62,15 +65,19 @@ class Update:
 
 
 class Pipeline:
-    """From features to words, one utterance after the other; any chunking gives the same text, times and scores.
+    """From features to words, one utterance after the other.
 
-    (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not count.)
+    Any chunking gives the same text, times and scores.
 
-    model:   a loaded model; not needed with a stepper
-    decoder: the word search, with a large model or without; None gives logits only
-    session: the recording day whose layer is used; `latest` is the model's last one
-    stepper: another way to run the model (ONNX Runtime, bfloat16); it has a session already
-    context: what was said before, for a large model; may be changed
+    (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not
+    count.)
+
+    Attributes:
+        model: A loaded model; not needed with a stepper.
+        decoder: The word search, with a large model or without; None gives logits only.
+        session: The recording day whose layer is used; `latest` is the model's last one.
+        stepper: Another way to run the model (ONNX Runtime, bfloat16); it has a session already.
+        context: What was said before, for a large model; may be changed.
     """
 
     def __init__(
@@ -91,8 +98,14 @@ class Pipeline:
         self._stream = AcousticStream(source, session, options, self._watch)
         self._inventory = self._stream.stepper.inventory
         self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
-        self._endpoint = Endpoint(options.endpoint, self._inventory, self._frame_ms) if options.endpoint else None
-        self._decoder = None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
+        self._endpoint = (
+            Endpoint(options.endpoint, self._inventory, self._frame_ms)
+            if options.endpoint
+            else None
+        )
+        self._decoder = (
+            None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
+        )
         self._hotwords, self._context = dict[str, float](), context
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
         self._search: Session | None = None
@@ -125,7 +138,9 @@ class Pipeline:
 
     @property
     def hotwords(self) -> dict[str, float]:
-        """Bonus by word, from the next utterance on. A word that is not in the lexicon is added, as it is spelt.
+        """Bonus by word, from the next utterance on.
+
+        A word that is not in the lexicon is added, as it is spelt.
 
         Setting raises DecodingError for what is no word, or no number.
         """
@@ -134,12 +149,17 @@ class Pipeline:
     @hotwords.setter
     def hotwords(self, bonuses: Mapping[str, float]) -> None:
         bonuses = dict(bonuses)
-        self._open_search(bonuses)  # refuses what is wrong, and makes ready what takes time, before speech comes
+        self._open_search(
+            bonuses
+        )  # refuses what is wrong, and makes ready what takes time, before speech comes
         self._hotwords = bonuses
 
     @property
     def context(self) -> str:
-        """What was said before: sentences are ranked after it; in fusion it counts from the next utterance on."""
+        """What was said before: sentences are ranked after it.
+
+        In fusion it counts from the next utterance on.
+        """
         return self._context
 
     @context.setter
@@ -150,11 +170,15 @@ class Pipeline:
 
     @property
     def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Rolling mean and standard deviation in force, float64 [C] each, for a warm start another day; or None."""
+        """Rolling mean and standard deviation in force, float64 [C] each, for a warm start
+        another day; or None.
+        """
         return self._stream.statistics
 
     def set_options(self, **changes: Any) -> None:
-        """Change decoder options, from the next frame on. Raises DecodingError, and changes nothing, if one is wrong.
+        """Change decoder options, from the next frame on.
+
+        Raises DecodingError, and changes nothing, if one is wrong.
 
         `history_words` cannot change in mid-utterance.
         """
@@ -165,8 +189,12 @@ class Pipeline:
             self._search.set_options(**vars(options))
         self._decoder = self._decoder.with_options(**vars(options))
 
-    def start_block(self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None) -> None:
-        """A block of recording begins, for the rolling statistics: with given ones, or those in force (warm start).
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """A block of recording begins, for the rolling statistics.
+
+        With given ones, or those in force (warm start).
 
         Drops an utterance in progress and what was held.
         """
@@ -176,9 +204,12 @@ class Pipeline:
     def push(self, frames_TC: np.ndarray) -> Update:
         """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
 
-        Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then push on (an empty
-        chunk will do). Pushing on without `finish` goes on with the utterance.
-        Raises DataError, and changes nothing, for bins of another width or dtype, or values that no recording has.
+        Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then
+        push on (an empty chunk will do). Pushing on without `finish` goes on with the utterance.
+
+        Raises:
+            DataError: And changes nothing, for bins of another width or dtype, or values that no
+                recording has.
         """
         check_frames(frames_TC, self._stream.stepper.n_features)
         if len(self._held_TC):
@@ -191,7 +222,8 @@ class Pipeline:
             while first < len(frames_TC):
                 bins_TC = frames_TC[first : first + self._stream.bins_to_frame]
                 first += len(bins_TC)
-                # What is left over has no time before the next push: somebody waits for the words of this one.
+                # What is left over has no time before the next push: somebody waits for the words
+                # of this one.
                 logits_PV, reason = self._step(bins_TC, prepare=not logits)
                 if len(logits_PV):
                     logits.append(logits_PV)
@@ -201,11 +233,17 @@ class Pipeline:
                     break
         finally:  # also where a step fails: what follows its frame comes with the next push
             self._held_TC = frames_TC[first:].copy()
-        logits_PV = np.concatenate(logits) if logits else np.empty((0, len(self._inventory)), dtype=np.float32)
+        logits_PV = (
+            np.concatenate(logits)
+            if logits
+            else np.empty((0, len(self._inventory)), dtype=np.float32)
+        )
         return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
 
     def finish(self) -> NBest:
-        """The candidate sentences, best first, words with times and confidence; the next bin begins another utterance.
+        """The candidate sentences, best first, words with times and confidence.
+
+        The next bin begins another utterance.
 
         Too few bins for one frame, like silence, give one candidate with an empty text.
         """
@@ -213,7 +251,11 @@ class Pipeline:
         try:
             if search is None:
                 search = self._open_search(self._hotwords)
-            return search.finish().timed(self._frame_ms) if search else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
+            return (
+                search.finish().timed(self._frame_ms)
+                if search
+                else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
+            )
         finally:
             self._stream.end_utterance()
             self._begin()
@@ -236,7 +278,9 @@ class Pipeline:
         if self._decoder is None:
             return None
         new = [word for word in hotwords if word not in self._decoder]
-        return self._decoder.session(self._inventory, words=new, hotwords=hotwords, context=self._context)
+        return self._decoder.session(
+            self._inventory, words=new, hotwords=hotwords, context=self._context
+        )
 
     def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
         """Take in bins that complete at most one frame."""

@@ -55,7 +55,9 @@ def next_id(entry_id: StreamId) -> StreamId:
 
 
 def read_info(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the reply of XINFO STREAM of any version of Redis, as `RedisLink.stream_info` gives it."""
+    """Read the reply of XINFO STREAM of any version of Redis, as `RedisLink.stream_info` gives
+    it.
+    """
     first, max_deleted = reply["first-entry"], reply.get("max-deleted-entry-id")
     return {
         "first": parse_id(first[0]) if first else None,

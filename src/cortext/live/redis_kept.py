@@ -26,7 +26,9 @@ class Kept:
         if len(kept) <= self.most_entries and self._n_bytes[stream] <= self._most_bytes:
             return []
         surplus = []
-        while len(kept) > 1 and (len(kept) > 0.9 * self.most_entries or self._n_bytes[stream] > 0.9 * self._most_bytes):
+        while len(kept) > 1 and (
+            len(kept) > 0.9 * self.most_entries or self._n_bytes[stream] > 0.9 * self._most_bytes
+        ):
             oldest, size = kept.popleft()
             self._n_bytes[stream] -= size
             surplus.append(oldest)
@@ -34,7 +36,9 @@ class Kept:
 
     def all_inputs(self) -> list[tuple[str, list[StreamId]]]:
         """Ids of all entries of input streams, by stream; they are forgotten here."""
-        found = [(stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs]
+        found = [
+            (stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs
+        ]
         for stream in self._inputs:
             self._entries[stream].clear()
             self._n_bytes[stream] = 0

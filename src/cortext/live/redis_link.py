@@ -1,7 +1,8 @@
 """One connection to Redis that outlives restarts, flushes, stalls and full memory.
 
-Whoever asks through it waits until Redis answers; what happened meanwhile is in the log. An entry is added exactly
-once, whatever is repeated: its id is decided before it is sent, and Redis takes no id twice.
+Whoever asks through it waits until Redis answers; what happened meanwhile is in the log. An entry
+is added exactly once, whatever is repeated: its id is decided before it is sent, and Redis takes no
+id twice.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _PAGE = 500
 _MOST_AHEAD_MS = 86_400_000
 """An id of a client that lies further ahead of Redis's clock is nobody's time."""
 _REFUSING = ("OOM", "MISCONF", "NOREPLICAS")
-"""How replies begin that refuse to write for now: memory or disk are full, or copies are missing."""
+"""How replies begin that refuse to write for now.
+
+Memory or disk are full, or copies are missing.
+"""
 
 
 class Stopped(Exception):
@@ -46,13 +50,18 @@ class Stopped(Exception):
 class RedisLink:
     """A connection that is made again whenever it breaks. For one thread.
 
-    url:       redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never logged
-    name:      of the work, by which others that do the same are found; the connection's name is this and a number
-    stop:      set it, and waiting for Redis ends with `Stopped`
-    timeout_s: how long Redis may take for an answer before the connection is made anew
-    patience_s: how long Redis may be away before it is a LiveError; None: as long as it takes
-    keep:      most entries and most bytes that a stream keeps of those added or retired here; older ones are deleted
     Raises MissingLibrary without the redis library, LiveError for a URL that is none.
+
+    Attributes:
+        url: redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never
+            logged.
+        name: Of the work, by which others that do the same are found; the connection's name is this
+            and a number.
+        stop: Set it, and waiting for Redis ends with `Stopped`.
+        timeout_s: How long Redis may take for an answer before the connection is made anew.
+        patience_s: How long Redis may be away before it is a LiveError; None: as long as it takes.
+        keep: Most entries and most bytes that a stream keeps of those added or retired here; older
+            ones are deleted.
     """
 
     def __init__(
@@ -65,7 +74,11 @@ class RedisLink:
         patience_s: float | None = None,
     ) -> None:
         redis = need("redis", "live")
-        self.where, self.name, self.n_connections = address(url), f"{name}:{secrets.token_hex(4)}", 0
+        self.where, self.name, self.n_connections = (
+            address(url),
+            f"{name}:{secrets.token_hex(4)}",
+            0,
+        )
         self.stop = stop or threading.Event()
         self._errors = redis.exceptions
         self.newest: dict[str, StreamId] = {}
@@ -74,11 +87,16 @@ class RedisLink:
         """How many entries of each stream were deleted here, as far as Redis has said."""
         self._kept, self._made_room = Kept(*keep), False
         self.in_use: Callable[[], list[tuple[str, list[StreamId]]]] | None = None
-        """Gives entries that were read and are not retired. Where Redis has no memory left they are deleted, too."""
+        """Gives entries that were read and are not retired.
+
+        Where Redis has no memory left they are deleted, too.
+        """
         self._patience_s = patience_s
         self._down_since: float | None = None
         is_socket = url.startswith("unix:")
-        over_tcp = {} if is_socket else {"socket_connect_timeout": timeout_s, "socket_keepalive": True}
+        over_tcp = (
+            {} if is_socket else {"socket_connect_timeout": timeout_s, "socket_keepalive": True}
+        )
         try:
             self._redis = redis.Redis.from_url(
                 url,
@@ -87,19 +105,28 @@ class RedisLink:
                 socket_timeout=timeout_s,
                 **over_tcp,
                 redis_connect_func=self._on_connect,
-                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),  # repeated unseen, a command could act twice
+                retry=redis.retry.Retry(
+                    redis.backoff.NoBackoff(), 0
+                ),  # repeated unseen, a command could act twice
             )
             pool = self._redis.connection_pool
-            pool.connection_class(**pool.connection_kwargs)  # refuses settings in the URL that there are not
+            pool.connection_class(
+                **pool.connection_kwargs
+            )  # refuses settings in the URL that there are not
         except (ValueError, TypeError, AttributeError):
             raise _bad_url() from None
 
     def call(self, do: Callable[[Any], T], expected_s: float = 0.0) -> T:
-        """What `do` gives for the client (`redis.Redis`), repeated until Redis answers; it must bear repetition.
+        """What `do` gives for the client (`redis.Redis`), repeated until Redis answers.
 
-        expected_s: how long it may take by itself (a blocking read)
-        Raises LiveError where Redis refuses (a password, a permission, a key of another kind) or patience has ended,
-        Stopped after `stop`.
+        It must bear repetition.
+
+        Args:
+            expected_s: How long it may take by itself (a blocking read).
+
+        Raises:
+            LiveError: Where Redis refuses (a password, a permission, a key of another kind) or
+                patience has ended, Stopped after `stop`.
         """
         wait_s = 0.02
         while True:
@@ -116,17 +143,22 @@ class RedisLink:
             down_s = time.monotonic() - (self._down_since or start)
             if self._patience_s is not None and down_s > self._patience_s:
                 fix = "is it running, and is this its address?"
-                raise LiveError(f"Redis did not answer for {down_s:.0f} s", where=self.where, fix=fix)
+                raise LiveError(
+                    f"Redis did not answer for {down_s:.0f} s", where=self.where, fix=fix
+                )
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
         """Entries of streams that come after the given ids, in the order in which they were added.
 
-        Waits up to `block_ms` for the first. Within a millisecond the streams' order decides. A stream with more
-        than `count` new entries holds back the other streams' later ones until the next call.
+        Waits up to `block_ms` for the first. Within a millisecond the streams' order decides. A
+        stream with more than `count` new entries holds back the other streams' later ones until the
+        next call.
         """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
-        found = self.call(lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000)
+        found = self.call(
+            lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000
+        )
         return _in_order(found, list(after), count)
 
     def read_and_save(
@@ -137,7 +169,9 @@ class RedisLink:
         save: tuple[str, Mapping[str, str]],
         count: int = 16,
     ) -> tuple[bool, list[Entry]]:
-        """Write known fields of a hash, then `read`; whether the keys were there all the time, and what was read.
+        """Write known fields of a hash, then `read`.
+
+        Whether the keys were there all the time, and what was read.
 
         One round trip. A field that was not there before tells that the hash was deleted.
         """
@@ -162,12 +196,21 @@ class RedisLink:
         return n_new == 0 and n_keys == len(keys), _in_order(found, list(after), count)
 
     def add(
-        self, stream: str, fields: Mapping[str, Any], answers: StreamId = (0, 0), now: StreamId | None = None
+        self,
+        stream: str,
+        fields: Mapping[str, Any],
+        answers: StreamId = (0, 0),
+        now: StreamId | None = None,
     ) -> StreamId:
-        """Add an entry exactly once; returns its id: the time of Redis's clock, and later than that of `answers`.
+        """Add an entry exactly once.
 
-        A client that waits for what comes after the time at which it asked so misses no answer, however fast.
-        now: the time of Redis's clock, where it has just been asked
+        Returns its id: the time of Redis's clock, and later than that of `answers`.
+
+        A client that waits for what comes after the time at which it asked so misses no answer,
+        however fast.
+
+        Args:
+            now: The time of Redis's clock, where it has just been asked.
         """
         sent = None if now is None else self._next_id(stream, now[0], answers)
         again = False
@@ -175,7 +218,11 @@ class RedisLink:
         def write(redis: Any) -> StreamId:
             nonlocal sent, again
             while True:
-                sent, before, again = sent or self._next_id(stream, milliseconds(redis.time()), answers), again, True
+                sent, before, again = (
+                    sent or self._next_id(stream, milliseconds(redis.time()), answers),
+                    again,
+                    True,
+                )
                 try:
                     redis.xadd(stream, fields, id=format_id(sent))
                 except self._errors.ResponseError as error:
@@ -189,12 +236,17 @@ class RedisLink:
                     return sent
 
         entry_id = self.newest[stream] = self.call(write)
-        n_bytes = sum(len(value) if isinstance(value, bytes | str) else 8 for value in fields.values())
+        n_bytes = sum(
+            len(value) if isinstance(value, bytes | str) else 8 for value in fields.values()
+        )
         self._delete(stream, self._kept.add(stream, entry_id, n_bytes, is_input=False))
         return entry_id
 
     def retire(self, stream: str, entries: Iterable[tuple[StreamId, int]]) -> None:
-        """Say that entries, by id and size, are done with: they stay for others until the stream holds too much."""
+        """Say that entries, by id and size, are done with.
+
+        They stay for others until the stream holds too much.
+        """
         surplus: list[StreamId] = []
         for entry_id, n_bytes in entries:
             surplus += self._kept.add(stream, entry_id, n_bytes, is_input=True)
@@ -205,7 +257,9 @@ class RedisLink:
 
     def retire_up_to(self, stream: str, last: StreamId) -> None:
         """`retire` what a stream holds up to an id, which those before have left."""
-        self.retire(stream, ((entry.id, entry.n_bytes) for entry in self.entries(stream, (0, 0), last)))
+        self.retire(
+            stream, ((entry.id, entry.n_bytes) for entry in self.entries(stream, (0, 0), last))
+        )
 
     def now(self) -> StreamId:
         """The time of Redis's clock, as an id that all later entries come after."""
@@ -220,10 +274,14 @@ class RedisLink:
         """Number of entries of a stream after an id, up to another one."""
         return sum(1 for _ in self.entries(stream, after, last))
 
-    def entries(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> Iterator[Entry]:
+    def entries(
+        self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)
+    ) -> Iterator[Entry]:
         """The entries of a stream after an id, up to another one."""
         while after < last:
-            found = self.call(partial(self._page, stream, format_id(next_id(after)), format_id(last)))
+            found = self.call(
+                partial(self._page, stream, format_id(next_id(after)), format_id(last))
+            )
             yield from (Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found)
             if len(found) < _PAGE:
                 return
@@ -234,9 +292,11 @@ class RedisLink:
         return redis.xrange(stream, first, last, _PAGE)
 
     def stream_info(self, stream: str) -> dict[str, Any]:
-        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever, and its `length`.
+        """Ids of a stream's `first` entry (None: it is empty) and of its `last` one ever, and
+        its `length`.
 
-        How many were ever `added`, and the latest id that XDEL deleted (`max_deleted`): both None before Redis 7.
+        How many were ever `added`, and the latest id that XDEL deleted (`max_deleted`): both None
+        before Redis 7.
         """
 
         def ask(redis: Any) -> Any:
@@ -245,18 +305,28 @@ class RedisLink:
             except self._errors.ResponseError as error:
                 if "no such key" not in str(error):
                     raise
-                return {"last-generated-id": b"0-0", "first-entry": None, "length": 0, "entries-added": 0}
+                return {
+                    "last-generated-id": b"0-0",
+                    "first-entry": None,
+                    "length": 0,
+                    "entries-added": 0,
+                }
 
         return read_info(self.call(ask))
 
     def read_hash(self, key: str, most_bytes: int) -> dict[bytes, bytes] | None:
-        """All fields of a hash; None where the key holds anything else, or more than so much memory."""
+        """All fields of a hash.
+
+        None where the key holds anything else, or more than so much memory.
+        """
 
         def ask(redis: Any) -> dict[bytes, bytes] | None:
             try:
                 if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
                     return None
-            except self._errors.NoPermissionError:  # older advice on the permissions of the Redis user
+            except (
+                self._errors.NoPermissionError
+            ):  # older advice on the permissions of the Redis user
                 pass
             try:
                 found: dict[bytes, bytes] = redis.hgetall(key)
@@ -276,7 +346,9 @@ class RedisLink:
                 return b""
             try:
                 found: bytes = redis.getrange(key, -most_bytes, -1)
-            except self._errors.NoPermissionError:  # older advice on the permissions of the Redis user
+            except (
+                self._errors.NoPermissionError
+            ):  # older advice on the permissions of the Redis user
                 found = (redis.get(key) or b"")[-most_bytes:]
             return found
 
@@ -297,7 +369,8 @@ class RedisLink:
     def write_hash(self, key: str, fields: Mapping[str, Any]) -> bool:
         """Write fields of a hash; anything else that the key holds is set aside.
 
-        Returns whether the key was there before: where fields are always the same, False tells that it was deleted.
+        Returns whether the key was there before: where fields are always the same, False tells that
+        it was deleted.
         """
 
         def write(redis: Any) -> bool:
@@ -313,7 +386,9 @@ class RedisLink:
         return self.call(write)
 
     def set_aside(self, key: str) -> str:
-        """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost; returns its name.
+        """Rename a key that cannot be read, so that it can be made anew and nothing of it is lost.
+
+        Returns its name.
 
         One that was set aside before is replaced. The log says it.
         """
@@ -331,7 +406,8 @@ class RedisLink:
         return aside
 
     def rivals(self) -> list[str]:
-        """Addresses of connections to this database that were made before this one by others who do the same work.
+        """Addresses of connections to this database that were made before this one by others who
+        do the same work.
 
         A process that has died has no connection.
         """
@@ -340,7 +416,12 @@ class RedisLink:
             try:
                 return redis.client_id(), redis.client_list()
             except self._errors.NoPermissionError:
-                event("rivals_unknown", "warning", redis=self.where, reason="the Redis user may not use CLIENT LIST")
+                event(
+                    "rivals_unknown",
+                    "warning",
+                    redis=self.where,
+                    reason="the Redis user may not use CLIENT LIST",
+                )
                 return 0, []
 
         own, clients = self.call(look)
@@ -351,7 +432,8 @@ class RedisLink:
             for client in clients
             if client["db"] in databases
             and int(client["id"]) < own
-            and client["name"] != self.name  # a connection of ours that broke, and that Redis still holds
+            and client["name"]
+            != self.name  # a connection of ours that broke, and that Redis still holds
             and client["name"].rpartition(":")[0] == work
         ]
 
@@ -377,8 +459,12 @@ class RedisLink:
     def _bear(self, error: Exception, start: float) -> None:
         """Log an error that will pass; raise LiveError for one that will not."""
         what, errors = str(error), self._errors
-        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError):
-            raise LiveError(f"Redis refuses: {what}", where=self.where, fix="check user and password") from None
+        if isinstance(
+            error, errors.AuthenticationError | errors.AuthorizationError | errors.NoPermissionError
+        ):
+            raise LiveError(
+                f"Redis refuses: {what}", where=self.where, fix="check user and password"
+            ) from None
         if isinstance(error, errors.ConnectionError | errors.TimeoutError):
             self._redis.connection_pool.disconnect()
             self._down("redis_unreachable", start)
@@ -387,13 +473,21 @@ class RedisLink:
         ) or what.startswith(_REFUSING):
             if self._down("redis_refuses_to_write", start, reason=what):
                 self._delete_all(self._kept.all_inputs())
-            elif self.in_use is not None and isinstance(error, errors.OutOfMemoryError) and not self._made_room:
+            elif (
+                self.in_use is not None
+                and isinstance(error, errors.OutOfMemoryError)
+                and not self._made_room
+            ):
                 self._made_room = True
                 self._delete_all(self.in_use())
         else:  # the arguments that a reply may quote are nobody's business
             what = what.partition(", with args")[0]
             taken = what.startswith("WRONGTYPE")
-            fix = "delete that key, or choose other streams" if taken else "it must be Redis 5 or newer"
+            fix = (
+                "delete that key, or choose other streams"
+                if taken
+                else "it must be Redis 5 or newer"
+            )
             raise LiveError(f"Redis refuses: {what}", where=self.where, fix=fix) from None
 
     def _down(self, name: str, start: float, **facts: Any) -> bool:
@@ -407,7 +501,12 @@ class RedisLink:
     def _mention(self, start: float, expected_s: float) -> None:
         now = time.monotonic()
         if self._down_since is not None:
-            event("redis_answers_again", "warning", redis=self.where, after_s=round(now - self._down_since, 3))
+            event(
+                "redis_answers_again",
+                "warning",
+                redis=self.where,
+                after_s=round(now - self._down_since, 3),
+            )
             self._down_since, self._made_room = None, False
         elif now - start > SLOW_S + expected_s:
             event("redis_slow", "warning", redis=self.where, took_s=round(now - start, 3))
@@ -421,13 +520,17 @@ class RedisLink:
             return
         names = [format_id(entry_id) for entry_id in ids]
         try:
-            self.n_deleted[stream] = self.n_deleted.get(stream, 0) + self._redis.xdel(stream, *names)
+            self.n_deleted[stream] = self.n_deleted.get(stream, 0) + self._redis.xdel(
+                stream, *names
+            )
         except self._errors.RedisError as error:  # they stay a little longer
             event("trimming_failed", "warning", redis=self.where, reason=type(error).__name__)
 
 
 def _in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
-    """What XREAD found, in the order of adding, up to where a stream may hold more than was read."""
+    """What XREAD found, in the order of adding, up to where a stream may hold more than was
+    read.
+    """
 
     def order(entry: Entry) -> tuple[int, int, int]:
         return entry.id[0], streams.index(entry.stream), entry.id[1]
@@ -447,7 +550,10 @@ def redis_url(host: str, port: int, socket: str | None = None) -> str:
 
 
 def address(url: str) -> str:
-    """What may be shown of a Redis URL: host and port, or the path of the socket. Raises LiveError for no URL."""
+    """What may be shown of a Redis URL: host and port, or the path of the socket.
+
+    Raises LiveError for no URL.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -456,10 +562,14 @@ def address(url: str) -> str:
     is_socket = parts.scheme == "unix"
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise _bad_url()
-    if not is_socket and not re.fullmatch(r"(/[0-9]*)?", parts.path):  # another database would be taken, silently
+    if not is_socket and not re.fullmatch(
+        r"(/[0-9]*)?", parts.path
+    ):  # another database would be taken, silently
         raise _bad_url()
     return parts.path if is_socket else f"{host or 'localhost'}:{port or 6379}"
 
 
 def _bad_url() -> LiveError:
-    return LiveError("the Redis URL cannot be read", fix="write redis[s]://[user:password@]host[:port][/db]")
+    return LiveError(
+        "the Redis URL cannot be read", fix="write redis[s]://[user:password@]host[:port][/db]"
+    )

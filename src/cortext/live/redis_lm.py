@@ -1,4 +1,7 @@
-"""The language-model server: a protocol's entries come from Redis, are answered, and nothing is lost silently."""
+"""The language-model server.
+
+A protocol's entries come from Redis, are answered, and nothing is lost silently.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,15 @@ from cortext.live.redis_ids import LAST, Entry, StreamId, before, format_id
 from cortext.live.redis_link import RedisLink, Stopped
 
 BLOCK_MS = 100
-"""How long a read waits: the longest time until the server sees that it was asked to stop, or Redis flushed."""
+"""How long a read waits.
+
+The longest time until the server sees that it was asked to stop, or Redis flushed.
+"""
 SAVE_EVERY = 64
-"""Most entries until Redis is told the position, in mid-utterance; otherwise it is told with each read."""
+"""Most entries until Redis is told the position, in mid-utterance.
+
+Otherwise it is told with each read.
+"""
 LONGEST_TEXT = 2**20
 """Bytes of a text from a client's key that are read, and sent back."""
 
@@ -41,14 +50,17 @@ def make_protocol(
 ) -> Protocol:
     """A protocol that speaks for a decoder.
 
-    profile: "published", or "json" for messages of our own
-    preset:  "published" for the published parameters; without it the decoder's options hold. A large model, where
-             the decoder has one, scores candidates until `do_opt` is 0
-    changes: `name=value` of published parameters
-    streams: other names for the streams `input`, `partial` and `final`
-    stop:    the server's, so that long searches end when it is set
-    context: what was said before, where clients do not say it
-    Raises ConfigError for a profile, preset, parameter or stream that cannot be.
+    Args:
+        profile: "published", or "json" for messages of our own.
+        preset: "published" for the published parameters; without it the decoder's options hold. A
+            large model, where the decoder has one, scores candidates until `do_opt` is 0.
+        changes: `name=value` of published parameters.
+        streams: Other names for the streams `input`, `partial` and `final`.
+        stop: The server's, so that long searches end when it is set.
+        context: What was said before, where clients do not say it.
+
+    Raises:
+        ConfigError: For a profile, preset, parameter or stream that cannot be.
     """
     if profile not in PROFILES:
         raise ConfigError(f"unknown profile {profile!r}; {nearest(profile, PROFILES)}")
@@ -66,21 +78,30 @@ def make_protocol(
             raise ConfigError("two streams have the same name", fix="name them apart")
         return PublishedProtocol(decoder, params, published, is_set, context)
     if "partial" in names:
-        raise ConfigError("the json profile has no stream of partial results; they come on the final one")
+        raise ConfigError(
+            "the json profile has no stream of partial results; they come on the final one"
+        )
     if names.get("input", INPUT) == names.get("final", OUTPUT):
         raise ConfigError("two streams have the same name", fix="name them apart")
     options = params.options(decoder.options).changed({"llm": params.llm(decoder.options)})
-    return JsonProtocol(decoder, options, names.get("input", INPUT), names.get("final", OUTPUT), is_set, context)
+    return JsonProtocol(
+        decoder, options, names.get("input", INPUT), names.get("final", OUTPUT), is_set, context
+    )
 
 
 class LMServer:
     """Serves one protocol on one Redis database.
 
-    url:       as `RedisLink` takes it
-    stop:      set it to end `run`
-    keep:      most entries and most bytes that stay in a stream, of those that no utterance in progress needs
-    take_over: end a server that serves the same streams, instead of refusing to start beside it
-    Raises LiveError for a URL that is none.
+    Attributes:
+        url: As `RedisLink` takes it.
+        stop: Set it to end `run`.
+        keep: Most entries and most bytes that stay in a stream, of those that no utterance in
+            progress needs.
+        take_over: End a server that serves the same streams, instead of refusing to start beside
+            it.
+
+    Raises:
+        LiveError: For a URL that is none.
     """
 
     def __init__(
@@ -97,7 +118,11 @@ class LMServer:
         name = f"cortext-lm-server:{protocol.inputs[0]}"
         self._link = RedisLink(url, name, self.stop, timeout_s, keep)
         self._position = Position(
-            self._link, f"cortext_lm_position:{protocol.inputs[0]}", protocol.inputs, protocol.outputs, protocol.speech
+            self._link,
+            f"cortext_lm_position:{protocol.inputs[0]}",
+            protocol.inputs,
+            protocol.outputs,
+            protocol.speech,
         )
         self._link.in_use = self._position.in_use
         protocol.missing = self._position.tell
@@ -105,12 +130,16 @@ class LMServer:
         self._first_answer: tuple[str, StreamId] | None = None
         self._changes: dict[str, str] = {}
         self._announced = protocol.announcement().stream
-        # answers that come after the position are counted when a server begins: none of them may be deleted here
+        # answers that come after the position are counted when a server begins: none of them may be
+        # deleted here
         self._save_every, self._n_unsaved = max(min(keep[0] // 2, SAVE_EVERY), 1), 0
         self._idle = self._in_entry = False
 
     def run(self) -> None:
-        """Serve until told to stop. Raises LiveError where Redis refuses, or another server has these streams."""
+        """Serve until told to stop.
+
+        Raises LiveError where Redis refuses, or another server has these streams.
+        """
         try:
             self._start()
             with suppress(Stopped):
@@ -148,8 +177,9 @@ class LMServer:
     def _resume(self) -> None:
         """Go on where a server before this one ended, so that a client that waits gets its answer.
 
-        What came after the last utterance that ended is done again, without the answers that are there already. An
-        entry that begins everything anew, and that nobody has answered, makes what came before it void.
+        What came after the last utterance that ended is done again, without the answers that are
+        there already. An entry that begins everything anew, and that nobody has answered, makes
+        what came before it void.
         """
         link, position, answers = self._link, self._position, self._protocol.answers
         readable = position.load()
@@ -158,12 +188,22 @@ class LMServer:
         anew = link.newest_id(asked) if asked else None
         if not readable:
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST) if anew else _now(link))
-            # an answer's id is later than its question's: what is later than the newest answer has none
-            answered = {stream: link.newest_id(answers[stream]) or begin[stream] for stream in self._protocol.inputs}
+            # an answer's id is later than its question's: what is later than the newest answer has
+            # none
+            answered = {
+                stream: link.newest_id(answers[stream]) or begin[stream]
+                for stream in self._protocol.inputs
+            }
             position.begin_after(begin if anew else answered, answered)
-            if asked and not anew:  # named utterances without their beginning are refused one by one
+            if (
+                asked and not anew
+            ):  # named utterances without their beginning are refused one by one
                 position.miss(UNREADABLE)
-        elif anew and anew > position.places[asked].answered and (position.known or not self._has_answer(anew)):
+        elif (
+            anew
+            and anew > position.places[asked].answered
+            and (position.known or not self._has_answer(anew))
+        ):
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST))
             position.begin_after(begin, begin)
             position.newest, position.given = dict.fromkeys(self._protocol.outputs, anew), {}
@@ -175,11 +215,17 @@ class LMServer:
             return
         for stream, last in position.newest.items() if readable else ():
             new = link.entries(stream, last)
-            position.given[stream] = position.given.get(stream, 0) + sum(map(self._protocol.is_answer, new))
+            position.given[stream] = position.given.get(stream, 0) + sum(
+                map(self._protocol.is_answer, new)
+            )
         position.newest = {stream: link.newest[stream] for stream in self._protocol.outputs}
         since = max(place.marked for place in position.places.values())
         n_answers = {stream: link.count(stream, since) for stream in self._protocol.outputs}
-        event("resuming", after={s: format_id(i) for s, i in position.after.items()}, answered=n_answers)
+        event(
+            "resuming",
+            after={s: format_id(i) for s, i in position.after.items()},
+            answered=n_answers,
+        )
 
     def _has_answer(self, anew: StreamId) -> bool:
         """Whether a server of another kind has answered the entry that begins everything anew."""
@@ -198,7 +244,9 @@ class LMServer:
         position = self._position
         due = self._idle or self._n_unsaved >= self._save_every or self._protocol.first() is None
         keys, fields = (self._announced, position.key), self._mark() if due else {}
-        steady, entries = self._link.read_and_save(keys, position.after, BLOCK_MS, (position.key, fields))
+        steady, entries = self._link.read_and_save(
+            keys, position.after, BLOCK_MS, (position.key, fields)
+        )
         if self._link.n_connections != self._n_connections:
             self._n_connections = self._link.n_connections
             self._refuse_rivals(take_over=False)
@@ -222,7 +270,9 @@ class LMServer:
         answers = self._protocol.handle(entry, self._text)
         if self._protocol.changes != self._changes:
             self._keep_changes()
-        if entry.id > self._position.places[entry.stream].answered:  # else a server before this one has answered it
+        if (
+            entry.id > self._position.places[entry.stream].answered
+        ):  # else a server before this one has answered it
             self._answer_to(entry.id, answers)
         elif self._protocol.in_utterance() and self._first_answer is None:
             stream = self._protocol.answers[entry.stream]
@@ -248,7 +298,10 @@ class LMServer:
         self._link.write_hash(self._position.key, {"changes": json.dumps(self._changes)})
 
     def _after_loss(self) -> None:
-        """The streams are gone: read the new ones from their beginning, and name what may be missing."""
+        """The streams are gone.
+
+        Read the new ones from their beginning, and name what may be missing.
+        """
         event("streams_lost", "warning", in_utterance=self._protocol.in_utterance())
         self._position.given = {}
         for stream, entry_id in self._position.after.items():
@@ -264,7 +317,9 @@ class LMServer:
     def _answer_to(self, request: StreamId, answers: list[Answer]) -> None:
         entry_id: StreamId | None = None
         for answer in answers:
-            if self._position.was_given(answer.stream, request):  # a server before this one has said it
+            if self._position.was_given(
+                answer.stream, request
+            ):  # a server before this one has said it
                 continue
             n_connections = self._link.n_connections
             try:
@@ -275,14 +330,20 @@ class LMServer:
             if not self._protocol.in_utterance():
                 self._first_answer = None
             elif self._first_answer is None:
-                # added over two connections it may be in a Redis that knows nothing of what came before
+                # added over two connections it may be in a Redis that knows nothing of what came
+                # before
                 steady = n_connections == self._link.n_connections
                 self._first_answer = answer.stream, entry_id if steady else (0, 0)
 
     def _name_gaps(self) -> None:
-        """Name what was deleted of questions while no server was there; speech is looked after by its utterance."""
+        """Name what was deleted of questions while no server was there.
+
+        Speech is looked after by its utterance.
+        """
         for stream in self._protocol.inputs:
-            if stream not in (self._protocol.speech, self._protocol.anew) and (gap := self._position.gap(stream)):
+            if stream not in (self._protocol.speech, self._protocol.anew) and (
+                gap := self._position.gap(stream)
+            ):
                 self._answer_to((0, 0), self._protocol.lost(gap))
 
     def _text(self, key: str) -> str:

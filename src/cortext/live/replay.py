@@ -28,7 +28,9 @@ LATEST_LAGS = 100_000
 
 
 class Pacer:
-    """A clock that does not drift: entry k is due k periods after the first, however late those before it were.
+    """A clock that does not drift.
+
+    Entry k is due k periods after the first, however late those before it were.
 
     speed: 1 is real time, None is no clock at all
     """
@@ -43,7 +45,10 @@ class Pacer:
         self._start, self._k = time.monotonic(), 0
 
     def wait(self) -> None:
-        """Wait until the next entry is due: a bin is known when its time is over. Raises Stopped."""
+        """Wait until the next entry is due: a bin is known when its time is over.
+
+        Raises Stopped.
+        """
         self._k += 1
         if self._period_s is not None:
             early_s = self._start + self._k * self._period_s - time.monotonic()
@@ -62,10 +67,11 @@ class Pacer:
 class ReplaySummary:
     """What was replayed.
 
-    lag_*:    how late entries were sent; None without a clock
-    wer:      of all trials whose sentences are known, where somebody said what was decoded
-    results:  trial numbers with what was decoded, where somebody said so
-    left_out: bins that did not fill an entry at the end of a trial
+    Attributes:
+        lag_*: How late entries were sent; None without a clock.
+        wer: Of all trials whose sentences are known, where somebody said what was decoded.
+        results: Trial numbers with what was decoded, where somebody said so.
+        left_out: Bins that did not fill an entry at the end of a trial.
     """
 
     n_trials: int = 0
@@ -81,18 +87,29 @@ class ReplaySummary:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
-def choose(split: PackedSplit, sessions: Sequence[str] = (), trials: Sequence[int] = ()) -> list[int]:
-    """Positions in a split of the trials to replay: of some sessions, or chosen. Raises DataError for none."""
+def choose(
+    split: PackedSplit, sessions: Sequence[str] = (), trials: Sequence[int] = ()
+) -> list[int]:
+    """Positions in a split of the trials to replay: of some sessions, or chosen.
+
+    Raises DataError for none.
+    """
     there = sorted({split.session(i) for i in range(len(split))})
     for session in sessions:
         if session not in there:
-            raise DataError(f"no trials of session {session!r}; {nearest(session, there)}", where=split.path)
+            raise DataError(
+                f"no trials of session {session!r}; {nearest(session, there)}", where=split.path
+            )
     for number in trials:
         if not 0 <= number < len(split):
             raise DataError(f"no trial {number}; there are 0 to {len(split) - 1}", where=split.path)
-    chosen = [i for i in trials or range(len(split)) if not sessions or split.session(i) in sessions]
+    chosen = [
+        i for i in trials or range(len(split)) if not sessions or split.session(i) in sessions
+    ]
     if not chosen:
-        raise DataError("none of these trials is of these sessions" if trials else "no trials", where=split.path)
+        raise DataError(
+            "none of these trials is of these sessions" if trials else "no trials", where=split.path
+        )
     return chosen
 
 
@@ -109,10 +126,13 @@ def replay(
 ) -> ReplaySummary:
     """Send trials one after the other until they are over (never, with `loop`) or `stop` is set.
 
-    numbers:  positions in the split
-    speed:    1 is real time, 2 twice as fast; None as fast as they are taken
-    progress: told the bins sent and those to send, which in a loop are those of one round
-    Raises LiveError where nobody answers.
+    Args:
+        numbers: Positions in the split.
+        speed: 1 is real time, 2 twice as fast; None as fast as they are taken.
+        progress: Told the bins sent and those to send, which in a loop are those of one round.
+
+    Raises:
+        LiveError: Where nobody answers.
     """
     summary, tally = ReplaySummary(), Tally()
     pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
@@ -155,7 +175,10 @@ def _rounds(numbers: Iterable[int], loop: bool) -> Iterator[int]:
 def _replay_trial(
     client: Client, number: int, trial: Trial, pacer: Pacer, sent: Callable[[int], None]
 ) -> Answer | None:
-    """Send one trial; one that is stopped in the middle is ended, so that nobody waits for the rest."""
+    """Send one trial.
+
+    One that is stopped in the middle is ended, so that nobody waits for the rest.
+    """
     n = client.bins_per_entry
     client.begin(number, trial)
     pacer.restart()
@@ -172,10 +195,17 @@ def _replay_trial(
     return client.end()
 
 
-def _note(summary: ReplaySummary, tally: Tally, number: int, trial: Trial, answer: Answer, keep: bool) -> None:
+def _note(
+    summary: ReplaySummary, tally: Tally, number: int, trial: Trial, answer: Answer, keep: bool
+) -> None:
     summary.n_errors += bool(answer.error)
     if trial.sentence is not None:
         tally.compare(trial.sentence, answer.text)
     if keep:  # a loop has no end, and its memory has
-        facts = {"name": trial.name, "text": answer.text, "reference": trial.sentence, "error": answer.error or None}
+        facts = {
+            "name": trial.name,
+            "text": answer.text,
+            "reference": trial.sentence,
+            "error": answer.error or None,
+        }
         summary.results.append({"trial": number} | facts)

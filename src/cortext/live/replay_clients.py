@@ -1,4 +1,6 @@
-"""Who replayed trials are sent to: a BRAND stream of features, or a language-model server that takes logits.
+"""Who replayed trials are sent to.
+
+A BRAND stream of features, or a language-model server that takes logits.
 
 T bins of 20 ms, C features, P frames of 80 ms, V tokens.
 """
@@ -67,7 +69,10 @@ class Patience:
         self._link, self._patience_s = link, patience_s
 
     def wait(self, look: Callable[[], Any], what: str, fix: str) -> Any:
-        """The first value of `look` that is not None. Raises LiveError when patience ends, Stopped when asked to."""
+        """The first value of `look` that is not None.
+
+        Raises LiveError when patience ends, Stopped when asked to.
+        """
         start, said = time.monotonic(), False
         while True:
             if (found := look()) is not None:
@@ -79,7 +84,9 @@ class Patience:
                 event("replay_waits", "warning", what=what)
                 said = True
             if waited_s > self._patience_s:
-                raise LiveError(f"waited {waited_s:.0f} s for {what}", where=self._link.where, fix=fix)
+                raise LiveError(
+                    f"waited {waited_s:.0f} s for {what}", where=self._link.where, fix=fix
+                )
 
     def answer(self, stream: str, after: StreamId, fix: str) -> tuple[StreamId, dict[bytes, bytes]]:
         """The first entry of a stream after an id."""
@@ -95,9 +102,11 @@ class Patience:
 class BrandStream:
     """Features as a BRAND stream, with starts and stops on a control stream.
 
-    node: nickname of a node of the published graph: its parameters give the names, it is waited for, and its texts
-          are read; None writes under the default names and waits for nobody
-    keep: entries of a replay that the stream holds at most; the node is given half of them to be behind
+    Attributes:
+        node: Nickname of a node of the published graph: its parameters give the names, it is waited
+            for, and its texts are read; None writes under the default names and waits for nobody.
+        keep: Entries of a replay that the stream holds at most; the node is given half of them to
+            be behind.
     """
 
     CONTROL = "trial_control"
@@ -107,7 +116,9 @@ class BrandStream:
         self._p = read_parameters(link, node) if node else _default_names()
         self._dtype = np.dtype(self._p.input_dtype)
         if self._dtype.kind != "f":
-            raise ConfigError(f"parameters.input_dtype is {self._p.input_dtype!r}; replayed features are floats")
+            raise ConfigError(
+                f"parameters.input_dtype is {self._p.input_dtype!r}; replayed features are floats"
+            )
         self.bins_per_entry = self._p.bins_per_entry or 1
         self._next, self._taken = self._first_number(), -1
         self._final: StreamId = link.newest_id(self._p.final_stream) or (0, 0)
@@ -129,7 +140,9 @@ class BrandStream:
         """See `Client`."""
         p = self._p
         if self._node and self._next - self._taken > max(self._keep // 2, 1):
-            self._patience.wait(self._room, f"node {self._node} to read {p.input_stream}", "is it still running?")
+            self._patience.wait(
+                self._room, f"node {self._node} to read {p.input_stream}", "is it still running?"
+            )
         fields = {
             p.input_field: bins_TC.astype(self._dtype).tobytes(),
             p.index_field: uint64(self._next),
@@ -140,13 +153,18 @@ class BrandStream:
         self._next += 1
 
     def end(self) -> Answer | None:
-        """See `Client`. A node that ends utterances by itself is not waited for: its texts belong to no trial."""
+        """See `Client`. A node that ends utterances by itself is not waited for.
+
+        Its texts belong to no trial.
+        """
         self._mark(self._p.stop_value, self._next - 1)
         if self._node is None or not self._p.control_stream:
             return None
         number = str(self._number).encode()
         while True:
-            self._final, fields = self._patience.answer(self._p.final_stream, self._final, "see the node's log")
+            self._final, fields = self._patience.answer(
+                self._p.final_stream, self._final, "see the node's log"
+            )
             if fields.get(b"trial") == number:
                 text = fields.get(self._p.final_field.encode(), b"").decode(errors="replace")
                 return Answer(text, fields.get(b"error", b"").decode(errors="replace"))
@@ -154,11 +172,19 @@ class BrandStream:
     def _mark(self, value: str, index: int, **facts: Any) -> None:
         p = self._p
         if p.control_stream:
-            fields = {p.control_field: value, p.index_field: uint64(index), "trial": self._number, **facts}
+            fields = {
+                p.control_field: value,
+                p.index_field: uint64(index),
+                "trial": self._number,
+                **facts,
+            }
             self._link.add(p.control_stream, fields | {p.time_key: timestamp()})
 
     def _first_number(self) -> int:
-        """Numbers go on from those that the stream has: a node takes numbers that begin anew for another source."""
+        """Numbers go on from those that the stream has.
+
+        A node takes numbers that begin anew for another source.
+        """
         stream = self._p.input_stream
         self._link.trim([stream])  # what an earlier replay has left
         newest = self._link.call(lambda redis: redis.xrevrange(stream, count=1))
@@ -190,14 +216,17 @@ def _default_names() -> NodeParameters:
 
 
 class PublishedClient:
-    """Logits to the language-model server of the published protocol, frame by frame, as the release's client does.
+    """Logits to the language-model server of the published protocol, frame by frame, as the
+    release's client does.
 
     stepper: runs the model
     """
 
     bins_per_entry = 1
 
-    def __init__(self, link: RedisLink, patience: Patience, stepper: Stepper, names: PublishedStreams) -> None:
+    def __init__(
+        self, link: RedisLink, patience: Patience, stepper: Stepper, names: PublishedStreams
+    ) -> None:
         self._link, self._patience, self._names = link, patience, names
         self._stream = AcousticStream(stepper)
         answers = (names.partial, names.final, names.reset_done, names.finalize_done)
@@ -217,7 +246,11 @@ class PublishedClient:
         """See `Client`."""
         logits_PV = self._stream.push(bins_TC)
         if len(logits_PV):
-            self._ask(self._names.input, {"logits": in_lm_order(self._stream, logits_PV)}, self._names.partial)
+            self._ask(
+                self._names.input,
+                {"logits": in_lm_order(self._stream, logits_PV)},
+                self._names.partial,
+            )
 
     def end(self) -> Answer | None:
         """See `Client`."""
@@ -232,7 +265,9 @@ class PublishedClient:
 
     def _next(self, stream: str) -> dict[bytes, bytes]:
         self._seen[stream], fields = self._patience.answer(
-            stream, self._seen[stream], "start it: cortext lm-server --lm DIR --redis-host HOST --redis-port PORT"
+            stream,
+            self._seen[stream],
+            "start it: cortext lm-server --lm DIR --redis-host HOST --redis-port PORT",
         )
         return fields
 
@@ -242,7 +277,9 @@ class JsonClient:
 
     bins_per_entry = 1
 
-    def __init__(self, link: RedisLink, patience: Patience, stepper: Stepper, names: tuple[str, str]) -> None:
+    def __init__(
+        self, link: RedisLink, patience: Patience, stepper: Stepper, names: tuple[str, str]
+    ) -> None:
         self._link, self._patience = link, patience
         self._stream = AcousticStream(stepper)
         self._input, self._output = names
@@ -273,7 +310,10 @@ class JsonClient:
         text = json.dumps(message | {"utterance": self._name})
         self._link.add(self._input, {"message": text, **fields})
         while True:
-            fix = "start it: cortext lm-server --lm DIR --profile json --redis-host HOST --redis-port PORT"
+            fix = (
+                "start it: cortext lm-server --lm DIR --profile json --redis-host HOST --redis-port"
+                " PORT"
+            )
             self._seen, found = self._patience.answer(self._output, self._seen, fix)
             said: dict[str, Any] = json.loads(found[b"message"])
             if said["utterance"] != self._name:
@@ -285,7 +325,10 @@ class JsonClient:
 
 
 def begin_trial(stream: AcousticStream, trial: Trial) -> None:
-    """Begin a trial with the layer of its day. Raises RunError for a day that the model does not know."""
+    """Begin a trial with the layer of its day.
+
+    Raises RunError for a day that the model does not know.
+    """
     stream.stepper.use(trial.session)
     stream.reset()
 

@@ -1,4 +1,7 @@
-"""Keeps utterances in the session log from a thread of its own: a slow or full disk never holds up decoding."""
+"""Keeps utterances in the session log from a thread of its own.
+
+A slow or full disk never holds up decoding.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,16 @@ class Scribe:
         self._waiting = queue.Queue[None](MAX_WAITING)
 
     def append(
-        self, told: dict[str, Any], source: str, features_TC: np.ndarray | None, tell: Callable[[Message], None]
+        self,
+        told: dict[str, Any],
+        source: str,
+        features_TC: np.ndarray | None,
+        tell: Callable[[Message], None],
     ) -> None:
-        """Log an utterance, as its message tells it; a failure is told as an `error` message, with its number."""
+        """Log an utterance, as its message tells it.
+
+        A failure is told as an `error` message, with its number.
+        """
         when = now()
         try:
             self._waiting.put_nowait(None)
@@ -40,7 +50,8 @@ class Scribe:
         def write() -> None:
             try:
                 self._log.append(_utterance(told, source, when), features_TC)
-            except Exception as error:  # nobody waits for this thread: without a word the utterance would be missing
+            # nobody waits for this thread: without a word the utterance would be missing
+            except Exception as error:
                 _tell_failure(told["id"], internal_error(error), tell)
             finally:
                 self._waiting.get_nowait()
@@ -48,11 +59,17 @@ class Scribe:
         self._pool.submit(write)
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
-        """Log what was meant, after all that was appended before; whether the recording is kept with it."""
+        """Log what was meant, after all that was appended before.
+
+        Whether the recording is kept with it.
+        """
         return self._pool.submit(self._log.correct, utterance, text)
 
     def rate(self, utterance: int, rating: str) -> Future[bool]:
-        """Log how well it was decoded, after all that was appended before; whether the recording is kept with it."""
+        """Log how well it was decoded, after all that was appended before.
+
+        Whether the recording is kept with it.
+        """
         return self._pool.submit(self._log.rate, utterance, rating)
 
     def close(self) -> None:
@@ -63,9 +80,15 @@ class Scribe:
 
 def _utterance(told: dict[str, Any], source: str, when: datetime) -> Utterance:
     return Utterance(
-        told["id"], told["session"], told["duration_s"], told["text"], source=source, nbest=told["nbest"], when=when,
+        told["id"],
+        told["session"],
+        told["duration_s"],
+        told["text"],
+        source=source,
+        nbest=told["nbest"],
+        when=when,
         degraded=told["degraded"],
-    )  # fmt: skip
+    )
 
 
 def _tell_failure(utterance: int, why: str, tell: Callable[[Message], None]) -> None:

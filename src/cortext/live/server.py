@@ -1,4 +1,6 @@
-"""The page and what it talks to: web sockets to watch and to feed, requests to control. Nothing comes from elsewhere.
+"""The page and what it talks to: web sockets to watch and to feed, requests to control.
+
+Nothing comes from elsewhere.
 
 Needs the extra `live`: this module is imported by what has asked for it (`cortext.extras.need`).
 """
@@ -22,7 +24,14 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.evaluation.use_log import RATINGS
-from cortext.live.access import MAX_BODY, MAX_MESSAGE, MAX_READERS, MAX_STRANGE_READERS, Access, Guard
+from cortext.live.access import (
+    MAX_BODY,
+    MAX_MESSAGE,
+    MAX_READERS,
+    MAX_STRANGE_READERS,
+    Access,
+    Guard,
+)
 from cortext.live.connections import Listener
 from cortext.live.fanout import Reader
 from cortext.live.live_session import LiveSession
@@ -59,7 +68,11 @@ def build_app(session: LiveSession, access: Access) -> Guard:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     verbs = _verbs(session)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
-    pages = {file.name: (file.read_bytes(), TYPES[file.suffix]) for file in WEB.iterdir() if file.suffix in TYPES}
+    pages = {
+        file.name: (file.read_bytes(), TYPES[file.suffix])
+        for file in WEB.iterdir()
+        if file.suffix in TYPES
+    }
 
     @app.get("/api/state")
     async def state(request: Request) -> Response:
@@ -128,7 +141,9 @@ async def _state(request: Request, session: LiveSession, access: Access) -> dict
     return await asyncio.wrap_future(session.state())
 
 
-async def _obey(verb: str, request: Request, access: Access, verbs: dict[str, Handler]) -> dict[str, Any]:
+async def _obey(
+    verb: str, request: Request, access: Access, verbs: dict[str, Handler]
+) -> dict[str, Any]:
     _check_token(request, access)
     if verb not in verbs:
         raise Refused(404, "no such request")
@@ -149,7 +164,9 @@ async def _body(request: Request) -> dict[str, Any]:
         body = json.loads(content or b"{}", parse_constant=_no_constant)
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refused(400, "the request holds half of a surrogate pair, which is no character") from None
+        raise Refused(
+            400, "the request holds half of a surrogate pair, which is no character"
+        ) from None
     except (ValueError, RecursionError):
         raise Refused(400, "the request is no JSON") from None
     except TimeoutError:
@@ -227,7 +244,9 @@ def _only(body: dict[str, Any], **fields: type) -> None:
         if name not in fields:
             raise Refused(400, f"unknown field {name[:40]!r}; known: {', '.join(fields) or 'none'}")
         if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
-            raise Refused(400, f"{name} must be {'a number' if fields[name] is int else 'a string'}")
+            raise Refused(
+                400, f"{name} must be {'a number' if fields[name] is int else 'a string'}"
+            )
 
 
 def _needed(body: dict[str, Any], name: str) -> Any:
@@ -244,7 +263,10 @@ async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
     if not can_control and not access.open_view:
         await ws.close(POLICY_VIOLATION)
         return
-    reader, most = Reader(asyncio.get_running_loop()), MAX_READERS if can_control else MAX_STRANGE_READERS
+    reader, most = (
+        Reader(asyncio.get_running_loop()),
+        MAX_READERS if can_control else MAX_STRANGE_READERS,
+    )
     if not session.readers.admit(reader, most):
         await ws.accept()
         await ws.close(TRY_AGAIN, f"{most} pages are watching already")
@@ -318,7 +340,10 @@ async def _feed(ws: WebSocket, session: LiveSession, access: Access) -> None:
 
 
 async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
-    """One message of a feed: frames, or the end of its utterance. What cannot be used is answered with an error."""
+    """One message of a feed: frames, or the end of its utterance.
+
+    What cannot be used is answered with an error.
+    """
     try:
         content = message.get("bytes")
         if content is not None:
@@ -328,7 +353,9 @@ async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
         else:
             raise DataError('a text message of the feed is not {"end": true}')
     except DataError as error:
-        repeated_event("feed_message_refused", n_bytes=len(message.get("bytes") or message.get("text") or ""))
+        repeated_event(
+            "feed_message_refused", n_bytes=len(message.get("bytes") or message.get("text") or "")
+        )
         await asyncio.wrap_future(session.refuse_fed(str(error)))
         async with asyncio.timeout(PATIENCE_S):
             await ws.send_json({"type": "error", "what": str(error)})
@@ -369,13 +396,16 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise LiveError(
-            f"cannot listen on {host} port {port}: {error.strerror}", fix="give another --port or --host"
+            f"cannot listen on {host} port {port}: {error.strerror}",
+            fix="give another --port or --host",
         ) from None
     return listener
 
 
 class _Server(uvicorn.Server):
-    """Bounds connections, and ends the utterance in progress, and tells it, before they are closed."""
+    """Bounds connections, and ends the utterance in progress, and tells it, before they are
+    closed.
+    """
 
     def __init__(self, config: uvicorn.Config, session: LiveSession) -> None:
         super().__init__(config)
@@ -384,7 +414,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         await super().startup(sockets=[])
-        self.servers += [cast(Any, Listener(listener, self._protocol)) for listener in sockets or []]
+        self.servers += [
+            cast(Any, Listener(listener, self._protocol)) for listener in sockets or []
+        ]
 
     def _protocol(self, state: dict[str, Any]) -> asyncio.Protocol:
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
@@ -397,18 +429,25 @@ class _Server(uvicorn.Server):
 
 
 def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not tell anybody: asyncio itself would write a traceback, however often."""
+    """Log what the event loop could not tell anybody.
+
+    Asyncio itself would write a traceback, however often.
+    """
     error = context.get("exception")
     known = internal_error(error) if isinstance(error, Exception) else context["message"]
     repeated_event("connection_failed", "error", error=known)
 
 
 def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
-    """A server to run with a socket that listens. SIGINT and SIGTERM end the utterance, then all connections."""
+    """A server to run with a socket that listens.
+
+    SIGINT and SIGTERM end the utterance, then all connections.
+    """
     config = uvicorn.Config(
         build_app(session, access),
         log_config=None,
-        log_level="critical",  # it would log addresses with tokens in them; what matters is logged here
+        # it would log addresses with tokens in them; what matters is logged here
+        log_level="critical",
         access_log=False,
         server_header=False,
         loop="asyncio",

@@ -1,13 +1,19 @@
-"""The log of a decoder's use: what was decoded, what was meant, and recordings to learn from; asked for, and private.
+"""The log of a decoder's use: what was decoded, what was meant, and recordings to learn from.
 
-    DIR/utterances.jsonl                        one line an utterance, a correction or a rating (evaluation/use_log.py)
-    DIR/recordings/<session>/data_train.hdf5    features of the corrected and confirmed utterances, labelled
+Asked for, and private.
 
-A kept trial's number is that of its utterance in the log, from 0, and its block is the second of the log's first
-utterance: recordings that lie there from another log, or written by hand, are not taken for this one's.
+    DIR/utterances.jsonl                        one line an utterance, a correction or a rating
+    (evaluation/use_log.py)
+    DIR/recordings/<session>/data_train.hdf5    features of the corrected and confirmed utterances,
+    labelled
 
-Lines are only ever appended, each flushed to disk before the call returns, so that whatever happens loses no more than
-the line being written. A session file is replaced whole. Nobody but the owner may read either.
+A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
+the log's first utterance: recordings that lie there from another log, or written by hand, are not
+taken for this one's.
+
+Lines are only ever appended, each flushed to disk before the call returns, so that whatever happens
+loses no more than the line being written. A session file is replaced whole. Nobody but the owner
+may read either.
 """
 
 from __future__ import annotations
@@ -45,19 +51,24 @@ from cortext.files import sync
 
 RECORDINGS = "recordings"
 HELD_UTTERANCES, HELD_BYTES = 32, 256 << 20
-"""How many utterances can still be corrected or confirmed with their features, and what these may take in memory:
-about a megabyte each, but an utterance may be long."""
+"""How many utterances can still be corrected or confirmed with their features, and what these
+may take in memory: about a megabyte each, but an utterance may be long.
+"""
 
 
 def now() -> datetime:
-    """The time with the offset of this place, so that a reader elsewhere knows whose midnight parts the days."""
+    """The time with the offset of this place, so that a reader elsewhere knows whose midnight
+    parts the days.
+    """
     return datetime.now().astimezone()
 
 
 def session_of_today(like: str, when: datetime | None = None) -> str:
-    """Name of the recording day for features that come in live, in the manner of a session that the model knows.
+    """Name of the recording day for features that come in live, in the manner of a session that
+    the model knows.
 
-    `t15.2023.08.18` gives `t15.2026.11.21`; a name without a date becomes the part before that of today.
+    `t15.2023.08.18` gives `t15.2026.11.21`; a name without a date becomes the part before that of
+    today.
     """
     prefix = like.rsplit(".", 3)[0] if Session(like, {}).date else like
     return f"{prefix}.{when or now():%Y.%m.%d}"
@@ -67,14 +78,16 @@ def session_of_today(like: str, when: datetime | None = None) -> str:
 class Utterance:
     """What a decoder made of one utterance.
 
-    id:         unique while the process runs; used again after a restart it means the newer utterance
-    session:    the recording day that the features belong to: a replayed trial's own, or `session_of_today`
-    duration_s: seconds from the first to the last frame
-    text:       the decoded sentence; empty where there was none
-    source:     where the features came from (`replay`, `feed` ...)
-    nbest:      candidates as JSON objects, where they are to be kept
-    degraded:   what was missing in them, such as a large model's scores; None for nothing
-    when:       when the text was there, with the offset from UTC
+    Attributes:
+        id: Unique while the process runs; used again after a restart it means the newer utterance.
+        session: The recording day that the features belong to: a replayed trial's own, or
+            `session_of_today`.
+        duration_s: Seconds from the first to the last frame.
+        text: The decoded sentence; empty where there was none.
+        source: Where the features came from (`replay`, `feed` ...).
+        nbest: Candidates as JSON objects, where they are to be kept.
+        degraded: What was missing in them, such as a large model's scores; None for nothing.
+        when: When the text was there, with the offset from UTC.
     """
 
     id: str | int
@@ -92,7 +105,9 @@ class Utterance:
             raise LiveError(problem, fix="give a name such as t15.2026.11.21")
         if not 0 <= self.duration_s <= MOST_SECONDS:
             most = f"at most {MOST_SECONDS:.0f}"
-            raise LiveError(f"duration_s is {self.duration_s}; a number of seconds is needed, {most}")
+            raise LiveError(
+                f"duration_s is {self.duration_s}; a number of seconds is needed, {most}"
+            )
         if problem := wrong_with(self.when):
             raise LiveError(f"when is {self.when}, {problem}")
 
@@ -105,7 +120,9 @@ class Utterance:
             "session": self.session,
             "duration_s": round(self.duration_s, 3),
             "n_words": n_words,
-            "words_per_minute": round(60 * n_words / self.duration_s, 2) if self.duration_s > 0 else None,
+            "words_per_minute": (
+                round(60 * n_words / self.duration_s, 2) if self.duration_s > 0 else None
+            ),
             "text": self.text,
             "source": self.source,
         }
@@ -115,12 +132,13 @@ class Utterance:
 
 
 class SessionLog:
-    """Appends to the log in `folder`, which is made where there is none, and holds it against other processes.
+    """Appends to the log in `folder`, which is made where there is none, and holds it against
+    other processes.
 
-    Calls may come from any thread. They return when the disk has what they wrote: that takes a flush, and where
-    features are kept the writing of the day's session file (some milliseconds for each trial in it). Every failure is
-    a LiveError and leaves the log as it was before the call, or with the line it speaks of; later calls work again
-    when the cause is gone.
+    Calls may come from any thread. They return when the disk has what they wrote: that takes a
+    flush, and where features are kept the writing of the day's session file (some milliseconds for
+    each trial in it). Every failure is a LiveError and leaves the log as it was before the call, or
+    with the line it speaks of; later calls work again when the cause is gone.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -151,27 +169,39 @@ class SessionLog:
     def append(self, utterance: Utterance, features_TC: np.ndarray | None = None) -> None:
         """Log an utterance.
 
-        features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not smoothed. They stay in memory
-                     so that the utterance can be corrected or rated right, until others need the place.
+        Args:
+            features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not
+                smoothed. They stay in memory so that the utterance can be corrected or rated right,
+                until others need the place.
         """
         features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
         with self._mutex:
             self._write(utterance.to_json())
             if features_TC is not None:
                 self._held[len(self._log.entries) - 1] = features_TC
-                while len(self._held) > HELD_UTTERANCES or sum(x.nbytes for x in self._held.values()) > HELD_BYTES:
+                while (
+                    len(self._held) > HELD_UTTERANCES
+                    or sum(x.nbytes for x in self._held.values()) > HELD_BYTES
+                ):
                     self._held.popitem(last=False)
 
     def correct(self, id_: str | int, text: str) -> bool:
         """Log what was meant. Returns whether the recording is kept with it."""
         if not spoken(text):
-            raise LiveError("a correction needs at least one word", fix="rate the utterance 'wrong' instead")
+            raise LiveError(
+                "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
+            )
         return self._say(id_, {"correction": text})
 
     def rate(self, id_: str | int, rating: str) -> bool:
-        """Log how well it was decoded: `right`, `mostly right` or `wrong`. Returns whether the recording is kept."""
+        """Log how well it was decoded: `right`, `mostly right` or `wrong`.
+
+        Returns whether the recording is kept.
+        """
         if rating not in RATINGS:
-            raise LiveError(f"unknown rating {rating!r}; one of {', '.join(map(repr, RATINGS))} is needed")
+            raise LiveError(
+                f"unknown rating {rating!r}; one of {', '.join(map(repr, RATINGS))} is needed"
+            )
         return self._say(id_, {"rating": rating})
 
     def close(self) -> None:
@@ -192,7 +222,9 @@ class SessionLog:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fix = "give another --session-log, or end that process"
-            raise LiveError("another process is writing this log", where=self._path, fix=fix) from None
+            raise LiveError(
+                "another process is writing this log", where=self._path, fix=fix
+            ) from None
         except OSError:
             pass  # NFS and others have no locks: two decoders at once are then the user's business
 
@@ -203,7 +235,10 @@ class SessionLog:
             os.write(self._descriptor, b"\n")
 
     def _tidy(self) -> None:
-        """Finish what a killed process began: half-written session files, and the label that it was changing."""
+        """Finish what a killed process began.
+
+        Half-written session files, and the label that it was changing.
+        """
         for half in self.folder.glob(f"{RECORDINGS}/*/.*.tmp"):
             with suppress(OSError):
                 half.unlink()
@@ -217,17 +252,26 @@ class SessionLog:
         with self._mutex:
             number = self._log.find(str(id_))
             if number is None:
-                raise LiveError(f"no utterance {id_!r}", where=self._path, fix="give the id of a logged one")
+                raise LiveError(
+                    f"no utterance {id_!r}", where=self._path, fix="give the id of a logged one"
+                )
             self._write({"id": str(id_), "when": now().isoformat(timespec="milliseconds"), **what})
             return self._keep(number)
 
     def _write(self, line: dict[str, Any]) -> None:
-        """Append a line and flush it, or leave the file as it was. What readers would pass over is not written."""
+        """Append a line and flush it, or leave the file as it was.
+
+        What readers would pass over is not written.
+        """
         try:
             content = json.dumps(line, allow_nan=False).encode() + b"\n"
         except (TypeError, ValueError) as error:
-            raise LiveError(f"the utterance cannot be written as JSON: {error}", where=self._path) from None
-        if len(content) > MOST_LINE_BYTES:  # hours of speech: its candidates are no loss beside its text
+            raise LiveError(
+                f"the utterance cannot be written as JSON: {error}", where=self._path
+            ) from None
+        if (
+            len(content) > MOST_LINE_BYTES
+        ):  # hours of speech: its candidates are no loss beside its text
             content = json.dumps(line | {"nbest": None}).encode() + b"\n"
         try:
             parsed = self._log.check(line)
@@ -249,7 +293,10 @@ class SessionLog:
         self._log.add(parsed)
 
     def _keep(self, number: int) -> bool:
-        """Make the day's session file agree with what is known of the utterance; returns whether it is in there."""
+        """Make the day's session file agree with what is known of the utterance.
+
+        Returns whether it is in there.
+        """
         entry, key = self._log.entries[number], (int(self._log.entries[0].when.timestamp()), number)
         try:
             labels = self._labels_of(entry.session)
@@ -268,12 +315,20 @@ class SessionLog:
         """Labels by block and trial number of a session file, read once."""
         if session not in self._labels:
             path = self._file(session)
-            trials = read_trials(path, labels_required=True, session=session) if path.exists() else ()
-            self._labels[session] = {(trial.block, trial.trial): trial.sentence or "" for trial in trials}
+            trials = (
+                read_trials(path, labels_required=True, session=session) if path.exists() else ()
+            )
+            self._labels[session] = {
+                (trial.block, trial.trial): trial.sentence or "" for trial in trials
+            }
         return self._labels[session]
 
-    def _rewrite(self, entry: Entry, key: tuple[int, int], labels: dict[tuple[int, int], str]) -> None:
-        """The session file again, with the utterance under its present label, or without it where that is gone."""
+    def _rewrite(
+        self, entry: Entry, key: tuple[int, int], labels: dict[tuple[int, int], str]
+    ) -> None:
+        """The session file again, with the utterance under its present label, or without it
+        where that is gone.
+        """
         path, session, label = self._file(entry.session), entry.session, entry.label
 
         def trials() -> Iterator[Trial]:
@@ -305,6 +360,8 @@ def _failures(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         fix = "free some space or check the folder's permissions"
-        raise LiveError(f"the log cannot be written: {error.strerror}", where=path, fix=fix) from None
+        raise LiveError(
+            f"the log cannot be written: {error.strerror}", where=path, fix=fix
+        ) from None
     except DataError as error:
         raise LiveError(error.what, where=error.where) from None

@@ -29,15 +29,21 @@ from cortext.models.stepping import Stepper, TorchStepper, open_stepper
 class LiveSettings:
     """What is decoded, by what, and how.
 
-    run, lm:     a run directory (or an exported one, for the backend `onnx`) and a language-model directory
-    data, simulate, feed: exactly one of them: recordings (of `split`), a simulator preset (changed by `overrides`), or
+    data, simulate, feed: exactly one of them: recordings (of `split`), a simulator preset (changed
+    by `overrides`), or
                  frames from a web socket
-    day:         whose layer is used: a session, `latest`, or None for each recording's own
-    speed:       1 is the recording's own, infinity as fast as can be
-    endpoint_ms: silence that ends an utterance; None: 1500 for a feed, and trials end where they end
-    session_log: folder that keeps what was decoded
-    llm, llm_lora, llm_device: a large language model, an adapter for it and where it runs; context: what was said
+    llm, llm_lora, llm_device: a large language model, an adapter for it and where it runs; context:
+    what was said
                  before, until the page says something else
+
+    Attributes:
+        run, lm: A run directory (or an exported one, for the backend `onnx`) and a language-model
+            directory.
+        day: Whose layer is used: a session, `latest`, or None for each recording's own.
+        speed: 1 is the recording's own, infinity as fast as can be.
+        endpoint_ms: Silence that ends an utterance; None: 1500 for a feed, and trials end where
+            they end.
+        session_log: Folder that keeps what was decoded.
     """
 
     run: Path
@@ -69,12 +75,17 @@ class LiveSettings:
             fix = "give one of --data, --simulate and --feed"
             raise ConfigError("nothing to decode, or more than one thing", fix=fix)
         if self.overrides and self.simulate is None:
-            raise ConfigError("--set changes a simulation", fix="give --simulate PRESET, or leave --set out")
+            raise ConfigError(
+                "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
+            )
         if not self.speed > 0:
             raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
 
     def open(self, progress: Callable[[int, int], None] | None = None) -> LiveSession:
-        """Read the model, the language model and the source. Raises CortextError for what cannot be used."""
+        """Read the model, the language model and the source.
+
+        Raises CortextError for what cannot be used.
+        """
         endpoint = EndpointOptions() if self.feed else None
         if self.endpoint_ms is not None:
             endpoint = EndpointOptions(self.endpoint_ms)
@@ -91,7 +102,12 @@ class LiveSettings:
                 event("session_log_damaged", "warning", note=note)
             scribe = Scribe(log)
         llm = None if self.llm is None else Path(self.llm).name
-        about: dict[str, Any] = {"version": __version__, "run": self.run.name, "lm": self.lm.name, "llm": llm}
+        about: dict[str, Any] = {
+            "version": __version__,
+            "run": self.run.name,
+            "lm": self.lm.name,
+            "llm": llm,
+        }
         return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
 
     def _stepper(self) -> Stepper:
@@ -101,7 +117,11 @@ class LiveSettings:
 
     def _source(self, days: Days, progress: Callable[[int, int], None] | None) -> Source | None:
         if self.data is not None:
-            return Replay(self.data, self.split, loop=self.loop, skip_bad=self.skip_bad, progress=progress)
+            return Replay(
+                self.data, self.split, loop=self.loop, skip_bad=self.skip_bad, progress=progress
+            )
         if self.simulate is not None:
-            return Simulator(self.simulate, [days.chosen] if days.chosen else days.known, self.overrides)
+            return Simulator(
+                self.simulate, [days.chosen] if days.chosen else days.known, self.overrides
+            )
         return None

@@ -1,4 +1,6 @@
-"""SIGINT and SIGTERM as an event that a loop looks at, so that what is under way is finished or named."""
+"""SIGINT and SIGTERM as an event that a loop looks at, so that what is under way is finished or
+named.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from types import FrameType
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second one acts as if nobody had listened.
+    """An event that the first SIGINT or SIGTERM sets.
+
+    The second one acts as if nobody had listened.
 
     Only the main thread can listen; elsewhere the event is for the caller to set.
     """

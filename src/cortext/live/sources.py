@@ -1,4 +1,7 @@
-"""What is decoded: trials of recordings, or of a simulated participant without end. T bins of 20 ms, C features."""
+"""What is decoded: trials of recordings, or of a simulated participant without end.
+
+T bins of 20 ms, C features.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class Source(Protocol):
     sessions: tuple[str, ...]
 
     def listing(self) -> list[dict[str, Any]]:
-        """The trials to choose from: `id, session, block, trial` of each; none where there is no end of them."""
+        """The trials to choose from: `id, session, block, trial` of each.
+
+        None where there is no end of them.
+        """
         ...
 
     def trial(self, number: int) -> Trial:
@@ -44,12 +50,18 @@ class Source(Protocol):
         ...
 
     def after(self, number: int | None, session: str | None) -> int | None:
-        """Number of the next trial, of a session where one is given; the first after None. None: there is none."""
+        """Number of the next trial, of a session where one is given; the first after None.
+
+        None: there is none.
+        """
         ...
 
 
 class Replay:
-    """A split of recordings, session files or a packed directory (`open_data`). Raises what that raises."""
+    """A split of recordings, session files or a packed directory (`open_data`).
+
+    Raises what that raises.
+    """
 
     kind: Kind = "replay"
 
@@ -73,7 +85,12 @@ class Replay:
         """See `Source`."""
         split = self._split
         return [
-            {"id": i, "session": split.session(i), "block": int(split.block_N[i]), "trial": int(split.trial_N[i])}
+            {
+                "id": i,
+                "session": split.session(i),
+                "block": int(split.block_N[i]),
+                "trial": int(split.trial_N[i]),
+            }
             for i in range(len(split))
         ]
 
@@ -94,7 +111,9 @@ class Replay:
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", where=path) from None
         if stored.size != n_bins * width:
-            raise DataError("the file has become shorter", where=path, fix="pack the session files again")
+            raise DataError(
+                "the file has become shorter", where=path, fix="pack the session files again"
+            )
         features_TC = stored.reshape(n_bins, width).astype(np.float32)
         block, trial = int(split.block_N[number]), int(split.trial_N[number])
         return Trial(features_TC, split.session(number), block, trial, split.sentence(number))
@@ -105,7 +124,9 @@ class Replay:
         if session is None:
             chosen: Sequence[int] = range(len(split))
         elif session in self.sessions:
-            chosen = np.flatnonzero([split.session(i) == session for i in range(len(split))]).tolist()
+            chosen = np.flatnonzero(
+                [split.session(i) == session for i in range(len(split))]
+            ).tolist()
         else:
             raise DataError(f"no trials of session {session!r}; {nearest(session, self.sessions)}")
         later = next((i for i in chosen if number is None or i > number), None)
@@ -113,11 +134,18 @@ class Replay:
 
 
 class Simulator:
-    """A simulated participant who says the sentences that were held out, again and again, always with new noise.
+    """A simulated participant who says the sentences that were held out, again and again, always
+    with new noise.
 
     preset, overrides: as of `cortext simulate`; the model must have been trained on such data
-    sessions:          the days that the model knows: the last of them that the preset simulates is today
-    Raises ConfigError for a wrong preset or override, RunError where the model knows none of the days.
+
+    Attributes:
+        sessions: The days that the model knows: the last of them that the preset simulates is
+            today.
+
+    Raises:
+        ConfigError: For a wrong preset or override.
+        RunError: Where the model knows none of the days.
     """
 
     kind: Kind = "simulator"
@@ -126,12 +154,17 @@ class Simulator:
         config = preset_config(preset, overrides)
         counts = trial_counts(config)
         chosen = splits(counts["train"], counts["val"], counts["test"], config.seed)
-        prompts = {split: [Prompt(s.text, s.source) for s in getattr(chosen, split)] for split in SPLITS}
+        prompts = {
+            split: [Prompt(s.text, s.source) for s in getattr(chosen, split)] for split in SPLITS
+        }
         held_out = [*prompts["val"], *prompts["test"]] or prompts["train"]
         days = {day.session: day for day in plan_days(config, prompts)}
         known = [session for session in days if session in sessions]
         if not known:
-            found = f"the run knows none of the days that {preset!r} simulates ({min(days)} to {max(days)})"
+            found = (
+                f"the run knows none of the days that {preset!r} simulates ({min(days)} to"
+                f" {max(days)})"
+            )
             raise RunError(found, fix="give a run that was trained on such data")
         day = days[known[-1]]
         e = electrodes(config, day.history)
@@ -140,9 +173,14 @@ class Simulator:
 
         @lru_cache(maxsize=2)
         def block(number: int) -> list[Trial]:
-            prompted = [held_out[(number * SIMULATED_BLOCK + i) % len(held_out)] for i in range(SIMULATED_BLOCK)]
+            prompted = [
+                held_out[(number * SIMULATED_BLOCK + i) % len(held_out)]
+                for i in range(SIMULATED_BLOCK)
+            ]
             trials = tuple(PlannedTrial(i, "val", prompt) for i, prompt in enumerate(prompted))
-            planned = PlannedBlock(day.blocks[-1].number + 1 + number, trials)  # after those that were recorded
+            planned = PlannedBlock(
+                day.blocks[-1].number + 1 + number, trials
+            )  # after those that were recorded
             return [simulated.trial for simulated in simulate_block(config, day, planned, e)]
 
         self._block = block

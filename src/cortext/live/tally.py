@@ -1,4 +1,7 @@
-"""How decoding has gone since the server started: words, errors, rates and latencies. Its memory does not grow."""
+"""How decoding has gone since the server started: words, errors, rates and latencies.
+
+Its memory does not grow.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ FINAL = "final"
 
 
 class Tally:
-    """Counts utterances. Error rates are those of the benchmark: all edits over all words of the references."""
+    """Counts utterances.
+
+    Error rates are those of the benchmark: all edits over all words of the references.
+    """
 
     def __init__(self) -> None:
         self.n_utterances = self.n_words = 0
@@ -28,9 +34,13 @@ class Tally:
         self._final_times.add({FINAL: [final_ms]})
 
     def compare(self, reference: str, text: str, again: bool = False) -> float | None:
-        """Count the edits that turn what was meant into what was decoded; the sentence's own error rate.
+        """Count the edits that turn what was meant into what was decoded.
 
-        again: more of the sentence has been decoded since it was compared last, which then counts no more
+        The sentence's own error rate.
+
+        Args:
+            again: More of the sentence has been decoded since it was compared last, which then
+                counts no more.
         """
         edits = edit_counts(normalize(reference).split(), normalize(text).split())
         if not again:

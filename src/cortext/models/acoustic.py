@@ -1,4 +1,6 @@
-"""A trained model as everything after training uses it: features of one trial in, logits out; on disk, two files.
+"""A trained model as everything after training uses it: features of one trial in, logits out.
+
+On disk, two files.
 
 `model.json` says what the model is, `model.safetensors` holds its weights.
 """
@@ -64,12 +66,18 @@ class ModelCard:
     def __post_init__(self) -> None:
         check_sessions(self.sessions)
         if not 1 <= self.n_features <= MOST_FEATURES:
-            raise ConfigError(f"n_features is {self.n_features}; from 1 to {MOST_FEATURES:,} are needed")
+            raise ConfigError(
+                f"n_features is {self.n_features}; from 1 to {MOST_FEATURES:,} are needed"
+            )
         subset = self.feature_subset
-        if subset is not None and not (0 < len(subset) <= MOST_FEATURES and 0 <= min(subset) <= max(subset)):
+        if subset is not None and not (
+            0 < len(subset) <= MOST_FEATURES and 0 <= min(subset) <= max(subset)
+        ):
             raise ConfigError("feature_subset is not a list of features by number")
         if subset is not None and max(subset) >= self.n_features:
-            raise ConfigError(f"feature_subset has feature {max(subset)}; n_features is {self.n_features}")
+            raise ConfigError(
+                f"feature_subset has feature {max(subset)}; n_features is {self.n_features}"
+            )
         size, stride = (self.patch.get(name, -1) for name in ("size", "stride"))
         if not (0 <= size <= MOST_FEATURES and 1 <= stride <= MOST_FEATURES):
             raise ConfigError(f"patch is {self.patch}; a size and a stride in bins are needed")
@@ -77,10 +85,15 @@ class ModelCard:
 
 
 def check_sessions(sessions: Sequence[str]) -> None:
-    """Raise ConfigError for names of recording days that are given twice, or that could not name a folder."""
+    """Raise ConfigError for names of recording days that are given twice, or that could not name
+    a folder.
+    """
     for name in sessions:
         if not is_plain_name(name):
-            raise ConfigError(f"{name!r} cannot name a session", fix="use up to 200 letters, digits, dots and dashes")
+            raise ConfigError(
+                f"{name!r} cannot name a session",
+                fix="use up to 200 letters, digits, dots and dashes",
+            )
     if len(set(sessions)) < len(sessions):
         raise ConfigError("sessions names a session twice", fix="name each once")
 
@@ -91,7 +104,9 @@ def _check_symbols(inventory: dict[str, Any]) -> None:
         if key not in inventory:
             raise ConfigError(f"inventory has no {key!r}")
     name, symbols = inventory["name"], inventory["symbols"]
-    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in (name, *symbols)):
+    if not isinstance(symbols, list) or not all(
+        isinstance(symbol, str) for symbol in (name, *symbols)
+    ):
         raise ConfigError(f"inventory.symbols is {symbols!r:.40}; a list of texts is needed")
     for needed in (BLANK, SIL):
         if needed not in symbols:
@@ -107,10 +122,12 @@ MEND = "look at the features, which may be far too large, or take another model"
 class AcousticModel:
     """A trained model with what it needs to read a recording.
 
-    sessions:   recording days in the order of the day layers
-    n_features: features per bin that recordings have; `feature_subset` (or None) are those the model uses
-    inventory:  the tokens, in the order of the logits
-    network:    the `nn.Module` itself, in evaluation mode
+    Attributes:
+        sessions: Recording days in the order of the day layers.
+        n_features: Features per bin that recordings have; `feature_subset` (or None) are those the
+            model uses.
+        inventory: The tokens, in the order of the logits.
+        network: The `nn.Module` itself, in evaluation mode.
     """
 
     def __init__(
@@ -146,18 +163,23 @@ class AcousticModel:
         return day_of(session, self.sessions)[1]
 
     def n_patches(self, n_bins: Any, smooth: bool = True) -> Any:
-        """Frames of logits that `logits` gives for a trial of `n_bins` bins (an int or an integer array)."""
+        """Frames of logits that `logits` gives for a trial of `n_bins` bins (an int or an
+        integer array).
+        """
         return self.network.n_patches(n_bins - self._lost_bins(smooth))
 
     def logits(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
         """Logits float32 [P, V] of one trial, features float [T, C]; V is in `inventory` order.
 
-        The features are smoothed with padding 'valid', as the release evaluates trials; `smooth=False` takes them as
-        they are. Raises RunError for an unknown session, DataError for a wrong number of features or bins.
+        The features are smoothed with padding 'valid', as the release evaluates trials;
+        `smooth=False` takes them as they are. Raises RunError for an unknown session, DataError for
+        a wrong number of features or bins.
         """
         features_TC = np.asarray(features_TC)
         n_bins_B = np.array([len(features_TC)])
-        logits_PV: np.ndarray = self.logits_batch(features_TC[None], [session], n_bins_B, smooth=smooth)[0][0]
+        logits_PV: np.ndarray = self.logits_batch(
+            features_TC[None], [session], n_bins_B, smooth=smooth
+        )[0][0]
         return logits_PV
 
     def log_probs(self, features_TC: np.ndarray, session: str, smooth: bool = True) -> np.ndarray:
@@ -167,16 +189,26 @@ class AcousticModel:
 
     @torch.no_grad()
     def logits_batch(
-        self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool = True
+        self,
+        features_BTC: np.ndarray,
+        sessions: Sequence[str],
+        n_bins_B: np.ndarray,
+        smooth: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of each trial.
+        """Logits float32 [B, P, V], zero beyond each trial's frames, and the frames int64 [B] of
+        each trial.
 
-        features_BTC: float [B, T, C]; what lies beyond a trial's bins is never read. Each trial gets what `logits`
         gives it alone, to 1e-5. Raises RunError for logits that are not finite.
+
+        Args:
+            features_BTC: Float [B, T, C]; what lies beyond a trial's bins is never read. Each trial
+                gets what `logits`.
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         with full_float32():
-            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[0].float()
+            logits_BPV = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))[
+                0
+            ].float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         logits_BPV = logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu()
@@ -186,9 +218,15 @@ class AcousticModel:
         return logits_BPV.numpy(), n_patches_B
 
     def prepared(
-        self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool = True
+        self,
+        features_BTC: np.ndarray,
+        sessions: Sequence[str],
+        n_bins_B: np.ndarray,
+        smooth: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """What the network reads of recordings: features [B, T, C] and day layers [B] on its device, patches int64 [B].
+        """What the network reads of recordings.
+
+        Features [B, T, C] and day layers [B] on its device, patches int64 [B].
 
         Arguments and errors are those of `logits_batch`.
         """
@@ -197,10 +235,12 @@ class AcousticModel:
         x_BTC = torch.from_numpy(np.ascontiguousarray(features_BTC)).to(self.device).float()
         if self.feature_subset is not None:
             x_BTC = x_BTC[..., self.feature_subset]
-        # A GRU reads forwards only and 'valid' smoothing looks ahead only within a trial, so that frames of a trial
-        # depend on its own bins alone; bins beyond it are zeroed because NaN there would not be.
+        # A GRU reads forwards only and 'valid' smoothing looks ahead only within a trial, so that
+        # frames of a trial depend on its own bins alone; bins beyond it are zeroed because NaN
+        # there would not be.
         inside_BT = (
-            torch.arange(x_BTC.shape[1], device=self.device) < torch.from_numpy(n_bins_B).to(self.device)[:, None]
+            torch.arange(x_BTC.shape[1], device=self.device)
+            < torch.from_numpy(n_bins_B).to(self.device)[:, None]
         )
         x_BTC = torch.where(inside_BT[..., None], x_BTC, 0.0)
         if smooth:
@@ -209,31 +249,60 @@ class AcousticModel:
         return x_BTC, day_B, n_patches_B
 
     def smooth(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """Features [B, T, C] smoothed as trials are at evaluation: padding 'valid', K - 1 bins fewer."""
+        """Features [B, T, C] smoothed as trials are at evaluation.
+
+        Padding 'valid', K - 1 bins fewer.
+        """
         if not self.smoothing.smooth_data:
             return x_BTC.float()
-        return smooth(x_BTC, self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size, padding="valid")
+        return smooth(
+            x_BTC,
+            self.smoothing.smooth_kernel_std,
+            self.smoothing.smooth_kernel_size,
+            padding="valid",
+        )
 
     def _lost_bins(self, smooth: bool) -> int:
         if not (smooth and self.smoothing.smooth_data):
             return 0
-        return len(gaussian_kernel(self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size)) - 1
+        return (
+            len(
+                gaussian_kernel(self.smoothing.smooth_kernel_std, self.smoothing.smooth_kernel_size)
+            )
+            - 1
+        )
 
-    def _check(self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool) -> Any:
+    def _check(
+        self, features_BTC: np.ndarray, sessions: Sequence[str], n_bins_B: np.ndarray, smooth: bool
+    ) -> Any:
         if features_BTC.ndim != 3 or features_BTC.shape[2] != self.n_features:
             shape = list(features_BTC.shape[1:])
-            raise DataError(f"features of a trial are {shape}; [bins, {self.n_features}] are needed for this model")
+            raise DataError(
+                f"features of a trial are {shape}; [bins, {self.n_features}] are needed for this"
+                " model"
+            )
         if not len(features_BTC) == len(sessions) == len(n_bins_B):
-            counts = f"{len(features_BTC)} trials, {len(sessions)} sessions and {len(n_bins_B)} lengths"
+            counts = (
+                f"{len(features_BTC)} trials, {len(sessions)} sessions and {len(n_bins_B)} lengths"
+            )
             raise DataError(f"{counts} were given; one of each per trial is needed")
         n_patches_B = self.n_patches(n_bins_B, smooth)
-        for x_TC, session, n_bins, n_patches in zip(features_BTC, sessions, n_bins_B, n_patches_B, strict=True):
+        for x_TC, session, n_bins, n_patches in zip(
+            features_BTC, sessions, n_bins_B, n_patches_B, strict=True
+        ):
             if n_patches < 1:
-                raise DataError(f"a trial of {session} has {n_bins} bins; too few for one frame of this model")
+                raise DataError(
+                    f"a trial of {session} has {n_bins} bins; too few for one frame of this model"
+                )
             if n_bins > len(x_TC):
-                raise DataError(f"a trial of {session} is said to have {n_bins} bins; {len(x_TC)} were given")
+                raise DataError(
+                    f"a trial of {session} is said to have {n_bins} bins; {len(x_TC)} were given"
+                )
             if not np.isfinite(x_TC[:n_bins]).all():
-                raise DataError(f"a trial of {session} has features that are not finite; mend or leave out the trial")
+                raise DataError(
+                    f"a trial of {session} has features that are not finite; mend or leave out the"
+                    " trial"
+                )
         return n_patches_B
 
     def card(self) -> ModelCard:
@@ -252,7 +321,10 @@ class AcousticModel:
 
 
 def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
-    """A session's name and the number of its day layer; `latest` is the last one. Raises RunError for an unknown."""
+    """A session's name and the number of its day layer; `latest` is the last one.
+
+    Raises RunError for an unknown.
+    """
     if session == "latest":
         session = sessions[-1]
     if session not in sessions:
@@ -264,18 +336,24 @@ def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
 def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     """Write `model.json` and `model.safetensors` into a run directory, each whole or not at all.
 
-    Returns the checksum of the weights. Raises RunError where the directory cannot be written (a full disk).
+    Returns the checksum of the weights. Raises RunError where the directory cannot be written (a
+    full disk).
     """
     run_dir = Path(run_dir)
     write_whole(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
-    return write_tensors(run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"})
+    return write_tensors(
+        run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"}
+    )
 
 
 def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> AcousticModel:
     """Read the best model of a run directory.
 
-    Raises RunError for a directory without a model, a broken or foreign file, or weights that do not fit or that are
-    not finite. Memory is only taken for a model whose weights are in the file.
+    Memory is only taken for a model whose weights are in the file.
+
+    Raises:
+        RunError: For a directory without a model, a broken or foreign file, or weights that do not
+            fit or that are not finite.
     """
     run_dir = Path(run_dir)
     card = read_card(run_dir / "model.json")
@@ -294,11 +372,15 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
         network.load_state_dict(weights)
         network.to(device)
     except FileNotFoundError:
-        raise RunError("the run has no model weights", where=path, fix="train it, or copy the file again") from None
+        raise RunError(
+            "the run has no model weights", where=path, fix="train it, or copy the file again"
+        ) from None
     except ConfigError as error:
         raise RunError(error.what, where=run_dir / "model.json", fix=error.fix) from None
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        raise RunError(f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir) from None
+        raise RunError(
+            f"the model cannot be put on {device}: {str(error).splitlines()[0]}", where=run_dir
+        ) from None
     return AcousticModel(
         network,
         sessions=card.sessions,
@@ -310,7 +392,10 @@ def load_model(run_dir: str | Path, device: str | torch.device = "cpu") -> Acous
 
 
 def read_card(path: Path) -> ModelCard:
-    """Read a `model.json`; raises RunError for one that is missing, foreign or of another version."""
+    """Read a `model.json`.
+
+    Raises RunError for one that is missing, foreign or of another version.
+    """
     fix = "give the directory that `cortext train --out` wrote"
     try:
         mapping = read_json(path)
@@ -334,10 +419,17 @@ def read_card(path: Path) -> ModelCard:
 
 
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise RunError for the first tensor that is missing, unknown or of another shape than model.json promises."""
+    """Raise RunError for the first tensor that is missing, unknown or of another shape than
+    model.json promises.
+    """
     expected = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
-            what = f"{name} is {found.get(name, 'absent')}; model.json needs {expected.get(name, 'no such tensor')}"
-            raise RunError(what, where=path, fix="the two files are not of one model; copy both again")
+            what = (
+                f"{name} is {found.get(name, 'absent')}; model.json needs"
+                f" {expected.get(name, 'no such tensor')}"
+            )
+            raise RunError(
+                what, where=path, fix="the two files are not of one model; copy both again"
+            )

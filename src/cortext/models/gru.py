@@ -1,13 +1,18 @@
-"""The baseline decoder of the Brain-to-Text benchmarks: neural features in, phoneme logits every 80 ms out.
+"""The baseline decoder of the Brain-to-Text benchmarks.
 
-Follows the public release of Card et al., "An accurate and rapidly calibrating speech neuroprosthesis" (NEJM 2024).
-From top to bottom:
+Neural features in, phoneme logits every 80 ms out.
 
-1. day layer   Electrodes drift, so every recording day has its own affine map of the features. It starts as the
-               identity and learns to bring the days into one space; a softsign keeps outliers in bounds.
+Follows the public release of Card et al., "An accurate and rapidly calibrating speech
+neuroprosthesis" (NEJM 2024). From top to bottom:
+
+1. day layer   Electrodes drift, so every recording day has its own affine map of the features. It
+starts as the
+               identity and learns to bring the days into one space; a softsign keeps outliers in
+               bounds.
 2. patches     14 bins (280 ms) every 4 bins (80 ms) are laid side by side as one long vector.
 3. GRU         A recurrent network reads the patches in order. Its first state is learnt.
-4. output      A linear map to one logit per token: the CTC blank, 39 phonemes, and the silence between words.
+4. output      A linear map to one logit per token: the CTC blank, 39 phonemes, and the silence
+between words.
 
 Shapes: B trials, T bins of 20 ms, C features, P patches, D hidden units, L layers, V tokens.
 """
@@ -96,12 +101,17 @@ class GRU(DayLayers):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of a batch of trials.
 
-        x_BTC: float [B, T, C], smoothed features, T at least one patch
-        day_B: int64 [B], the recording day of each trial
-        state_LBD: float [L, B, D], the GRU state to go on from; None starts from the learnt one
-        n_patches_B: int64 [B], the patches of each trial, what follows being padding; None: there is no padding
-        Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial in pieces, each
-        beginning `patch_stride` bins after the last patch of the piece before, gives the logits of the whole trial.
+        Returns float [B, P, V] (not normalised) and the state after the last patch. Feeding a trial
+        in pieces, each beginning `patch_stride` bins after the last patch of the piece before,
+        gives the logits of the whole trial.
+
+        Args:
+            x_BTC: Float [B, T, C], smoothed features, T at least one patch.
+            day_B: int64 [B], the recording day of each trial.
+            state_LBD: Float [L, B, D], the GRU state to go on from; None starts from the learnt
+                one.
+            n_patches_B: int64 [B], the patches of each trial, what follows being padding; None:
+                there is no padding.
         """
         hidden_BPD, state_LBD = self.hidden(x_BTC, day_B, state_LBD, n_patches_B=n_patches_B)
         return self.out(hidden_BPD), state_LBD
@@ -114,7 +124,10 @@ class GRU(DayLayers):
         *,
         n_patches_B: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden units float [B, P, D], which `out` makes logits of, and the state; otherwise like `forward`."""
+        """Hidden units float [B, P, D], which `out` makes logits of, and the state.
+
+        Otherwise like `forward`.
+        """
         x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
             state_LBD = self.first_state(len(x_BPI))

@@ -1,6 +1,7 @@
 """Layers that models share, written to train fast on a CPU.
 
-B trials, T bins, C features, P patches or steps, N rows (all trials' patches), D hidden units, I inputs, L layers.
+B trials, T bins, C features, P patches or steps, N rows (all trials' patches), D hidden units, I
+inputs, L layers.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from cortext.models.recurrence import recurrence, with_padding, without_padding
 
 
 def on_xla(x: torch.Tensor) -> bool:
-    """Whether a tensor is one of torchax's, on which torch modules run on JAX; see `xla.py` for the layers there."""
+    """Whether a tensor is one of torchax's, on which torch modules run on JAX.
+
+    See `xla.py` for the layers there.
+    """
     return x.device.type == "jax"
 
 
-def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def day_affine(
+    x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
     """Each trial times the [C, C] matrix of its day in `weight`, plus its day's [C] of `bias`.
 
-    Where each day's trials are equally many and follow each other, as in training, it is one product for each day, and
-    for a single trial one without a copy of its matrix. That takes a look at `day_B`, for which a GPU would have to be
-    waited for, and which a graph that is to serve every day must not take.
+    Where each day's trials are equally many and follow each other, as in training, it is one
+    product for each day, and for a single trial one without a copy of its matrix. That takes a look
+    at `day_B`, for which a GPU would have to be waited for, and which a graph that is to serve
+    every day must not take.
     """
     if on_xla(x_BTC):
         from cortext.models import xla
@@ -38,12 +45,16 @@ def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, b
         days, counts = torch.unique_consecutive(day_B, return_counts=True)
         if len(days) < n_trials and bool((counts == counts[0]).all()):
             x_days = x_BTC.reshape(len(days), -1, n_features)
-            return torch.baddbmm(bias[days].unsqueeze(1), x_days, weight[days]).view(n_trials, -1, n_features)
+            return torch.baddbmm(bias[days].unsqueeze(1), x_days, weight[days]).view(
+                n_trials, -1, n_features
+            )
     return torch.baddbmm(bias[day_B].unsqueeze(1), x_BTC, weight[day_B])
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-    """[B, P, size * C]: `size` bins side by side, every `stride` bins; within a patch time runs slowest.
+    """[B, P, size * C]: `size` bins side by side, every `stride` bins.
+
+    Within a patch time runs slowest.
 
     What is left after the last whole patch is passed over.
     """
@@ -56,7 +67,10 @@ def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
 
 
 class _Patches(torch.autograd.Function):
-    """Overlapping windows as a view; their gradients are added block by block, which `unfold` does bin by bin."""
+    """Overlapping windows as a view.
+
+    Their gradients are added block by block, which `unfold` does bin by bin.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
@@ -79,10 +93,12 @@ class _Patches(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout with probability `p` (to 1/65536) while `training`: zeros, and the rest scaled by 1 / (1 - p).
+    """Dropout with probability `p` (to 1/65536) while `training`.
 
-    On a CPU four numbers share a 64-bit draw: drawing is serial, and with one draw per number it takes longer than the
-    matrix product that it feeds.
+    Zeros, and the rest scaled by 1 / (1 - p).
+
+    On a CPU four numbers share a 64-bit draw: drawing is serial, and with one draw per number it
+    takes longer than the matrix product that it feeds.
     """
     if on_xla(x):
         from cortext.models import xla
@@ -97,30 +113,46 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def gru(
-    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None = None
+    module: nn.GRU,
+    x_BPI: torch.Tensor,
+    state_LBD: torch.Tensor,
+    n_patches_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`module(x_BPI, state_LBD)` of a one-directional, batch-first `nn.GRU`: hidden [B, P, D], last state [L, B, D].
+    """`module(x_BPI, state_LBD)` of a one-directional, batch-first `nn.GRU`.
 
-    The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU, see `recurrence.py`. That is in
-    float32 and bfloat16; a float64 module is run as it is.
+    Hidden [B, P, D], last state [L, B, D].
 
-    n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None: nowhere. Padding may be left
-    out of the computation, and its hidden states be zeros; a trial's last state then is that of its own last patch.
+    The module itself (cuDNN on a GPU), except where gradients are wanted on a CPU, see
+    `recurrence.py`. That is in float32 and bfloat16; a float64 module is run as it is.
+
+    out of the computation, and its hidden states be zeros; a trial's last state then is that of its
+    own last patch.
+
+    Args:
+        n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None:
+            nowhere. Padding may be left.
     """
     if on_xla(x_BPI):
         from cortext.models import xla
 
         return xla.gru(module, x_BPI, state_LBD, n_patches_B)
-    if x_BPI.device.type != "cpu" or not torch.is_grad_enabled() or state_LBD.dtype == torch.float64:
+    if (
+        x_BPI.device.type != "cpu"
+        or not torch.is_grad_enabled()
+        or state_LBD.dtype == torch.float64
+    ):
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)
         return hidden_BPD, state_LBD
     n_trials, n_patches, _ = x_BPI.shape
-    lengths = [n_patches] * n_trials if n_patches_B is None else n_patches_B.clamp(1, n_patches).tolist()
+    lengths = (
+        [n_patches] * n_trials if n_patches_B is None else n_patches_B.clamp(1, n_patches).tolist()
+    )
     x_NI, last = without_padding(x_BPI, lengths), []
     ends_B = torch.tensor(lengths).cumsum(0)
     for layer in range(module.num_layers):
         w_ih, w_hh, b_ih, b_hh = (
-            getattr(module, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            getattr(module, f"{name}_l{layer}")
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
         if layer:
             x_NI = dropout(x_NI, module.dropout, module.training)
@@ -130,8 +162,11 @@ def gru(
 
 
 def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
-    """The release's initial weights of a GRU, of the map that reads it (if there is one), and of its first state."""
-    # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not each gate.
+    """The release's initial weights of a GRU, of the map that reads it (if there is one), and of
+    its first state.
+    """
+    # nn.GRU stacks its three gates in one matrix [3D, .]; the release initialises the stack, not
+    # each gate.
     for name, parameter in module.named_parameters():
         if "weight_hh" in name:
             nn.init.orthogonal_(parameter)
@@ -143,10 +178,13 @@ def initialise(module: nn.GRU, out: nn.Linear | None, h0: nn.Parameter) -> None:
 
 
 def reverse_gradient(x: torch.Tensor, strength: float | torch.Tensor) -> torch.Tensor:
-    """`x` itself, bit for bit; its gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+    """`x` itself, bit for bit.
 
-    Plain arithmetic, because not every compiler that differentiates torch code heeds an `autograd.Function`. The usual
-    `(1 + strength) * x.detach() - strength * x` has the same gradient but rounds `x`, noticeably so in bfloat16. Where
-    a new number means compiling again (XLA), give a tensor.
+    Its gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+
+    Plain arithmetic, because not every compiler that differentiates torch code heeds an
+    `autograd.Function`. The usual `(1 + strength) * x.detach() - strength * x` has the same
+    gradient but rounds `x`, noticeably so in bfloat16. Where a new number means compiling again
+    (XLA), give a tensor.
     """
     return x.detach() - strength * (x - x.detach())

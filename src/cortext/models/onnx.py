@@ -1,7 +1,10 @@
-"""Models as ONNX graphs of one step: other software can run them without torch, and cortext can with ONNX Runtime.
+"""Models as ONNX graphs of one step.
 
-The graph reads a patch of smoothed features, the day and the recurrent state, and gives logits and the next state.
-A state that is left out is the learnt one with which an utterance begins. All numbers are float32; `day` is int64.
+Other software can run them without torch, and cortext can with ONNX Runtime.
+
+The graph reads a patch of smoothed features, the day and the recurrent state, and gives logits and
+the next state. A state that is left out is the learnt one with which an utterance begins. All
+numbers are float32; `day` is int64.
 
 S bins in a patch, C features, V tokens.
 """
@@ -37,7 +40,9 @@ from cortext.text.phonemes import Inventory
 OPSET = 18
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5
-"""How far logits may be from torch's in the check of an export, as a share of the largest where that is above 1."""
+"""How far logits may be from torch's in the check of an export, as a share of the largest where
+that is above 1.
+"""
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 CARD, DESCRIPTION = "model.json", "onnx.json"
 _STATES = "state", "next_state"
@@ -47,9 +52,11 @@ _STATES = "state", "next_state"
 class OnnxExport:
     """What an export wrote; `onnx.json` holds the same.
 
-    card:   checksum of `model.json`
-    graphs: by precision the file, its checksum and how far its logits were from torch's in a check
-    errors: by precision its phoneme errors, where they were measured
+    Attributes:
+        card: Checksum of `model.json`.
+        graphs: By precision the file, its checksum and how far its logits were from torch's in a
+            check.
+        errors: By precision its phoneme errors, where they were measured.
     """
 
     format_version: int
@@ -64,12 +71,16 @@ class OnnxExport:
 
 
 def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExport:
-    """Write `model.onnx`, `model.json` and `onnx.json`, and check that the logits are torch's to 1e-5.
+    """Write `model.onnx`, `model.json` and `onnx.json`, and check that the logits are torch's to
+    1e-5.
 
-    int8: also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products (dynamic quantisation). What
-          that costs depends on the model: measure it, see `cortext.evaluation.stepped`
-    Raises what `load_model` raises, MissingLibrary without the extra `onnx`, and RunError where the model cannot be
-    exported, the check fails or the directory cannot be written.
+    Raises what `load_model` raises, MissingLibrary without the extra `onnx`, and RunError where the
+    model cannot be exported, the check fails or the directory cannot be written.
+
+    Args:
+        int8: Also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products
+            (dynamic quantisation). What that costs depends on the model: measure it, see
+            `cortext.evaluation.stepped`.
     """
     need("onnxruntime", "onnx")
     model, out = load_model(run), Path(out)
@@ -80,10 +91,21 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
     graphs = {}
     for precision, content in contents.items():
         difference, largest = _difference(model, content)
-        if not difference <= (TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf):  # NaN fails, too
-            what = f"the {precision} graph of this model gives other logits than torch, by up to {difference:.2g}"
-            raise RunError(what, where=run, fix="its network does something that an export does not capture")
-        graphs[precision] = {"file": FILES[precision], "crc32": _checksum(content), "largest_difference": difference}
+        if not difference <= (
+            TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf
+        ):  # NaN fails, too
+            what = (
+                f"the {precision} graph of this model gives other logits than torch, by up to"
+                f" {difference:.2g}"
+            )
+            raise RunError(
+                what, where=run, fix="its network does something that an export does not capture"
+            )
+        graphs[precision] = {
+            "file": FILES[precision],
+            "crc32": _checksum(content),
+            "largest_difference": difference,
+        }
     card = json.dumps(asdict(model.card()), indent=2).encode()
     export = OnnxExport(
         FORMAT_VERSION,
@@ -101,7 +123,9 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
     return record_errors(out, export, None)
 
 
-def record_errors(out: str | Path, export: OnnxExport, errors: dict[str, dict[str, Any]] | None) -> OnnxExport:
+def record_errors(
+    out: str | Path, export: OnnxExport, errors: dict[str, dict[str, Any]] | None
+) -> OnnxExport:
     """Write `onnx.json` with the phoneme errors of each graph, see `cortext.evaluation.stepped`."""
     export = replace(export, errors=errors)
     write_whole(Path(out) / DESCRIPTION, json.dumps(asdict(export), indent=2).encode())
@@ -116,21 +140,29 @@ class _Step(nn.Module):
         self.network = with_forwards(model.network, _plain_gru)
         self.columns, self.structure = model.feature_subset, structure
 
-    def forward(self, x_BSC: torch.Tensor, day_B: torch.Tensor, *state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, x_BSC: torch.Tensor, day_B: torch.Tensor, *state: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         if self.columns is not None:
             x_BSC = x_BSC[..., self.columns]
-        logits_BPV, next_state = self.network(x_BSC, day_B, tree_unflatten(list(state), self.structure))
+        logits_BPV, next_state = self.network(
+            x_BSC, day_B, tree_unflatten(list(state), self.structure)
+        )
         return logits_BPV[:, 0], *tree_leaves(next_state)
 
 
 def _plain_gru(module: nn.GRU) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """A step of a GRU in matrix products, which quantise; ONNX's own GRU does not, and is no faster for one step."""
+    """A step of a GRU in matrix products, which quantise.
+
+    ONNX's own GRU does not, and is no faster for one step.
+    """
 
     def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x_BI, states = x_BPI[:, 0], []
         for layer in range(module.num_layers):
             w_ih, w_hh, b_ih, b_hh = (
-                getattr(module, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                getattr(module, f"{name}_l{layer}")
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             in_r, in_z, in_n = F.linear(x_BI, w_ih, b_ih).chunk(3, -1)
             rec_r, rec_z, rec_n = F.linear(state_LBD[layer], w_hh, b_hh).chunk(3, -1)
@@ -196,10 +228,14 @@ def _quantised(graph: Any) -> Any:
     """The graph with 8-bit matrix products, the weights scaled by column."""
     quantization = need("onnxruntime.quantization", "onnx")
     copied = type(graph).FromString(graph.SerializeToString())
-    del copied.graph.value_info[:]  # shapes between nodes: those of the transposed weights would be wrong
+    del copied.graph.value_info[
+        :
+    ]  # shapes between nodes: those of the transposed weights would be wrong
     with tempfile.TemporaryDirectory() as folder, _without_warnings():
         path = Path(folder, "model.onnx")
-        quantization.quantize_dynamic(copied, path, weight_type=quantization.QuantType.QInt8, per_channel=True)
+        quantization.quantize_dynamic(
+            copied, path, weight_type=quantization.QuantType.QInt8, per_channel=True
+        )
         return type(graph).FromString(path.read_bytes())
 
 
@@ -217,14 +253,16 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _difference(model: AcousticModel, content: bytes, n_patches: int = 12) -> tuple[float, float]:
-    """The largest difference between logits of the graph and of torch, over random trials of a few days, and the
-    largest logit.
+    """The largest difference between logits of the graph and of torch, over random trials of a
+    few days, and the largest logit.
     """
     size, stride = _patch(model)
     rng, differences, largest = np.random.default_rng(0), [], 0.0
     runner = _Runner(content, model.network.config.kind)
     for day in sorted({0, len(model.sessions) // 2, len(model.sessions) - 1}):
-        x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(np.float32)
+        x_TC = rng.normal(size=(size + (n_patches - 1) * stride, model.n_features)).astype(
+            np.float32
+        )
         whole_PV = model.logits(x_TC, model.sessions[day], smooth=False)
         largest = max(largest, float(np.abs(whole_PV).max()))
         runner.state = {}
@@ -248,7 +286,9 @@ class _Runner:
         options.log_severity_level = 3
         try:
             # From its bytes it can refer to no other file.
-            self._session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # the runtime's errors have no common base but this
             what = f"ONNX Runtime cannot read it: {error}"
             raise RunError(what, where=where, fix="export the run again") from None
@@ -265,20 +305,25 @@ class _Runner:
             what = f"ONNX Runtime cannot run it: {first_line(error)}"
             raise RunError(what, where=self._where, fix="export the run again") from None
         self.state = {
-            name.replace(_STATES[1], _STATES[0], 1): leaf for name, leaf in zip(self._outputs[1:], leaves, strict=True)
+            name.replace(_STATES[1], _STATES[0], 1): leaf
+            for name, leaf in zip(self._outputs[1:], leaves, strict=True)
         }
         logits_V: np.ndarray = logits_BV[0]
         return logits_V
 
 
 class OnnxStepper:
-    """A `Stepper` of a directory that `cortext export --format onnx` wrote, in ONNX Runtime on one thread.
+    """A `Stepper` of a directory that `cortext export --format onnx` wrote, in ONNX Runtime on
+    one thread.
 
-    Raises RunError for a directory of another origin, a changed file or an unknown session, MissingLibrary without the
-    extra `onnx`.
+    Raises:
+        RunError: For a directory of another origin, a changed file or an unknown session,
+            MissingLibrary without the extra `onnx`.
     """
 
-    def __init__(self, directory: str | Path, session: str = "latest", precision: str = "fp32") -> None:
+    def __init__(
+        self, directory: str | Path, session: str = "latest", precision: str = "fp32"
+    ) -> None:
         directory = Path(directory)
         content, path = _read_graph(directory, precision)
         card = read_card(directory / CARD)
@@ -289,8 +334,13 @@ class OnnxStepper:
         self._runner = _Runner(content, path)
         needed = [1, self.patch_size, self.n_features]
         if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
-            what = f"the graph reads {self._runner.shapes}; model.json needs features {needed} and a day"
-            raise RunError(what, where=path, fix="the files are not of one export; export the run again")
+            what = (
+                f"the graph reads {self._runner.shapes}; model.json needs features {needed} and"
+                " a day"
+            )
+            raise RunError(
+                what, where=path, fix="the files are not of one export; export the run again"
+            )
         self.use(session)
         check_first_step(self.step(np.ones((self.patch_size, self.n_features), dtype=np.float32)))
         self.start()
@@ -313,7 +363,10 @@ class OnnxStepper:
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
-    """The graph of a precision and its path; it and `model.json` are checked against `onnx.json`."""
+    """The graph of a precision and its path.
+
+    It and `model.json` are checked against `onnx.json`.
+    """
     description = directory / DESCRIPTION
     again = "export the run again with cortext export RUN --format onnx --out DIR"
     try:
@@ -321,13 +374,27 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
         graphs, card = written["graphs"], written["card"]
         expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
     except OSError as error:
-        raise RunError(f"no exported model here: {error.strerror}", where=description, fix=again) from None
+        raise RunError(
+            f"no exported model here: {error.strerror}", where=description, fix=again
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError("not a description of an exported model", where=description, fix=again) from None
+        raise RunError(
+            "not a description of an exported model", where=description, fix=again
+        ) from None
     if precision not in expected:
-        fix = "run bf16 with torch" if precision == "bf16" else f"{again} --int8" if precision == "int8" else again
-        raise RunError(f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix)
-    _read(directory / CARD, card)  # a day, a token or a patch of another model would be one of this graph's
+        fix = (
+            "run bf16 with torch"
+            if precision == "bf16"
+            else f"{again} --int8"
+            if precision == "int8"
+            else again
+        )
+        raise RunError(
+            f"it has no {precision} graph; found: {', '.join(expected)}", where=directory, fix=fix
+        )
+    _read(
+        directory / CARD, card
+    )  # a day, a token or a patch of another model would be one of this graph's
     path = directory / FILES[precision]
     return _read(path, expected[precision]), path
 
@@ -336,7 +403,9 @@ def _read(path: Path, checksum: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RunError(f"it cannot be read: {error.strerror}", where=path, fix="export the run again") from None
+        raise RunError(
+            f"it cannot be read: {error.strerror}", where=path, fix="export the run again"
+        ) from None
     if (found := _checksum(content)) != checksum:
         what = f"the file has changed: its checksum is {found}, {checksum} was written"
         raise RunError(what, where=path, fix="copy the file again, or export the run again")

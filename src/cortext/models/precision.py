@@ -12,10 +12,14 @@ from cortext.errors import RunError
 
 
 def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
-    """Whether matrix products run in bfloat16: as told, or (`auto`) where the hardware multiplies it natively.
+    """Whether matrix products run in bfloat16.
 
-    kind:     the device's: cpu, cuda or tpu
-    by_torch: whether torch runs them; XLA and TensorFlow, which stand in for a TPU elsewhere, take it on a TPU only
+    As told, or (`auto`) where the hardware multiplies it natively.
+
+    Args:
+        kind: The device's: cpu, cuda or tpu.
+        by_torch: Whether torch runs them; XLA and TensorFlow, which stand in for a TPU elsewhere,
+            take it on a TPU only.
     """
     if precision != "auto":
         return precision == "bf16"
@@ -30,10 +34,13 @@ def uses_bf16(precision: str, kind: str, by_torch: bool = True) -> bool:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """A context in which float32 is float32: by default cuDNN rounds it to TF32, and a process may have asked for more.
+    """A context in which float32 is float32.
 
-    The settings are the process's own and are put back. Raises RunError in a process that has set them through torch's
-    `fp32_precision`, which torch does not let go together with the older names that all its versions know.
+    By default cuDNN rounds it to TF32, and a process may have asked for more.
+
+    The settings are the process's own and are put back. Raises RunError in a process that has set
+    them through torch's `fp32_precision`, which torch does not let go together with the older names
+    that all its versions know.
     """
     try:
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32

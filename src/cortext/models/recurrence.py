@@ -1,15 +1,16 @@
 """The recurrence of a GRU layer in training on a CPU.
 
-Autograd follows `nn.GRU` through a dozen small operations per step and adds up the gradient of the recurrent weights
-step by step. The passes here keep the gates, need one matrix product per step backwards, and do for all steps at once
-what is the same for each. There are two: a compiled one for processors that multiply bfloat16, and one of torch's
-operations for the others and for float32.
+Autograd follows `nn.GRU` through a dozen small operations per step and adds up the gradient of the
+recurrent weights step by step. The passes here keep the gates, need one matrix product per step
+backwards, and do for all steps at once what is the same for each. There are two: a compiled one for
+processors that multiply bfloat16, and one of torch's operations for the others and for float32.
 
-r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where recurrent is
-the product of h_before with the recurrent weights. States and gates are float32; under autocast the products take
-bfloat16 and add in float32.
+r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before,
+where recurrent is the product of h_before with the recurrent weights. States and gates are float32;
+under autocast the products take bfloat16 and add in float32.
 
-B trials, P steps, N rows (the steps of all trials, one trial after the other), D units, G the three gates side by side.
+B trials, P steps, N rows (the steps of all trials, one trial after the other), D units, G the three
+gates side by side.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from cortext import _native
 
 
 def recurrence(
-    input_NG: torch.Tensor, lengths: list[int], h0_BD: torch.Tensor, w_hh: torch.Tensor, b_hh: torch.Tensor
+    input_NG: torch.Tensor,
+    lengths: list[int],
+    h0_BD: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_hh: torch.Tensor,
 ) -> torch.Tensor:
     """The state after every step, float32 [N, D].
 
-    input_NG: what a step gets from its input, with the bias
-    lengths:  the steps of each trial, at least one
+    Args:
+        input_NG: What a step gets from its input, with the bias.
+        lengths: The steps of each trial, at least one.
     """
     if _can_be_compiled(h0_BD.shape[1]):
         ends_B = torch.tensor(lengths).cumsum(0)
@@ -53,7 +59,9 @@ def without_padding(x_BPI: torch.Tensor, lengths: list[int]) -> torch.Tensor:
     n_patches = x_BPI.shape[1]
     if all(length == n_patches for length in lengths):
         return x_BPI.flatten(0, 1)
-    pieces = torch.split(x_BPI.flatten(0, 1), [n for length in lengths for n in (length, n_patches - length)])
+    pieces = torch.split(
+        x_BPI.flatten(0, 1), [n for length in lengths for n in (length, n_patches - length)]
+    )
     return torch.cat(pieces[::2])
 
 
@@ -61,11 +69,18 @@ def with_padding(x_NI: torch.Tensor, lengths: list[int], n_patches: int) -> torc
     """[B, n_patches, I]: what `without_padding` took apart, with zeros for padding."""
     if all(length == n_patches for length in lengths):
         return x_NI.view(len(lengths), n_patches, -1)
-    return torch.stack([F.pad(rows_PI, (0, 0, 0, n_patches - len(rows_PI))) for rows_PI in torch.split(x_NI, lengths)])
+    return torch.stack(
+        [
+            F.pad(rows_PI, (0, 0, 0, n_patches - len(rows_PI)))
+            for rows_PI in torch.split(x_NI, lengths)
+        ]
+    )
 
 
 class _Native(torch.autograd.Function):
-    """Compiled: each thread takes some of the trials through all steps, see `native/recurrence.hpp`."""
+    """Compiled: each thread takes some of the trials through all steps, see
+    `native/recurrence.hpp`.
+    """
 
     @staticmethod
     def forward(
@@ -121,9 +136,13 @@ class _Native(torch.autograd.Function):
 
 
 def _refuse_second_derivatives() -> None:
-    # `once_differentiable` lets those through that come by the weights alone, and they would be wrong.
+    # `once_differentiable` lets those through that come by the weights alone, and they would be
+    # wrong.
     if torch.is_grad_enabled():  # only under create_graph=True
-        raise RuntimeError("the GRU of training has first derivatives only; create_graph=True cannot be used with it")
+        raise RuntimeError(
+            "the GRU of training has first derivatives only; create_graph=True cannot be used"
+            " with it"
+        )
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
@@ -135,7 +154,11 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, input_BPG: torch.Tensor, h0_BD: torch.Tensor, w_hh: torch.Tensor, b_hh: torch.Tensor
+        ctx: Any,
+        input_BPG: torch.Tensor,
+        h0_BD: torch.Tensor,
+        w_hh: torch.Tensor,
+        b_hh: torch.Tensor,
     ) -> torch.Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
         (n_trials, n_steps, _), n_units = input_BPG.shape, h0_BD.shape[1]
@@ -144,8 +167,12 @@ class _Scan(torch.autograd.Function):
         recurrent = torch.empty_like(gates, dtype=dtype)
         h[0] = h0_BD
         weight, bias = w_hh.t().to(dtype), b_hh.to(dtype)
-        in_rz, in_n = (part.unbind(1) for part in torch.split(input_BPG, [2 * n_units, n_units], -1))
-        rec_rz, rec_n = (part.unbind(0) for part in torch.split(recurrent, [2 * n_units, n_units], -1))
+        in_rz, in_n = (
+            part.unbind(1) for part in torch.split(input_BPG, [2 * n_units, n_units], -1)
+        )
+        rec_rz, rec_n = (
+            part.unbind(0) for part in torch.split(recurrent, [2 * n_units, n_units], -1)
+        )
         rz, n = (part.unbind(0) for part in torch.split(gates, [2 * n_units, n_units], -1))
         r, z = (part.unbind(0) for part in torch.split(gates[..., : 2 * n_units], n_units, -1))
         steps, products = h.unbind(0), recurrent.unbind(0)
@@ -165,7 +192,8 @@ class _Scan(torch.autograd.Function):
         n_steps, n_trials, n_units = h.shape[0] - 1, h.shape[1], h.shape[2]
         dtype = recurrent.dtype
         r, z, n = gates.split(n_units, -1)
-        # d(gate before its nonlinearity) / d(h), for all steps; what is left for the loop is d(loss) / d(h).
+        # d(gate before its nonlinearity) / d(h), for all steps; what is left for the loop is
+        # d(loss) / d(h).
         slope = gates.new_empty(n_steps, n_trials, 3, n_units)
         slope_n = torch.mul(1 - z, 1 - n * n, out=slope[:, :, 2])
         torch.mul(slope_n * recurrent[..., 2 * n_units :], r * (1 - r), out=slope[:, :, 0])
@@ -175,7 +203,10 @@ class _Scan(torch.autograd.Function):
         weight = w_hh.to(dtype)
         d_h = gates.new_empty(n_steps, n_trials, 1, n_units)
         d_recurrent = torch.empty_like(slope, dtype=dtype)
-        d_products, d_flat = d_recurrent.unbind(0), d_recurrent.view(n_steps, n_trials, -1).unbind(0)
+        d_products, d_flat = (
+            d_recurrent.unbind(0),
+            d_recurrent.view(n_steps, n_trials, -1).unbind(0),
+        )
         slopes, d_steps, kept = slope_recurrent.unbind(0), d_h.unbind(0), z.unsqueeze(2).unbind(0)
         d_outside = d_hidden_BPD.unsqueeze(2).unbind(1)
         d_steps[-1].copy_(d_outside[-1])

@@ -1,14 +1,16 @@
 """A network for one step of one trial at a time, as live decoding takes them, on a CPU.
 
-Such a step multiplies every matrix with one vector, and takes as long as reading the weights from memory does. So the
-weights of GRUs and linear maps are laid out anew, in the order in which they are read (`native/step_matrix.hpp`), and
-in bfloat16 they are half as many bytes, in int8 a quarter (each row of a matrix has a scale of its own): products and
-sums are float32 then, too, and only the weights are rounded.
+Such a step multiplies every matrix with one vector, and takes as long as reading the weights from
+memory does. So the weights of GRUs and linear maps are laid out anew, in the order in which they
+are read (`native/step_matrix.hpp`), and in bfloat16 they are half as many bytes, in int8 a quarter
+(each row of a matrix has a scale of its own): products and sums are float32 then, too, and only the
+weights are rounded.
 
-Most of a step can be computed before its last bins are known: the products of the recurrent state, and of the first
-columns of a patch. A network that is given NaN for what is not known yet gives NaN, but its GRUs keep what they could
-compute, as the day layer keeps bins; the step goes on from there. What they keep belongs to the numbers that it was
-computed from: other numbers, of another day, utterance or patch, find nothing.
+Most of a step can be computed before its last bins are known: the products of the recurrent state,
+and of the first columns of a patch. A network that is given NaN for what is not known yet gives
+NaN, but its GRUs keep what they could compute, as the day layer keeps bins; the step goes on from
+there. What they keep belongs to the numbers that it was computed from: other numbers, of another
+day, utterance or patch, find nothing.
 
 B trials, T bins, C features, P patches, L layers, D hidden units, I inputs.
 """
@@ -33,12 +35,16 @@ Precision = Literal["fp32", "bf16", "int8"]
 
 
 def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
-    """A network in evaluation mode that does what `network` does, faster where one trial is given one patch.
+    """A network in evaluation mode that does what `network` does, faster where one trial is
+    given one patch.
 
-    It shares the parameters of `network`, but the new layout holds those of today: make another one after training.
+    It shares the parameters of `network`, but the new layout holds those of today: make another one
+    after training.
     """
     network = with_forwards(
-        network, lambda gru: _gru_step(gru, precision), lambda linear: _linear_step(linear, precision)
+        network,
+        lambda gru: _gru_step(gru, precision),
+        lambda linear: _linear_step(linear, precision),
     )
     for module in network.modules():
         if _has_day_layers(module) and _is_plain(module):
@@ -49,7 +55,8 @@ def for_single_steps(network: nn.Module, precision: Precision) -> nn.Module:
 def computes_ahead(network: nn.Module) -> bool:
     """Whether it pays to run a network of `for_single_steps` before a patch is whole.
 
-    Its GRUs must have most of the weights: what others compute (convolutions, attention) would be computed each time.
+    Its GRUs must have most of the weights: what others compute (convolutions, attention) would be
+    computed each time.
     """
     in_grus = others = 0
     for module in network.modules():
@@ -66,19 +73,21 @@ def with_forwards(
     of_gru: Callable[[nn.GRU], Callable[..., Any]],
     of_linear: Callable[[nn.Linear], Callable[..., Any]] | None = None,
 ) -> nn.Module:
-    """A network in evaluation mode with the parameters of `network`, whose GRUs and linear maps compute in other ways.
+    """A network in evaluation mode with the parameters of `network`, whose GRUs and linear maps
+    compute in other ways.
 
-    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU. Raises RunError for a network that
-    cannot be copied.
+    That concerns one-directional, batch-first GRUs with biases, in float32 on a CPU. Raises
+    RunError for a network that cannot be copied.
     """
     shared = {id(tensor): tensor for tensor in [*network.parameters(), *network.buffers()]}
     try:
         network = copy.deepcopy(network, shared).eval()
-    except (
-        RuntimeError
-    ) as error:  # of a tensor that is computed from parameters and kept, as torch's old weight_norm does
+    # of a tensor that is computed from parameters and kept, as torch's old weight_norm does
+    except RuntimeError as error:
         what = f"this network cannot be copied: {str(error).splitlines()[0]}"
-        raise RunError(what, fix="use torch.nn.utils.parametrizations for weights that are computed") from None
+        raise RunError(
+            what, fix="use torch.nn.utils.parametrizations for weights that are computed"
+        ) from None
     for module in network.modules():
         # Not subclasses: their `forward` may be another.
         if type(module) is nn.GRU and _is_forward(module):
@@ -89,7 +98,11 @@ def with_forwards(
 
 
 def _has_day_layers(module: nn.Module) -> TypeGuard[DayLayers]:
-    return isinstance(module, DayLayers) and module.has_days and type(module).inputs is DayLayers.inputs
+    return (
+        isinstance(module, DayLayers)
+        and module.has_days
+        and type(module).inputs is DayLayers.inputs
+    )
 
 
 def _is_forward(module: nn.GRU) -> bool:
@@ -98,11 +111,15 @@ def _is_forward(module: nn.GRU) -> bool:
 
 def _is_plain(module: nn.Module) -> bool:
     # A hook may compute the weights anew before each product (torch's old spectral_norm).
-    is_float_on_cpu = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters())
+    is_float_on_cpu = all(
+        p.device.type == "cpu" and p.dtype == torch.float32 for p in module.parameters()
+    )
     return is_float_on_cpu and not module._forward_pre_hooks
 
 
-def _gru_step(module: nn.GRU, precision: Precision) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def _gru_step(
+    module: nn.GRU, precision: Precision
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     layers = [
         tuple(getattr(module, f"{name}_l{layer}").detach().contiguous().numpy() for name in names)
@@ -110,7 +127,9 @@ def _gru_step(module: nn.GRU, precision: Precision) -> Callable[..., tuple[torch
     ]
     fast, whole = _native.StepGRU(layers, precision), module.forward
 
-    def forward(x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        x_BPI: torch.Tensor, state_LBD: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if x_BPI.shape[:2] != (1, 1) or state_LBD is None or torch.is_grad_enabled():
             return whole(x_BPI, state_LBD)
         next_LBD = torch.empty_like(state_LBD, memory_format=torch.contiguous_format)
@@ -122,7 +141,9 @@ def _gru_step(module: nn.GRU, precision: Precision) -> Callable[..., tuple[torch
 
 def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch.Tensor]:
     weight, bias = module.weight.detach(), module.bias
-    fast = _native.StepLinear(weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), precision)
+    fast = _native.StepLinear(
+        weight.contiguous().numpy(), None if bias is None else bias.detach().numpy(), precision
+    )
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] != x.numel() or torch.is_grad_enabled():
@@ -135,10 +156,17 @@ def _linear_step(module: nn.Linear, precision: Precision) -> Callable[..., torch
 
 
 class _InputsStep:
-    """`DayLayers.inputs` of one patch, bin by bin: those that were in the patch before are not computed again."""
+    """`DayLayers.inputs` of one patch, bin by bin.
+
+    Those that were in the patch before are not computed again.
+    """
 
     def __init__(self, module: DayLayers) -> None:
-        self._module, self._whole, self._n_bins = module, module.inputs, max(module.config.patch_size, 1)
+        self._module, self._whole, self._n_bins = (
+            module,
+            module.inputs,
+            max(module.config.patch_size, 1),
+        )
         self._day: int | None = None
         self._layer: Any = None
         self._known: dict[bytes, np.ndarray] = {}
@@ -148,13 +176,20 @@ class _InputsStep:
             return self._whole(x_BTC, day_B)
         self._use(int(day_B[0]))
         bins = [(x_C.tobytes(), x_C) for x_C in x_BTC[0].float().contiguous().numpy()]
-        self._known = {bits: self._known[bits] if bits in self._known else self._computed(x_C) for bits, x_C in bins}
+        self._known = {
+            bits: self._known[bits] if bits in self._known else self._computed(x_C)
+            for bits, x_C in bins
+        }
         return torch.from_numpy(np.concatenate([self._known[bits] for bits, _ in bins]))[None, None]
 
     def _use(self, day: int) -> None:
         if day != self._day:
-            weight_CC, bias_C = (p[day].detach() for p in (self._module.day_weight, self._module.day_bias))
-            self._layer = _native.StepLinear(weight_CC.T.contiguous().numpy(), bias_C.contiguous().numpy(), "fp32")
+            weight_CC, bias_C = (
+                p[day].detach() for p in (self._module.day_weight, self._module.day_bias)
+            )
+            self._layer = _native.StepLinear(
+                weight_CC.T.contiguous().numpy(), bias_C.contiguous().numpy(), "fp32"
+            )
             self._day, self._known = day, {}
 
     def _computed(self, x_C: np.ndarray) -> np.ndarray:

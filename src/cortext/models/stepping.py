@@ -1,4 +1,6 @@
-"""A model that is fed one patch at a time, as live decoding does: the smoothed bins of a patch in, its logits out.
+"""A model that is fed one patch at a time, as live decoding does.
+
+The smoothed bins of a patch in, its logits out.
 
 S bins in a patch, K of them, C features, V tokens.
 """
@@ -23,9 +25,12 @@ Backend = Literal["torch", "onnx"]
 class Stepper(Protocol):
     """A model of one recording day with its recurrent state.
 
-    session:    the day whose layer is used; sessions: all that the model knows, the latest last
-    n_features: features per bin of a recording, of which the stepper takes those that the model uses
-    smoothing:  what the model was trained with; the bins of a step must have been smoothed already
+    Attributes:
+        session: The day whose layer is used; sessions: all that the model knows, the latest last.
+        n_features: Features per bin of a recording, of which the stepper takes those that the model
+            uses.
+        smoothing: What the model was trained with; the bins of a step must have been smoothed
+            already.
     """
 
     session: str
@@ -37,7 +42,10 @@ class Stepper(Protocol):
     inventory: Inventory
 
     def use(self, session: str) -> None:
-        """Take another day's layer from the next step on; `latest` is the last one. Raises RunError for an unknown."""
+        """Take another day's layer from the next step on; `latest` is the last one.
+
+        Raises RunError for an unknown.
+        """
         ...
 
     def start(self) -> None:
@@ -45,7 +53,8 @@ class Stepper(Protocol):
         ...
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """Compute of the next step what its first K bins allow, float32 [K, C], while the others are awaited.
+        """Compute of the next step what its first K bins allow, float32 [K, C], while the others
+        are awaited.
 
         It changes no result, and neither has to be called nor has the step to be of these bins.
         """
@@ -54,17 +63,23 @@ class Stepper(Protocol):
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """Logits float32 [V] of the next patch, smoothed features float32 [S, C].
 
-        The patch begins `patch_stride` bins after the one before. Raises DataError for another shape.
+        The patch begins `patch_stride` bins after the one before. Raises DataError for another
+        shape.
         """
         ...
 
 
 def open_stepper(
-    path: str | Path, session: str = "latest", backend: Backend = "torch", precision: Precision = "fp32"
+    path: str | Path,
+    session: str = "latest",
+    backend: Backend = "torch",
+    precision: Precision = "fp32",
 ) -> Stepper:
-    """A stepper of a run directory (`torch`: fp32, bf16, int8) or of an exported one (`onnx`: fp32, int8).
+    """A stepper of a run directory (`torch`: fp32, bf16, int8) or of an exported one (`onnx`:
+    fp32, int8).
 
-    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session, backend or precision.
+    Raises what `load_model` or `OnnxStepper` raises, and RunError for an unknown session, backend
+    or precision.
     """
     if backend == "onnx":
         from cortext.models.onnx import OnnxStepper
@@ -76,18 +91,25 @@ def open_stepper(
 
 
 class TorchStepper:
-    """A `Stepper` of a loaded model, on the device where the model is. The logits agree with the whole trial's to 1e-5.
+    """A `Stepper` of a loaded model, on the device where the model is.
 
-    session:   a day that the model knows; `latest` is its last one. Raises RunError for another, and for a model that
-               keeps no state between patches.
-    precision: `bf16` and `int8` (on a CPU) round weights, which are half or a quarter of the bytes that a step has to
-               read; see `single_step.py`
+    The logits agree with the whole trial's to 1e-5.
+
+    Attributes:
+        session: A day that the model knows; `latest` is its last one. Raises RunError for another,
+            and for a model that keeps no state between patches.
+        precision: `bf16` and `int8` (on a CPU) round weights, which are half or a quarter of the
+            bytes that a step has to read; see `single_step.py`.
     """
 
-    def __init__(self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32") -> None:
+    def __init__(
+        self, model: AcousticModel, session: str = "latest", precision: Precision = "fp32"
+    ) -> None:
         on_cpu = model.device.type == "cpu"
         if precision not in get_args(Precision) or (precision == "int8" and not on_cpu):
-            raise RunError(f"no steps in {precision} on {model.device.type}", fix="use fp32 or bf16")
+            raise RunError(
+                f"no steps in {precision} on {model.device.type}", fix="use fp32 or bf16"
+            )
         config = model.network.config
         self.sessions, self.n_features = model.sessions, model.n_features
         self.patch_size, self.patch_stride = patch_shape(config.patch_size, config.patch_stride)
@@ -101,7 +123,8 @@ class TorchStepper:
         bins_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
         first_V = check_first_step(self.step(bins_SC))
         self.start()
-        # A network of a user's own may change with each run: what is not a number would then stay in it.
+        # A network of a user's own may change with each run: what is not a number would then stay
+        # in it.
         is_pure = self.step(bins_SC).tobytes() == first_V.tobytes()
         self.start()
         self._computes_ahead = is_pure and computes_ahead(self._network)
@@ -117,22 +140,32 @@ class TorchStepper:
         self._state = None
 
     def prepare(self, bins_KC: np.ndarray) -> None:
-        """See `Stepper` and `single_step.py`; it does nothing on a GPU, and where `computes_ahead` says no."""
+        """See `Stepper` and `single_step.py`.
+
+        It does nothing on a GPU, and where `computes_ahead` says no.
+        """
         if not self._computes_ahead:
             return
         bins_SC = np.full((self.patch_size, self.n_features), np.nan, dtype=np.float32)
         bins_SC[: len(bins_KC)] = bins_KC
         try:
             self._run(bins_SC)
-        except Exception:  # a network of a user's own may refuse what is not a number; what else is wrong, `step` finds
+        # a network of a user's own may refuse what is not a number; what else is wrong, `step`
+        # finds
+        except Exception:
             self._computes_ahead = False
 
     def step(self, bins_SC: np.ndarray) -> np.ndarray:
         """See `Stepper`."""
         check_patch(self, bins_SC)
-        logits_BPV, self._state = self._run(np.array(bins_SC, dtype=np.float32))  # theirs may be read-only
+        logits_BPV, self._state = self._run(
+            np.array(bins_SC, dtype=np.float32)
+        )  # theirs may be read-only
         if self._state is None:
-            raise RunError("this model keeps no state between patches; it cannot decode live", fix="use another model")
+            raise RunError(
+                "this model keeps no state between patches; it cannot decode live",
+                fix="use another model",
+            )
         logits_V: np.ndarray = logits_BPV[0, 0].float().cpu().numpy()
         return logits_V
 
@@ -153,9 +186,15 @@ def patch_shape(size: int, stride: int) -> tuple[int, int]:
 
 
 def check_first_step(logits_V: np.ndarray) -> np.ndarray:
-    """The logits of a first patch, of ones. Raises RunError where they are not finite: no other ones would be."""
+    """The logits of a first patch, of ones.
+
+    Raises RunError where they are not finite: no other ones would be.
+    """
     if not np.isfinite(logits_V).all():
-        raise RunError(f"the model {NOT_FINITE}, whatever it reads", fix="take another model, or export the run again")
+        raise RunError(
+            f"the model {NOT_FINITE}, whatever it reads",
+            fix="take another model, or export the run again",
+        )
     return logits_V
 
 

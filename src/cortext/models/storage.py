@@ -1,7 +1,8 @@
 """Tensors on disk: the safetensors format, with a checksum over everything in the file.
 
-The library's own writer makes files that only their owner may read, under temporary names of its own, and reports a
-full disk as text; the format is a JSON header and the numbers one after the other, so it is written here.
+The library's own writer makes files that only their owner may read, under temporary names of its
+own, and reports a full disk as text; the format is a JSON header and the numbers one after the
+other, so it is written here.
 """
 
 from __future__ import annotations
@@ -20,17 +21,31 @@ from cortext.files import written_whole
 
 _UNKNOWN = "00000000"
 _DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], keep: Path | None = None
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    keep: Path | None = None,
 ) -> str:
-    """Write tensors of any device, one at a time, so that memory holds no second copy of all; returns the checksum.
+    """Write tensors of any device, one at a time, so that memory holds no second copy of all.
 
-    The file replaces `path` whole; what was there before is renamed to `keep`. Raises RunError for a full disk.
+    Returns the checksum.
+
+    The file replaces `path` whole; what was there before is renamed to `keep`. Raises RunError for
+    a full disk.
     """
     header, order = _header(tensors, metadata)
     with written_whole(path, keep) as file:
@@ -45,11 +60,15 @@ def write_tensors(
     return f"{checksum:08x}"
 
 
-def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
+def read_tensors(
+    path: Path, what: str = "the weights"
+) -> tuple[dict[str, torch.Tensor], dict[str, str], str | None]:
     """Tensors, metadata and checksum (None in a file of another origin, which is then not checked).
 
-    Raises RunError, which says that `what` cannot be read, for a file that is truncated, changed, of another format, or
-    with numbers of another kind than `write_tensors` writes; FileNotFoundError where there is none.
+    Raises:
+        RunError: Which says that `what` cannot be read, for a file that is truncated, changed, of
+            another format, or with numbers of another kind than `write_tensors` writes.
+        FileNotFoundError: Where there is none.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -57,12 +76,21 @@ def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise
-    except (SafetensorError, OSError, RuntimeError) as error:  # of torch: a shape that no memory holds
-        raise RunError(f"{what} cannot be read: {error}", where=path, fix="copy the file again") from None
+    except (
+        SafetensorError,
+        OSError,
+        RuntimeError,
+    ) as error:  # of torch: a shape that no memory holds
+        raise RunError(
+            f"{what} cannot be read: {error}", where=path, fix="copy the file again"
+        ) from None
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
             known = ", ".join(_DTYPES.values())
-            raise RunError(f"{what} cannot be read: {name} has numbers of {tensor.dtype}, not {known}", where=path)
+            raise RunError(
+                f"{what} cannot be read: {name} has numbers of {tensor.dtype}, not {known}",
+                where=path,
+            )
     expected = metadata.pop("crc32", None)
     if expected is not None and expected != (found := _checksum(tensors, metadata)):
         damage = f"the checksum is {found}, {expected} was written"
@@ -71,11 +99,22 @@ def read_tensors(path: Path, what: str = "the weights") -> tuple[dict[str, torch
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Raise RunError for the first tensor that has NaN or infinity: a model with such weights writes nothing."""
+    """Raise RunError for the first tensor that has NaN or infinity.
+
+    A model with such weights writes nothing.
+    """
     for name, tensor in tensors.items():
-        if tensor.numel() and tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():
+        if (
+            tensor.numel()
+            and tensor.is_floating_point()
+            and not torch.stack(tensor.aminmax()).isfinite().all()
+        ):
             what = f"{name} has values that are not finite"
-            raise RunError(what, where=path, fix="take a model from before the training broke, or copy the file again")
+            raise RunError(
+                what,
+                where=path,
+                fix="take a model from before the training broke, or copy the file again",
+            )
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:
@@ -86,17 +125,26 @@ def _checksum(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) 
     return f"{checksum:08x}"
 
 
-def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """The header without its checksum, and the order of the tensors: wide numbers first, so that all are aligned."""
+def _header(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> tuple[bytes, list[str]]:
+    """The header without its checksum, and the order of the tensors.
+
+    Wide numbers first, so that all are aligned.
+    """
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    described: dict[str, Any] = {"__metadata__": {"crc32": _UNKNOWN} | dict(sorted(metadata.items()))}
+    described: dict[str, Any] = {
+        "__metadata__": {"crc32": _UNKNOWN} | dict(sorted(metadata.items()))
+    }
     end = 0
     for name in order:
         tensor = tensors[name]
         begin, end = end, end + tensor.numel() * tensor.element_size()
         described[name] = {
-            "dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end],
-        }  # fmt: skip
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, order

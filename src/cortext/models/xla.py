@@ -1,10 +1,13 @@
-"""What the shared layers do on XLA, where torch modules run on JAX (torchax; `cortext.tpu` trains with it).
+"""What the shared layers do on XLA, where torch modules run on JAX (torchax; `cortext.tpu`
+trains with it).
 
-The parameters stay those of the torch modules. Large products take all steps at once; the body of a scan holds what
-the recurrence itself needs and nothing else, because a TPU waits for each of its steps. Matrix products take operands
-in the run's precision and add up in float32, forwards and backwards; states, gates and biases are float32.
+The parameters stay those of the torch modules. Large products take all steps at once; the body of a
+scan holds what the recurrence itself needs and nothing else, because a TPU waits for each of its
+steps. Matrix products take operands in the run's precision and add up in float32, forwards and
+backwards; states, gates and biases are float32.
 
-B trials, T bins, C features, P patches, D hidden units, G the three gates side by side, I inputs, L layers.
+B trials, T bins, C features, P patches, D hidden units, G the three gates side by side, I inputs, L
+layers.
 """
 
 from __future__ import annotations
@@ -29,8 +32,11 @@ Array = Any
 
 
 WIDE_BYTES = 64 << 20
-"""Recurrent weights of a layer from which on the cores share them out. A core's fast memory (128 MiB) holds few more;
-to read them from the slow one in every step takes many times as long as to compute with them."""
+"""Recurrent weights of a layer from which on the cores share them out.
+
+A core's fast memory (128 MiB) holds few more; to read them from the slow one in every step takes
+many times as long as to compute with them.
+"""
 
 
 class _Tracing(NamedTuple):
@@ -46,8 +52,11 @@ _TRACING = ContextVar("tracing", default=_AS_IT_IS)
 def tracing(bf16: bool, mesh: Mesh | None = None) -> Iterator[None]:
     """A context for tracing in which matrix products take bfloat16 operands, or float32.
 
-    mesh: the cores, which may then share out a wide layer's units where they else share out trials
     Torchax's own autocast (0.0.14) fails at `stack` and `cat`, and rounds results to bfloat16.
+
+    Args:
+        mesh: The cores, which may then share out a wide layer's units where they else share out
+            trials.
     """
     token = _TRACING.set(_Tracing(bf16, mesh))
     try:
@@ -64,7 +73,10 @@ def _operand_dtype() -> Any:
 def gru(
     module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, n_patches_B: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `cortext.models.layers.gru`. Padding is computed like the rest; each last state is the trial's own."""
+    """See `cortext.models.layers.gru`.
+
+    Padding is computed like the rest; each last state is the trial's own.
+    """
     run, last, x = partial(_layer, dtype=_operand_dtype()), [], x_BPI.transpose(0, 1)
     for layer in range(module.num_layers):
         if layer:
@@ -75,29 +87,47 @@ def gru(
     return x.transpose(0, 1), torch.stack(last)
 
 
-def day_affine(x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """See `cortext.models.layers.day_affine`: a gather and a batched product, whatever the days are."""
+def day_affine(
+    x_BTC: torch.Tensor, day_B: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """See `cortext.models.layers.day_affine`.
+
+    A gather and a batched product, whatever the days are.
+    """
     return _on_jax(partial(_day_affine, dtype=_operand_dtype()), x_BTC, day_B, weight, bias)
 
 
 def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
-    """See `cortext.models.layers.patches`: blocks of `stride` bins side by side, which needs slices only."""
+    """See `cortext.models.layers.patches`.
+
+    Blocks of `stride` bins side by side, which needs slices only.
+    """
     return _on_jax(partial(_patches, size=size, stride=stride), x_BTC)
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """See `cortext.models.layers.dropout`; the draw is a function of torchax's key, wherever the trials lie."""
+    """See `cortext.models.layers.dropout`.
+
+    The draw is a function of torchax's key, wherever the trials lie.
+    """
     if not training or p == 0:
         return x
     key = torchax.default_env().get_and_rotate_prng_key()
-    return _on_jax(lambda x: jnp.where(random_bits(key, x.shape) >= int(p * 2**32), x / (1 - p), 0.0), x)
+    return _on_jax(
+        lambda x: jnp.where(random_bits(key, x.shape) >= int(p * 2**32), x / (1 - p), 0.0), x
+    )
 
 
 def random_bits(key: Array, shape: tuple[int, ...], stream: int = 0) -> Array:
-    """32 random bits for each element, uint32: a hash of its number (Wellons' `lowbias32`, with each half of the key).
+    """32 random bits for each element, uint32.
 
-    key: of JAX, or its data, uint32 [2]; streams are independent draws with one key
-    JAX's own generator takes a hundred operations for each element, and most of the time that a step takes to compile.
+    A hash of its number (Wellons' `lowbias32`, with each half of the key).
+
+    JAX's own generator takes a hundred operations for each element, and most of the time that a
+    step takes to compile.
+
+    Args:
+        key: Of JAX, or its data, uint32 [2]; streams are independent draws with one key.
     """
     halves = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     number = jnp.zeros(shape, jnp.uint32)
@@ -117,7 +147,8 @@ def _on_jax(function: Callable[..., Array], *tensors: torch.Tensor) -> torch.Ten
 
 
 def product(equation: str, a: Array, b: Array, dtype: Any) -> Array:
-    """`jnp.einsum(equation, a, b)` with operands in `dtype`, float32 sums and a float32 result, as its gradients are.
+    """`jnp.einsum(equation, a, b)` with operands in `dtype`, float32 sums and a float32 result,
+    as its gradients are.
 
     Every letter of the equation must be in two of its three parts.
     """
@@ -133,17 +164,23 @@ def _einsum(equation: str, a: Array, b: Array) -> Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
-def _product_forward(equation: str, dtype: Any, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+def _product_forward(
+    equation: str, dtype: Any, a: Array, b: Array
+) -> tuple[Array, tuple[Array, Array]]:
     a, b = a.astype(dtype), b.astype(dtype)
     return _einsum(equation, a, b), (a, b)
 
 
-def _product_backward(equation: str, dtype: Any, operands: tuple[Array, Array], d_result: Array) -> tuple[Array, Array]:
+def _product_backward(
+    equation: str, dtype: Any, operands: tuple[Array, Array], d_result: Array
+) -> tuple[Array, Array]:
     # JAX's own rule would round the sums of a bfloat16 operand's gradient to bfloat16.
     (a, b), d_result = operands, d_result.astype(dtype)
     inputs, _, of_result = equation.partition("->")
     of_a, _, of_b = inputs.partition(",")
-    return _einsum(f"{of_result},{of_b}->{of_a}", d_result, b), _einsum(f"{of_result},{of_a}->{of_b}", d_result, a)
+    return _einsum(f"{of_result},{of_b}->{of_a}", d_result, b), _einsum(
+        f"{of_result},{of_a}->{of_b}", d_result, a
+    )
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -171,29 +208,53 @@ def _at_end(x_PBD: Array, n_patches_B: Array) -> Array:
     return jnp.take_along_axis(x_PBD, at_B[None, :, None], axis=0)[0]
 
 
-def _layer(x_PBI: Array, h0_BD: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, dtype: Any) -> Array:
+def _layer(
+    x_PBI: Array, h0_BD: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, dtype: Any
+) -> Array:
     input_PBG = product("pbi,gi->pbg", x_PBI, w_ih, dtype)
     mesh, n_bytes = _TRACING.get().mesh, w_hh.size * jnp.dtype(dtype).itemsize
-    wide = mesh is not None and mesh.size > 1 and n_bytes >= WIDE_BYTES and h0_BD.shape[1] % mesh.size == 0
-    return _recurrence(dtype, mesh if wide else None, input_PBG, h0_BD.astype(jnp.float32), w_hh, b_ih, b_hh)
+    wide = (
+        mesh is not None
+        and mesh.size > 1
+        and n_bytes >= WIDE_BYTES
+        and h0_BD.shape[1] % mesh.size == 0
+    )
+    return _recurrence(
+        dtype, mesh if wide else None, input_PBG, h0_BD.astype(jnp.float32), w_hh, b_ih, b_hh
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _recurrence(
-    dtype: Any, mesh: Mesh | None, input_PBG: Array, h0_BD: Array, w_hh: Array, b_ih: Array, b_hh: Array
+    dtype: Any,
+    mesh: Mesh | None,
+    input_PBG: Array,
+    h0_BD: Array,
+    w_hh: Array,
+    b_ih: Array,
+    b_hh: Array,
 ) -> Array:
-    """The state after every step, float32 [P, B, D], of what each step gets from its input, without its bias.
+    """The state after every step, float32 [P, B, D], of what each step gets from its input,
+    without its bias.
 
-    r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z h_before, where recurrent
-    is the product of h_before with the recurrent weights.
-    mesh: cores that share out the units, each for all trials: they exchange states in every step, where they else read
-          all weights in every step
+    r, z = sigmoid(input + recurrent), n = tanh(input_n + r * recurrent_n), h = (1 - z) n + z
+    h_before, where recurrent is the product of h_before with the recurrent weights.
+
+    Args:
+        mesh: Cores that share out the units, each for all trials: they exchange states in every
+            step, where they else read all weights in every step.
     """
     return _recurrence_forward(dtype, mesh, input_PBG, h0_BD, w_hh, b_ih, b_hh)[0]
 
 
 def _recurrence_forward(
-    dtype: Any, mesh: Mesh | None, input_PBG: Array, h0_BD: Array, w_hh: Array, b_ih: Array, b_hh: Array
+    dtype: Any,
+    mesh: Mesh | None,
+    input_PBG: Array,
+    h0_BD: Array,
+    w_hh: Array,
+    b_ih: Array,
+    b_hh: Array,
 ) -> tuple[Array, Any]:
     weight = w_hh.astype(dtype)
     arguments = (input_PBG, h0_BD, weight, b_ih, b_hh)
@@ -201,13 +262,17 @@ def _recurrence_forward(
         h_PBD, kept_PB4D = _forward_steps(dtype, None, *arguments)
     else:
         shared = _SharedUnits(mesh)
-        run = shared.run(partial(_forward_steps, dtype), shared.arguments, (shared.steps, shared.steps))
+        run = shared.run(
+            partial(_forward_steps, dtype), shared.arguments, (shared.steps, shared.steps)
+        )
         h_PBD, kept_PB4D = run(*shared.by_core(arguments))
         h_PBD = shared.of_trials(h_PBD)
     return h_PBD, (h_PBD, kept_PB4D, h0_BD, weight)
 
 
-def _recurrence_backward(dtype: Any, mesh: Mesh | None, kept: Any, d_h_PBD: Array) -> tuple[Array, ...]:
+def _recurrence_backward(
+    dtype: Any, mesh: Mesh | None, kept: Any, d_h_PBD: Array
+) -> tuple[Array, ...]:
     h_PBD, kept_PB4D, h0_BD, weight = kept
     if mesh is None:
         return _backward_steps(dtype, None, h_PBD, kept_PB4D, h0_BD, weight, d_h_PBD)
@@ -234,15 +299,27 @@ class _SharedUnits:
     def run(self, steps: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """A function of steps on every core, with these layouts of its arguments and results."""
         function: Callable[..., Any] = jax.shard_map(
-            partial(steps, self.axis), mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+            partial(steps, self.axis),
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=False,
         )
         return function
 
     def by_core(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
-        """A layer's input, first state, weights and biases, with the three gates of a core's units side by side."""
+        """A layer's input, first state, weights and biases, with the three gates of a core's
+        units side by side.
+        """
         input_PBG, h0_BD, weight, b_ih, b_hh = arguments
         input_PBG = self.regroup(self.of_trials(input_PBG), 2)
-        return input_PBG, h0_BD, self.regroup(weight, 0), self.regroup(b_ih, 0), self.regroup(b_hh, 0)
+        return (
+            input_PBG,
+            h0_BD,
+            self.regroup(weight, 0),
+            self.regroup(b_ih, 0),
+            self.regroup(b_hh, 0),
+        )
 
     def by_gate(self, gradients: tuple[Array, ...]) -> tuple[Array, ...]:
         """Their gradients, with all units of a gate side by side again."""
@@ -267,15 +344,28 @@ def _all_units(x: Array, axis: str | None) -> Array:
 
 
 def _own_units(x: Array, axis: str | None) -> Array:
-    return x if axis is None else jax.lax.psum_scatter(x, axis, scatter_dimension=x.ndim - 1, tiled=True)
+    return (
+        x
+        if axis is None
+        else jax.lax.psum_scatter(x, axis, scatter_dimension=x.ndim - 1, tiled=True)
+    )
 
 
 def _forward_steps(
-    dtype: Any, axis: str | None, input_PBG: Array, h0_BD: Array, weight: Array, b_ih: Array, b_hh: Array
+    dtype: Any,
+    axis: str | None,
+    input_PBG: Array,
+    h0_BD: Array,
+    weight: Array,
+    b_ih: Array,
+    b_hh: Array,
 ) -> tuple[Array, Array]:
-    """States [P, B, D], and what is kept of each step, [P, B, 4 D]: r, z, n and recurrent_n, in one piece to read.
+    """States [P, B, D], and what is kept of each step, [P, B, 4 D].
 
-    axis: of the cores that share out the units; None: this core has all of them
+    R, z, n and recurrent_n, in one piece to read.
+
+    Args:
+        axis: Of the cores that share out the units; None: this core has all of them.
     """
     transposed = weight.T  # once; a TPU would do it in every step
 
@@ -303,7 +393,8 @@ def _backward_steps(
 ) -> tuple[Array, ...]:
     """Gradients of the input, the first state, the weights, and both biases.
 
-    That of the recurrent weights is one product over all steps, where a differentiated scan has one in each.
+    That of the recurrent weights is one product over all steps, where a differentiated scan has one
+    in each.
     """
     before = jnp.concatenate([h0_BD[None], h_PBD[:-1]])
 
@@ -318,11 +409,15 @@ def _backward_steps(
         d_before = d_h * z + _own_units(_einsum("bg,gd->bd", d_recurrent, weight), axis)
         return d_before, jnp.concatenate([d_r, d_z, d_n], axis=-1)
 
-    d_h0, d_input = jax.lax.scan(step, jnp.zeros_like(h0_BD), (d_h_PBD, before, kept_PB4D), reverse=True)
+    d_h0, d_input = jax.lax.scan(
+        step, jnp.zeros_like(h0_BD), (d_h_PBD, before, kept_PB4D), reverse=True
+    )
     d_rz, d_n = jnp.split(d_input, [2 * h0_BD.shape[1]], axis=-1)
     d_recurrent_n = d_n * kept_PB4D[..., : h0_BD.shape[1]]
     d_recurrent = jnp.concatenate([d_rz, d_recurrent_n], axis=-1)
-    d_weight = _einsum("pbg,pbd->gd", d_recurrent.astype(dtype), _all_units(before.astype(dtype), axis))
+    d_weight = _einsum(
+        "pbg,pbd->gd", d_recurrent.astype(dtype), _all_units(before.astype(dtype), axis)
+    )
     d_b_ih = d_input.sum((0, 1))
     d_b_hh = jnp.concatenate([d_b_ih[: d_rz.shape[-1]], d_recurrent_n.sum((0, 1))])
     return d_input, d_h0, d_weight, d_b_ih, d_b_hh

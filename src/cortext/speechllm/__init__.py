@@ -1,7 +1,9 @@
-"""A brain encoder aligned to an audio language model, which writes the sentence (docs/speech_llm.md).
+"""A brain encoder aligned to an audio language model, which writes the sentence
+(docs/speech_llm.md).
 
-`config`, `trainer` and `stages` train what is in `network`; `targets` and `voices` make the `cache` that it is aligned
-to; `audio_llm`, `sequence` and `generate` are the language model's side; `model` and `writing` use what was trained.
+`config`, `trainer` and `stages` train what is in `network`; `targets` and `voices` make the `cache`
+that it is aligned to; `audio_llm`, `sequence` and `generate` are the language model's side; `model`
+and `writing` use what was trained.
 """
 
 from __future__ import annotations

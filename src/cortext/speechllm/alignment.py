@@ -1,8 +1,11 @@
-"""How far a brain sequence is from an audio sequence of another length: losses with a value for each trial.
+"""How far a brain sequence is from an audio sequence of another length.
 
-B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width, L positions of the
-longer of two sequences, U of the shorter one. Everything is computed in float32 (float64 stays) whatever autocast says,
-and padding changes neither values nor gradients, even where it is not a number.
+Losses with a value for each trial.
+
+B trials, P patches of brain signal, N frames of audio, A width of the audio tower, H any width, L
+positions of the longer of two sequences, U of the shorter one. Everything is computed in float32
+(float64 stays) whatever autocast says, and padding changes neither values nor gradients, even where
+it is not a number.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ def in_float32(loss: Loss) -> Loss:
     @functools.wraps(loss)
     def wrapped(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return loss(widened(x), *map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+            return loss(
+                widened(x),
+                *map(widened, args),
+                **{name: widened(value) for name, value in kwargs.items()},
+            )
 
     return cast(Loss, wrapped)
 
@@ -41,7 +48,7 @@ def widened(value: Any) -> Any:
 
 
 def length_mask(n_B: torch.Tensor, length: int) -> torch.Tensor:
-    """bool [B, length]: true in each trial's first `n_B`."""
+    """Bool [B, length]: true in each trial's first `n_B`."""
     return torch.arange(length, device=n_B.device) < n_B.unsqueeze(1)
 
 
@@ -60,23 +67,33 @@ def masked_mean(x_BPH: torch.Tensor, n_B: torch.Tensor) -> torch.Tensor:
 
 @in_float32
 def match_lengths(
-    x_BPA: torch.Tensor, n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_positions: int | None = None
+    x_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    n_frames_B: torch.Tensor,
+    n_positions: int | None = None,
 ) -> torch.Tensor:
     """Each trial's patches stretched over its frames by linear interpolation in time, [B, N, A].
 
-    Patches and frames are taken to divide the same stretch of time evenly, and their vectors to stand in their middle;
-    before the first middle and after the last one the vector stays as it is. Zeros behind a trial's frames.
+    Patches and frames are taken to divide the same stretch of time evenly, and their vectors to
+    stand in their middle; before the first middle and after the last one the vector stays as it is.
+    Zeros behind a trial's frames.
 
-    n_positions: N, where it is known (the longest trial's frames else, for which a GPU is waited for)
+    Args:
+        n_positions: N, where it is known (the longest trial's frames else, for which a GPU is
+            waited for).
     """
     device = x_BPA.device
     n_patches_B, n_frames_B = n_patches_B.to(device), n_frames_B.to(device)
     n_positions = int(n_frames_B.max()) if n_positions is None else n_positions
-    weight_BNP = _interpolation(n_patches_B, n_frames_B, n_positions, x_BPA.shape[1]).to(x_BPA.dtype)
+    weight_BNP = _interpolation(n_patches_B, n_frames_B, n_positions, x_BPA.shape[1]).to(
+        x_BPA.dtype
+    )
     return weight_BNP @ without_padding(x_BPA, n_patches_B)
 
 
-def _interpolation(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
+def _interpolation(
+    n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_out: int, n_in: int
+) -> torch.Tensor:
     """float32 [B, N, P]: what each patch gives to each frame."""
     frame_N = torch.arange(n_out, device=n_patches_B.device)
     patch_P = torch.arange(n_in, device=n_patches_B.device)
@@ -89,7 +106,10 @@ def _interpolation(n_patches_B: torch.Tensor, n_frames_B: torch.Tensor, n_out: i
 
 @in_float32
 def unit(x: torch.Tensor) -> torch.Tensor:
-    """Vectors (of the last dimension) of length one; zeros where a vector has no direction (`NO_LENGTH`)."""
+    """Vectors (of the last dimension) of length one.
+
+    Zeros where a vector has no direction (`NO_LENGTH`).
+    """
     square = x.square().sum(-1, keepdim=True)
     known = square > NO_LENGTH**2
     return x * torch.where(known, square.clamp(min=NO_LENGTH**2).rsqrt(), 0.0)
@@ -97,18 +117,29 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 @in_float32
 def cosine_costs(
-    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    target_BNA: torch.Tensor,
+    n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
     """1 - cosine of each patch with each frame, [B, P, N], between 0 and 2; 1 in the padding."""
-    brain_BPA, target_BNA = without_padding(brain_BPA, n_patches_B), without_padding(target_BNA, n_frames_B)
+    brain_BPA, target_BNA = (
+        without_padding(brain_BPA, n_patches_B),
+        without_padding(target_BNA, n_frames_B),
+    )
     return 1.0 - unit(brain_BPA) @ unit(target_BNA).transpose(1, 2)
 
 
 @in_float32
 def cosine_alignment(
-    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    target_BNA: torch.Tensor,
+    n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """1 - cosine of each frame with the brain signal stretched over the frames, meaned over a trial's frames, [B]."""
+    """1 - cosine of each frame with the brain signal stretched over the frames, meaned over a
+    trial's frames, [B].
+    """
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     cosine_BN = (unit(matched_BNA) * unit(without_padding(target_BNA, n_frames_B))).sum(-1)
     return masked_mean((1.0 - cosine_BN).unsqueeze(-1), n_frames_B).squeeze(-1)
@@ -116,9 +147,14 @@ def cosine_alignment(
 
 @in_float32
 def mse_alignment(
-    brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, target_BNA: torch.Tensor, n_frames_B: torch.Tensor
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    target_BNA: torch.Tensor,
+    n_frames_B: torch.Tensor,
 ) -> torch.Tensor:
-    """The squared difference of the frames and the stretched brain signal, meaned over a trial's frames and A, [B]."""
+    """The squared difference of the frames and the stretched brain signal, meaned over a trial's
+    frames and A, [B].
+    """
     matched_BNA = match_lengths(brain_BPA, n_patches_B, n_frames_B, target_BNA.shape[1])
     error_BNA = (matched_BNA - without_padding(target_BNA, n_frames_B)).square()
     return masked_mean(error_BNA, n_frames_B).mean(-1)
@@ -132,24 +168,38 @@ def monotonic_attention(
     n_frames_B: torch.Tensor,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """How improbable it is that attention goes through a trial from its beginning to its end, float32 [B].
+    """How improbable it is that attention goes through a trial from its beginning to its end,
+    float32 [B].
 
-    Each position of the longer sequence attends to those of the shorter one by a softmax of cosines over a temperature.
-    This is the negative logarithm of the summed probability of all ways to stay or go on by one at each position, from
-    the first to the last (Shih et al. 2021, Badlani et al. 2021), divided by the longer length: what CTC computes where
-    the label names every position of the shorter sequence and blanks are impossible. It asks which frame a patch is
-    most like, not how like: one frame alone costs nothing.
+    Each position of the longer sequence attends to those of the shorter one by a softmax of cosines
+    over a temperature. This is the negative logarithm of the summed probability of all ways to stay
+    or go on by one at each position, from the first to the last (Shih et al. 2021, Badlani et al.
+    2021), divided by the longer length: what CTC computes where the label names every position of
+    the shorter sequence and blanks are impossible. It asks which frame a patch is most like, not
+    how like: one frame alone costs nothing.
     """
-    likeness_BPN = (1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)) / temperature
-    n_patches_B, n_frames_B = n_patches_B.to(likeness_BPN.device), n_frames_B.to(likeness_BPN.device)
+    likeness_BPN = (
+        1.0 - cosine_costs(brain_BPA, n_patches_B, target_BNA, n_frames_B)
+    ) / temperature
+    n_patches_B, n_frames_B = (
+        n_patches_B.to(likeness_BPN.device),
+        n_frames_B.to(likeness_BPN.device),
+    )
     n_short, n_long = sorted(likeness_BPN.shape[1:])
-    n_long_B, n_short_B = torch.maximum(n_patches_B, n_frames_B), torch.minimum(n_patches_B, n_frames_B)
-    square_BLL = F.pad(likeness_BPN, (0, n_long - likeness_BPN.shape[2], 0, n_long - likeness_BPN.shape[1]))
+    n_long_B, n_short_B = (
+        torch.maximum(n_patches_B, n_frames_B),
+        torch.minimum(n_patches_B, n_frames_B),
+    )
+    square_BLL = F.pad(
+        likeness_BPN, (0, n_long - likeness_BPN.shape[2], 0, n_long - likeness_BPN.shape[1])
+    )
     turned_B11 = (n_patches_B < n_frames_B).view(-1, 1, 1)
     likeness_BLU = torch.where(turned_B11, square_BLL.transpose(1, 2), square_BLL)[:, :, :n_short]
     mask_BU = length_mask(n_short_B.clamp(min=1), n_short)
     attention_BLU = likeness_BLU.masked_fill(~mask_BU.unsqueeze(1), IMPOSSIBLE).log_softmax(-1)
     log_probs_BLV = F.pad(attention_BLU, (1, 0), value=IMPOSSIBLE)  # the blank
     label_BU = torch.arange(1, n_short + 1, device=mask_BU.device).expand(len(mask_BU), -1)
-    loss_B = F.ctc_loss(log_probs_BLV.transpose(0, 1), label_BU, n_long_B, n_short_B, reduction="none")
+    loss_B = F.ctc_loss(
+        log_probs_BLV.transpose(0, 1), label_BU, n_long_B, n_short_B, reduction="none"
+    )
     return loss_B.masked_fill(n_short_B == 0, 0.0) / n_long_B.clamp(min=1)

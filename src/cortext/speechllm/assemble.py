@@ -1,7 +1,10 @@
-"""An audio LLM of one's own: any small causal language model, with a random audio tower and projector before it.
+"""An audio LLM of one's own.
 
-It has the class and the files of Qwen2-Audio, so that all that works with published audio LLMs works with it, without a
-download. Its tower has learnt nothing: frames differ as the sounds do, and are no better than that.
+Any small causal language model, with a random audio tower and projector before it.
+
+It has the class and the files of Qwen2-Audio, so that all that works with published audio LLMs
+works with it, without a download. Its tower has learnt nothing: frames differ as the sounds do, and
+are no better than that.
 """
 
 from __future__ import annotations
@@ -25,25 +28,35 @@ MARKER, BEGIN, END = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _POSITIONS_PER_SECOND = 50
 """Of the tower before its last halving: a mel spectrum each 10 ms, halved."""
 _TOWER_RANGE = 0.1
-"""Standard deviation of the tower's weights: large enough for what is heard to outweigh where it is heard."""
+"""Standard deviation of the tower's weights.
+
+Large enough for what is heard to outweigh where it is heard.
+"""
 
 _FLAT = (
     "{% set chat = namespace(messages=[]) %}{% for message in messages %}"
     "{% if message['content'] is string %}{% set said = message['content'] %}"
     "{% else %}{% set parts = namespace(said='') %}"
     "{% for part in message['content'] %}{% if part['type'] == 'audio' %}"
-    "{% set parts.said = parts.said + '" + BEGIN + MARKER + END + "' %}{% else %}"
-    "{% set parts.said = parts.said + part['text'] %}{% endif %}{% endfor %}{% set said = parts.said %}{% endif %}"
-    "{% set chat.messages = chat.messages + [{'role': message['role'], 'content': said}] %}{% endfor %}"
-    "{% set messages = chat.messages %}"
+    "{% set parts.said = parts.said + '"
+    + BEGIN
+    + MARKER
+    + END
+    + "' %}{% else %}{% set parts.said = parts.said + part['text'] %}{% endif %}{% endfor %}{% set"
+    " said = parts.said %}{% endif %}{% set chat.messages = chat.messages + [{'role':"
+    " message['role'], 'content': said}] %}{% endfor %}{% set messages = chat.messages %}"
 )
 """Messages with audio made messages of text, as the templates of language models take them."""
 
 _PLAIN = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}START{{ message['content'] }}END"
-    "{% else %}{{ message['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}START{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}START{{ message['content']"
+    " }}END{% else %}{{ message['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt"
+    " %}START{% endif %}"
 )
-"""For a language model that was trained on sentences and not on chats: the answer is such a sentence."""
+"""For a language model that was trained on sentences and not on chats.
+
+The answer is such a sentence.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,25 +75,42 @@ class TowerOptions:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("width", 4, 8192), ("layers", 1, 100), ("heads", 1, 128), ("mels", 8, 256), ("window_s", 1, 600),
+            ("width", 4, 8192),
+            ("layers", 1, 100),
+            ("heads", 1, 128),
+            ("mels", 8, 256),
+            ("window_s", 1, 600),
             ("seed", 0, (1 << 32) - 1),
-        ):  # fmt: skip
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise LanguageModelError(f"the tower's {name} is {value}; {low} to {high} are possible")
+                raise LanguageModelError(
+                    f"the tower's {name} is {value}; {low} to {high} are possible"
+                )
         if self.width % (2 * self.heads):
-            what = f"the tower's width is {self.width}; it must be a multiple of {2 * self.heads}, twice its heads"
+            what = (
+                f"the tower's width is {self.width}; it must be a multiple of {2 * self.heads},"
+                " twice its heads"
+            )
             raise LanguageModelError(what)
 
 
-def assemble(lm: str | Path, out: str | Path, options: TowerOptions | None = None) -> dict[str, Any]:
-    """Write an audio LLM made of a causal language model (a directory, or a name of the Hugging Face Hub) to `out`.
+def assemble(
+    lm: str | Path, out: str | Path, options: TowerOptions | None = None
+) -> dict[str, Any]:
+    """Write an audio LLM made of a causal language model (a directory, or a name of the Hugging
+    Face Hub) to `out`.
 
-    What the language model thinks of a sentence stays as it is; its tokenizer gets the markers of audio. Returns what
-    `cortext.json` in `out` records. Raises LanguageModelError for a model that cannot be used and for a directory that
-    holds something else, MissingLibrary without the extra `speechllm`.
+    What the language model thinks of a sentence stays as it is; its tokenizer gets the markers of
+    audio. Returns what `cortext.json` in `out` records. Raises LanguageModelError for a model that
+    cannot be used and for a directory that holds something else, MissingLibrary without the extra
+    `speechllm`.
     """
-    transformers, out, options = need("transformers", "speechllm"), Path(out), options or TowerOptions()
+    transformers, out, options = (
+        need("transformers", "speechllm"),
+        Path(out),
+        options or TowerOptions(),
+    )
     check_target(out, [lm])
     whole = CausalLM.load(lm, device="cpu")
     with (
@@ -115,7 +145,9 @@ def assemble(lm: str | Path, out: str | Path, options: TowerOptions | None = Non
 
 
 def _with_markers(lm: CausalLM) -> Any:
-    """The tokenizer with the markers of audio, each one token, and a chat template that knows them."""
+    """The tokenizer with the markers of audio, each one token, and a chat template that knows
+    them.
+    """
     from tokenizers import AddedToken
 
     tokenizer = lm.tokenizer
@@ -126,7 +158,9 @@ def _with_markers(lm: CausalLM) -> Any:
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.add_tokens([AddedToken(each, special=True, normalized=False) for each in (BEGIN, MARKER, END)], True)
+    tokenizer.add_tokens(
+        [AddedToken(each, special=True, normalized=False) for each in (BEGIN, MARKER, END)], True
+    )
     start = tokenizer.convert_ids_to_tokens(lm.start)
     plain = _PLAIN.replace("START", start).replace("END", tokenizer.eos_token)
     tokenizer.chat_template = _FLAT + (tokenizer.chat_template or plain)
@@ -136,7 +170,10 @@ def _with_markers(lm: CausalLM) -> Any:
 def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOptions) -> Any:
     """Qwen2-Audio's class around the language model's weights."""
     if not lm.splits or lm.head.bias is not None:
-        what = "cannot be part of an audio LLM: its logits are more than a matrix times its hidden units"
+        what = (
+            "cannot be part of an audio LLM: its logits are more than a matrix times its hidden"
+            " units"
+        )
         raise LanguageModelError(what, where=lm.name, fix="give another language model")
     old = lm.network.config.get_text_config(decoder=True)
     n_words = max(len(tokenizer), lm.head.weight.shape[0])
@@ -150,7 +187,12 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
             max_source_positions=_POSITIONS_PER_SECOND * options.window_s,
             initializer_range=_TOWER_RANGE,
         ),
-        text_config=old.to_dict() | {"vocab_size": n_words, "tie_word_embeddings": False, "dtype": "float32"},
+        text_config=old.to_dict()
+        | {
+            "vocab_size": n_words,
+            "tie_word_embeddings": False,
+            "dtype": "float32",
+        },
         audio_token_index=tokenizer.convert_tokens_to_ids(MARKER),
     )
     network = transformers.Qwen2AudioForConditionalGeneration(config).eval()
@@ -158,7 +200,9 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
     embedding = lm.network.get_input_embeddings().weight
     own = network.get_input_embeddings()
     place = next(
-        name for name, weight in network.model.language_model.state_dict().items() if _same(weight, own.weight)
+        name
+        for name, weight in network.model.language_model.state_dict().items()
+        if _same(weight, own.weight)
     )
     given[place] = _more_rows(embedding, n_words, noise=1.0)
     network.model.language_model.load_state_dict(given)
@@ -168,7 +212,9 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
         torch.nn.init.normal_(linear.weight, std=float(embedding.std()) / options.width**0.5)
         torch.nn.init.zeros_(linear.bias)
     end = tokenizer.eos_token_id
-    network.generation_config = transformers.GenerationConfig(eos_token_id=end, pad_token_id=tokenizer.pad_token_id)
+    network.generation_config = transformers.GenerationConfig(
+        eos_token_id=end, pad_token_id=tokenizer.pad_token_id
+    )
     return network
 
 
@@ -177,7 +223,10 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Tensor:
-    """A matrix with rows for new tokens: the mean of all, and noise as large as the differences from it."""
+    """A matrix with rows for new tokens.
+
+    The mean of all, and noise as large as the differences from it.
+    """
     mean_H, more = weight_VH.mean(0), n_words - len(weight_VH)
     spread_H = noise * weight_VH.std(0)
     return torch.cat([weight_VH, mean_H + spread_H * torch.randn(more, weight_VH.shape[1])])
@@ -185,10 +234,14 @@ def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Ten
 
 @torch.no_grad()
 def _check_same(lm: CausalLM, network: Any) -> None:
-    """Raise LanguageModelError where the language model within the audio LLM is not what it was alone."""
+    """Raise LanguageModelError where the language model within the audio LLM is not what it was
+    alone.
+    """
     tokens_BT = torch.tensor([[lm.start, *lm.tokens("how are you")]])
     expected_BTV = lm.network(tokens_BT, use_cache=False).logits
     found_BTV = network(input_ids=tokens_BT, use_cache=False).logits[..., : expected_BTV.shape[-1]]
-    if not torch.allclose(found_BTV, expected_BTV, rtol=1e-3, atol=1e-3 * float(expected_BTV.abs().max())):
+    if not torch.allclose(
+        found_BTV, expected_BTV, rtol=1e-3, atol=1e-3 * float(expected_BTV.abs().max())
+    ):
         what = "cannot be part of an audio LLM: it reckons otherwise within one"
         raise LanguageModelError(what, where=lm.name, fix="give another language model")

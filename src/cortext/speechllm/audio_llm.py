@@ -1,6 +1,9 @@
-"""Audio LLMs of transformers: an audio tower, a projector and a language model, loaded once and frozen.
+"""Audio LLMs of transformers.
 
-B trials, P patches, N frames of the tower, A width of the tower, H width of the language model, S positions, V tokens
+An audio tower, a projector and a language model, loaded once and frozen.
+
+B trials, P patches, N frames of the tower, A width of the tower, H width of the language model, S
+positions, V tokens
 """
 
 from __future__ import annotations
@@ -41,22 +44,29 @@ QUANTIZATIONS = ("4bit", "8bit")
 class AudioLLM:
     """An audio LLM whose weights stay as they are; LoRA can be added to its language model.
 
-    name:         what it was loaded by
-    revision:     commit on the Hub, or a checksum of the directory
-    network:      the transformers model, in evaluation mode, without gradients
-    processor:    of transformers: waves to the tower's input, the chat template; with the tokenizer
     device, dtype: of the weights
-    facts:        widths and sizes
-    chat:         prompts and answers as tokens
-    lora:         what was added to the language model, by name
-    notes:        what a user should be told of, one line each
-    lock:         held while the tower is at work
+
+    Attributes:
+        name: What it was loaded by.
+        revision: Commit on the Hub, or a checksum of the directory.
+        network: The transformers model, in evaluation mode, without gradients.
+        processor: Of transformers: waves to the tower's input, the chat template; with the
+            tokenizer.
+        facts: Widths and sizes.
+        chat: Prompts and answers as tokens.
+        lora: What was added to the language model, by name.
+        notes: What a user should be told of, one line each.
+        lock: Held while the tower is at work.
     """
 
-    def __init__(self, name: str, network: Any, processor: Any, facts: AudioFacts, revision: str) -> None:
+    def __init__(
+        self, name: str, network: Any, processor: Any, facts: AudioFacts, revision: str
+    ) -> None:
         self.name, self.revision, self.facts = name, revision, facts
         self.network, self.processor = network.eval().requires_grad_(False), processor
-        self.device = next(weight.device for weight in network.parameters() if weight.device.type != "meta")
+        self.device = next(
+            weight.device for weight in network.parameters() if weight.device.type != "meta"
+        )
         self.dtype: torch.dtype = self.projector_layer.weight.dtype
         self.chat = Chat(name, processor, network.config, network.generation_config)
         self.lora: dict[str, torch.nn.Parameter] = {}
@@ -74,15 +84,21 @@ class AudioLLM:
         hears: bool = True,
         reads: bool = True,
     ) -> AudioLLM:
-        """The audio LLM of a directory or, by its name there, of the Hugging Face Hub; only safetensors are read.
+        """The audio LLM of a directory or, by its name there, of the Hugging Face Hub.
 
-        device:   `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one
-        quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes
-        bf16:     whether weights are bfloat16 or float32; by default as they are stored on a GPU, float32 on a CPU
-        hears:    without, the tower's memory is free again once the weights are read: there are no `audio_features`
-        reads:    without, only the tower is loaded, and `audio_features` are all that there is
+        Only safetensors are read.
 
-        Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
+        Args:
+            device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
+            quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes.
+            bf16: Whether weights are bfloat16 or float32; by default as they are stored on a GPU,
+                float32 on a CPU.
+            hears: Without, the tower's memory is free again once the weights are read: there are no
+                `audio_features`.
+            reads: Without, only the tower is loaded, and `audio_features` are all that there is.
+
+        Raises:
+            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers, name = need("transformers", "speechllm"), str(name)
         where = device_named(device)
@@ -92,9 +108,18 @@ class AudioLLM:
         processor = read_processor(transformers, config, name)
         Chat(name, processor, config)  # what it lacks is told before the weights are fetched
         kinds = weight_kinds(transformers, where, quantize, bf16)
-        _check_room(facts, where, config.dtype if kinds["dtype"] == "auto" else kinds["dtype"], quantize, reads, name)
+        _check_room(
+            facts,
+            where,
+            config.dtype if kinds["dtype"] == "auto" else kinds["dtype"],
+            quantize,
+            reads,
+            name,
+        )
         with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
-            network, told = (read_network if reads else read_tower)(transformers, config, name, kinds)
+            network, told = (read_network if reads else read_tower)(
+                transformers, config, name, kinds
+            )
         check_complete(told, name, KIND)
         if not hears:
             network.model.audio_tower = None
@@ -102,7 +127,10 @@ class AudioLLM:
 
     @staticmethod
     def check(name: Any) -> AudioFacts:
-        """Raise what `load` raises where there is no such model; its widths and sizes. No weights are read."""
+        """Raise what `load` raises where there is no such model; its widths and sizes.
+
+        No weights are read.
+        """
         transformers, name = need("transformers", "speechllm"), str(name)
         facts = read_facts(transformers, read_audio_config(transformers, name), name)
         AudioLLM.read_chat(name)
@@ -110,7 +138,10 @@ class AudioLLM:
 
     @staticmethod
     def read_chat(name: str) -> Chat:
-        """How to talk with it. No weights are read. Raises LanguageModelError where there is no such model."""
+        """How to talk with it. No weights are read.
+
+        Raises LanguageModelError where there is no such model.
+        """
         transformers = need("transformers", "speechllm")
         config = read_audio_config(transformers, name)
         return Chat(name, read_processor(transformers, config, name), config)
@@ -176,7 +207,11 @@ class AudioLLM:
     @property
     def projector_layer(self) -> torch.nn.Linear:
         """The first layer of the projector."""
-        return next(each for each in self.body.multi_modal_projector.modules() if isinstance(each, torch.nn.Linear))
+        return next(
+            each
+            for each in self.body.multi_modal_projector.modules()
+            if isinstance(each, torch.nn.Linear)
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a result file should say about the model."""
@@ -197,9 +232,9 @@ class AudioLLM:
     def audio_features(self, waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
         """The tower's frames of waves at `sample_rate` (float32 [samples]), before the projector.
 
-        Float32 on the CPU, [N, A] each, and only the frames of the wave: those of the silence that fills the tower's
-        window are masked at work, as in the model's own forward pass, and cut. Raises DataError for a wave that is
-        longer than the window, or too short for one frame.
+        Float32 on the CPU, [N, A] each, and only the frames of the wave: those of the silence that
+        fills the tower's window are masked at work, as in the model's own forward pass, and cut.
+        Raises DataError for a wave that is longer than the window, or too short for one frame.
         """
         if self.body.audio_tower is None:
             raise LanguageModelError(
@@ -226,30 +261,43 @@ class AudioLLM:
                 hook.remove()
         for number, count in enumerate(n_frames.tolist()):
             if count < 1:
-                raise DataError(f"wave {number} is too short for one frame of the audio tower", where=self.name)
+                raise DataError(
+                    f"wave {number} is too short for one frame of the audio tower", where=self.name
+                )
         frames_BNA = heard[0].float().cpu()
-        return [frames_NA[:count].clone() for frames_NA, count in zip(frames_BNA, n_frames.tolist(), strict=True)]
+        return [
+            frames_NA[:count].clone()
+            for frames_NA, count in zip(frames_BNA, n_frames.tolist(), strict=True)
+        ]
 
     def _heard(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
         """The network's inputs for waves, and how many frames of the tower each has."""
-        with torch.autocast(self.device.type, enabled=False):  # a training's bfloat16 is none of a spectrogram
+        with torch.autocast(
+            self.device.type, enabled=False
+        ):  # a training's bfloat16 is none of a spectrogram
             inputs = self.processor(
                 text=[self.chat.marker] * len(waves),
                 audio=[np.asarray(wave, np.float32) for wave in waves],
                 sampling_rate=self.sample_rate,
                 return_tensors="pt",
                 text_kwargs={"padding": True},
-                audio_kwargs={"device": str(self.device)},  # the spectrogram takes a CPU longer than a GPU's tower
+                audio_kwargs={
+                    "device": str(self.device)
+                },  # the spectrogram takes a CPU longer than a GPU's tower
             )
         return inputs, (inputs["input_ids"] == self.chat.audio_token).sum(-1)
 
     def _check_wave(self, wave: np.ndarray, number: int) -> None:
         seconds = len(wave) / self.sample_rate if wave.ndim == 1 else 0
         if wave.ndim != 1 or not len(wave):
-            raise DataError(f"wave {number} has shape {list(wave.shape)}; one channel is needed", where=self.name)
+            raise DataError(
+                f"wave {number} has shape {list(wave.shape)}; one channel is needed",
+                where=self.name,
+            )
         if seconds > self.window_s:
             raise DataError(
-                f"wave {number} takes {seconds:.1f} s, and the audio tower hears at most {self.window_s:g} s",
+                f"wave {number} takes {seconds:.1f} s, and the audio tower hears at most"
+                f" {self.window_s:g} s",
                 where=self.name,
                 fix="leave the sentence out, or split it",
             )
@@ -275,21 +323,34 @@ class AudioLLM:
         return embedded
 
     def hidden(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> torch.Tensor:
-        """The language model's last hidden units [B, S, H]; positions are counted where the mask is."""
-        found: torch.Tensor = self.step(embeds_BSH, mask_BS, use_cache=False, **more).last_hidden_state
+        """The language model's last hidden units [B, S, H].
+
+        Positions are counted where the mask is.
+        """
+        found: torch.Tensor = self.step(
+            embeds_BSH, mask_BS, use_cache=False, **more
+        ).last_hidden_state
         return found
 
     def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
-        """What the language model gives for the last S of the positions that the mask has (see transformers).
+        """What the language model gives for the last S of the positions that the mask has (see
+        transformers).
 
-        Raises DataError for more positions than the model knows.
+        Raises:
+            DataError: For more positions than the model knows.
         """
         window = self.chat.window
         if window is not None and mask_BS.shape[1] > window:
-            what = f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model knows {window}"
-            raise DataError(what, where=self.name, fix="leave long trials out, or use another model")
+            what = (
+                f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model"
+                f" knows {window}"
+            )
+            raise DataError(
+                what, where=self.name, fix="leave long trials out, or use another model"
+            )
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
-        # what is compiled is training: with a cache each layer and each length would be compiled by itself
+        # what is compiled is training: with a cache each layer and each length would be compiled by
+        # itself
         with nullcontext() if torch.is_grad_enabled() else torch.compiler.set_stance("force_eager"):
             return self.language_model(
                 inputs_embeds=embeds_BSH.to(self.dtype),
@@ -306,28 +367,39 @@ class AudioLLM:
     # how it is trained
 
     def add_lora(self, config: LoRAConfig) -> dict[str, torch.nn.Parameter]:
-        """Add LoRA to the language model; the trainable parameters by names that stay the same (without dots)."""
+        """Add LoRA to the language model.
+
+        The trainable parameters by names that stay the same (without dots).
+        """
         if self.lora:
             raise LanguageModelError("has LoRA already", where=self.name)
         self.lora = add_lora(self.language_model, config, self.name)
         return self.lora
 
     def train_lora(self, mode: bool = True) -> None:
-        """Whether what goes into LoRA is dropped at random; all that is frozen stays in evaluation mode."""
+        """Whether what goes into LoRA is dropped at random.
+
+        All that is frozen stays in evaluation mode.
+        """
         for each in dropouts(self.language_model):
             each.train(mode)
 
     def checkpointing(self, on: bool) -> None:
-        """Keep only what goes into each layer of the language model, and compute the rest again for the gradient."""
+        """Keep only what goes into each layer of the language model, and compute the rest again
+        for the gradient.
+        """
         for layer in self._layers:
             layer.__dict__.pop("forward", None)
             if on:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
     def use(self, compile: bool) -> None:
-        """Whether the language model's layers are compiled; a note says so where that cannot be done here.
+        """Whether the language model's layers are compiled.
 
-        To be called after `add_lora` and `checkpointing`; it takes a minute. Only what has gradients is compiled.
+        A note says so where that cannot be done here.
+
+        To be called after `add_lora` and `checkpointing`; it takes a minute. Only what has
+        gradients is compiled.
         """
         for layer in self._layers:
             layer._compiled_call_impl = None
@@ -343,13 +415,19 @@ class AudioLLM:
                 weight.grad = None
         except Exception as error:  # the compiler raises what it happens to
             self.use(compile=False)
-            self.notes.append(f"torch.compile does not work here and is left out ({first_line(error)})")
+            self.notes.append(
+                f"torch.compile does not work here and is left out ({first_line(error)})"
+            )
 
     @property
     def _layers(self) -> list[Any]:
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        return [each for each in self.language_model.modules() if isinstance(each, GradientCheckpointingLayer)]
+        return [
+            each
+            for each in self.language_model.modules()
+            if isinstance(each, GradientCheckpointingLayer)
+        ]
 
 
 class _Heard(Exception):
@@ -362,16 +440,29 @@ def _check_quantizable(quantize: str | None, device: torch.device) -> None:
     if quantize is None:
         return
     if quantize not in QUANTIZATIONS:
-        raise LanguageModelError(f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible")
+        raise LanguageModelError(
+            f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible"
+        )
     if find_spec("bitsandbytes") is None:
         fix = "pip install bitsandbytes, or set speech.quantize to null"
-        raise LanguageModelError(f"{quantize} weights need bitsandbytes, which is not installed", fix=fix)
-    if quantize == "4bit" and device.type == "cpu":  # where they are packed anew, and nothing is learnt through them
-        raise LanguageModelError("4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda")
+        raise LanguageModelError(
+            f"{quantize} weights need bitsandbytes, which is not installed", fix=fix
+        )
+    if (
+        quantize == "4bit" and device.type == "cpu"
+    ):  # where they are packed anew, and nothing is learnt through them
+        raise LanguageModelError(
+            "4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda"
+        )
 
 
 def _check_room(
-    facts: AudioFacts, device: torch.device, dtype: Any, quantize: str | None, reads: bool, name: str
+    facts: AudioFacts,
+    device: torch.device,
+    dtype: Any,
+    quantize: str | None,
+    reads: bool,
+    name: str,
 ) -> None:
     """Raise LanguageModelError where the free memory is less than the weights take."""
     from cortext.speechllm.footprint import Load, frozen_bytes, tower_bytes
@@ -380,10 +471,14 @@ def _check_room(
     needed = frozen_bytes(facts, load, quantize) if reads else tower_bytes(facts, load)
     free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
     if free is not None and needed > free:
-        fewer = "" if quantize or not reads else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
+        fewer = (
+            ""
+            if quantize or not reads
+            else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
+        )
         raise LanguageModelError(
-            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and {device} has "
-            f"{free / 1e9:.1f} GB free",
+            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and"
+            f" {device} has {free / 1e9:.1f} GB free",
             where=name,
             fix=f"use {fewer}a smaller model or another device",
         )

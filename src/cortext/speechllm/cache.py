@@ -1,7 +1,8 @@
 """What the audio tower hears of each sentence, on the disk: computed once, read by every training.
 
-A cache is one safetensors file. Each sentence is a tensor, float16 [N, A], under the SHA-256 of its text; the metadata
-say which audio model and which voice made them. Half precision keeps three digits of features of the size of one.
+A cache is one safetensors file. Each sentence is a tensor, float16 [N, A], under the SHA-256 of its
+text; the metadata say which audio model and which voice made them. Half precision keeps three
+digits of features of the size of one.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ _DIGITS, _SHOWN = 8, 12
 class Origin:
     """What made the targets of a cache. Those of another model or voice have another meaning.
 
-    audio_llm, revision:   the audio language model; a name or directory, and what tells its weights from others
     voice, voice_revision: what spoke the sentences, likewise
-    width:                 A, numbers per frame
-    frame_ms:              time from frame to frame
+
+    Attributes:
+        audio_llm, revision: The audio language model; a name or directory, and what tells its
+            weights from others.
+        width: A, numbers per frame.
+        frame_ms: Time from frame to frame.
     """
 
     audio_llm: str
@@ -64,12 +68,19 @@ def text_key(text: str) -> str:
 
 
 def write_targets(path: Path, targets: Mapping[str, torch.Tensor], origin: Origin) -> None:
-    """Write targets, float16 [N, A] by `text_key`, whole or not at all; one after the other, wherever they lie.
+    """Write targets, float16 [N, A] by `text_key`, whole or not at all.
 
-    Raises RunError for a full disk.
+    One after the other, wherever they lie.
+
+    Raises:
+        RunError: For a full disk.
     """
     checksums = "".join([_checksum(targets[key]) for key in sorted(targets)])
-    write_tensors(path, targets, {"format": FORMAT, "version": VERSION, **origin.metadata(), "checksums": checksums})
+    write_tensors(
+        path,
+        targets,
+        {"format": FORMAT, "version": VERSION, **origin.metadata(), "checksums": checksums},
+    )
 
 
 def _checksum(target_NA: torch.Tensor) -> str:
@@ -79,8 +90,9 @@ def _checksum(target_NA: torch.Tensor) -> str:
 class TargetCache:
     """Targets of sentences, mapped into memory: what is not asked for is not read.
 
-    path:   of the file
-    origin: what made it
+    Attributes:
+        path: Of the file.
+        origin: What made it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -90,7 +102,9 @@ class TargetCache:
             file: Any = safe_open(self.path, framework="pt")
             metadata, keys = dict(file.metadata() or {}), sorted(file.keys())
         except FileNotFoundError:
-            raise DataError("there is no such cache of audio targets", where=self.path, fix=MAKE) from None
+            raise DataError(
+                "there is no such cache of audio targets", where=self.path, fix=MAKE
+            ) from None
         except (SafetensorError, OSError) as error:
             raise DataError(
                 f"cannot be read as a cache of audio targets ({error})", where=self.path, fix=AGAIN
@@ -102,34 +116,52 @@ class TargetCache:
         try:
             self.origin = Origin.of(metadata)
             checksums = metadata["checksums"]
-            self._checksums = {key: checksums[_DIGITS * i : _DIGITS * (i + 1)] for i, key in enumerate(keys)}
+            self._checksums = {
+                key: checksums[_DIGITS * i : _DIGITS * (i + 1)] for i, key in enumerate(keys)
+            }
             self._n_frames = {key: self._length(key) for key in keys}
         except (KeyError, ValueError):
             raise DataError("is damaged", where=self.path, fix=AGAIN) from None
         self._sound: set[str] = set()
 
     @classmethod
-    def open(cls, path: str | Path, revision: str | None = None, width: int | None = None) -> TargetCache:
+    def open(
+        cls, path: str | Path, revision: str | None = None, width: int | None = None
+    ) -> TargetCache:
         """The cache of a file.
 
-        revision, width: of the audio model that it is to be used with
-        Raises DataError also where it was made with another.
+        Args:
+            revision, width: Of the audio model that it is to be used with.
+
+        Raises:
+            DataError: Also where it was made with another.
         """
-        cache, fix = cls(path), f"{MAKE} for this model, or train with the one that it was made with"
+        cache, fix = (
+            cls(path),
+            f"{MAKE} for this model, or train with the one that it was made with",
+        )
         cache.check(fix, revision=revision)
         if width is not None and width != cache.origin.width:
             what = f"has {cache.origin.width} numbers per frame, and the audio LLM has {width}"
             raise DataError(what, where=cache.path, fix=fix)
         return cache
 
-    def check(self, fix: str, revision: str | None = None, voice_revision: str | None = None) -> None:
-        """Raise DataError where it was made with another audio LLM or voice. Their names do not count: models move."""
+    def check(
+        self, fix: str, revision: str | None = None, voice_revision: str | None = None
+    ) -> None:
+        """Raise DataError where it was made with another audio LLM or voice.
+
+        Their names do not count: models move.
+        """
         for kind, name, made, wanted in (
             ("audio LLM", self.origin.audio_llm, self.origin.revision, revision),
             ("voice", self.origin.voice, self.origin.voice_revision, voice_revision),
         ):
             if wanted is not None and wanted != made:
-                what = f"was made with the {kind} {name} at revision {made[:_SHOWN]}, and this one is {wanted[:_SHOWN]}"
+                what = (
+                    f"was made with the {kind} {name} at revision {made[:_SHOWN]}, and this one is"
+                    f" {wanted[:_SHOWN]}"
+                )
                 raise DataError(what, where=self.path, fix=fix)
 
     def __len__(self) -> int:
@@ -161,20 +193,27 @@ class TargetCache:
         return self._n_frames[self._key(text)]
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has, int64 [B].
+        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
+        int64 [B].
 
-        Raises DataError for a sentence that is not there, or whose target is damaged.
+        Raises:
+            DataError: For a sentence that is not there, or whose target is damaged.
         """
         keys = [self._key(text) for text in sentences]
         return padded([self.target(key) for key in keys], self.origin.width)
 
     def target(self, key: str) -> torch.Tensor:
-        """What is stored under one of `keys`: float16 [N, A], a view of the file, checked the first time."""
+        """What is stored under one of `keys`.
+
+        Float16 [N, A], a view of the file, checked the first time.
+        """
         target_NA: torch.Tensor = self._file.get_tensor(key)
         if key not in self._sound:
             if _checksum(target_NA) != self._checksums[key]:
                 raise DataError(
-                    "is damaged: a target has not the checksum of what was written", where=self.path, fix=AGAIN
+                    "is damaged: a target has not the checksum of what was written",
+                    where=self.path,
+                    fix=AGAIN,
                 )
             self._sound.add(key)
         return target_NA
@@ -190,7 +229,10 @@ class TargetCache:
 
     def _key(self, text: str) -> str:
         if (key := text_key(text)) not in self._n_frames:
-            fix = "give these sentences to `cortext speech-llm cache` with the same --out, which adds them"
+            fix = (
+                "give these sentences to `cortext speech-llm cache` with the same --out, which adds"
+                " them"
+            )
             raise DataError(f"has no audio of {spoken(text)!r}", where=self.path, fix=fix)
         return key
 
@@ -198,13 +240,21 @@ class TargetCache:
         """Frames of a tensor. Raises ValueError where it is none that was written here."""
         found = self._file.get_slice(key)
         shape = found.get_shape()
-        if found.get_dtype() != "F16" or len(shape) != 2 or shape[1] != self.origin.width or not shape[0]:
+        if (
+            found.get_dtype() != "F16"
+            or len(shape) != 2
+            or shape[1] != self.origin.width
+            or not shape[0]
+        ):
             raise ValueError(shape)
         return int(shape[0])
 
 
 def padded(targets: Sequence[torch.Tensor], width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Targets [N, A] side by side: float32 [B, N, A], zero behind the end of each, and their lengths, int64 [B]."""
+    """Targets [N, A] side by side.
+
+    Float32 [B, N, A], zero behind the end of each, and their lengths, int64 [B].
+    """
     n_frames_B = torch.tensor([len(target_NA) for target_NA in targets], dtype=torch.int64)
     target_BNA = torch.zeros(len(targets), max(map(len, targets), default=0), width)
     for row_NA, target_NA in zip(target_BNA, targets, strict=True):

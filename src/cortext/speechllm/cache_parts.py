@@ -1,4 +1,7 @@
-"""A cache of audio targets while it is made: parts beside the file, each of them whole, which become one in the end."""
+"""A cache of audio targets while it is made.
+
+Parts beside the file, each of them whole, which become one in the end.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +39,31 @@ class UnfinishedCache:
     def held(self) -> Iterator[None]:
         """A context in which no other process makes this cache. Raises DataError or RunError."""
         if self.out.is_dir():
-            raise DataError("is a directory; a file is to be written", where=self.out, fix="give another --out")
+            raise DataError(
+                "is a directory; a file is to be written", where=self.out, fix="give another --out"
+            )
         with disk_errors(self.out):
             self.folder.mkdir(parents=True, exist_ok=True)
         fix = "wait for it, or give another --out"
         try:
-            with alone_in(self.folder, RunError("another process is making this cache", where=self.out, fix=fix)):
+            with alone_in(
+                self.folder,
+                RunError("another process is making this cache", where=self.out, fix=fix),
+            ):
                 yield
         finally:
             with suppress(OSError):  # there are parts in it
                 self.folder.rmdir()
 
     def open(self, revision: str, voice_revision: str) -> None:
-        """Take up what is there. Raises DataError where another model or voice made it, or the file is damaged."""
-        for left in (*self.folder.glob(".part-*.tmp"), *self.out.parent.glob(f".{self.out.name}.*.tmp")):
+        """Take up what is there.
+
+        Raises DataError where another model or voice made it, or the file is damaged.
+        """
+        for left in (
+            *self.folder.glob(".part-*.tmp"),
+            *self.out.parent.glob(f".{self.out.name}.*.tmp"),
+        ):
             left.unlink(missing_ok=True)  # of a process that was killed
         if self.out.exists():
             cache = TargetCache(self.out)
@@ -81,9 +95,16 @@ class UnfinishedCache:
         self._fresh[key] = target_NA
 
     def save(self, origin: Origin, now: bool = False) -> None:
-        """Write what is new as a part where it has become much, or old. Raises RunError for a full disk."""
-        size = sum(target_NA.numel() * target_NA.element_size() for target_NA in self._fresh.values())
-        if not self._fresh or not (now or size >= PART_BYTES or time.monotonic() - self._since >= PART_S):
+        """Write what is new as a part where it has become much, or old.
+
+        Raises RunError for a full disk.
+        """
+        size = sum(
+            target_NA.numel() * target_NA.element_size() for target_NA in self._fresh.values()
+        )
+        if not self._fresh or not (
+            now or size >= PART_BYTES or time.monotonic() - self._since >= PART_S
+        ):
             return
         last = max((int(path.stem.removeprefix("part-")) for path in self._parts), default=0)
         path = self.folder / f"part-{last + 1:06d}.safetensors"
@@ -97,7 +118,11 @@ class UnfinishedCache:
         made = next((cache for cache in self._stored.values() if cache.path != self.out), None)
         if made is not None:
             # Views of mapped files: none of them is in memory but the one that is being copied.
-            _write(self.out, {key: cache.target(key) for key, cache in self._stored.items()}, made.origin)
+            _write(
+                self.out,
+                {key: cache.target(key) for key, cache in self._stored.items()},
+                made.origin,
+            )
         for path in self._parts:
             path.unlink()
 

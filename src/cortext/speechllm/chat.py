@@ -11,21 +11,27 @@ from cortext.extras import need
 
 
 class Chat:
-    """How to talk with an audio LLM. Raises LanguageModelError where it has no template, no audio marker or no end.
+    """How to talk with an audio LLM. Raises LanguageModelError where it has no template, no
+    audio marker or no end.
 
-    window:              the most positions that the language model knows, where it says so
     marker, audio_token: where the audio stands in a prompt, as text and as token
-    ends:                tokens that end an answer; the first is the one that the template ends answers with
+
+    Attributes:
+        window: The most positions that the language model knows, where it says so.
+        ends: Tokens that end an answer; the first is the one that the template ends answers with.
     """
 
     def __init__(self, name: str, processor: Any, config: Any, generation: Any = None) -> None:
         self.name, self.processor, self.tokenizer = name, processor, processor.tokenizer
-        self.window: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
+        self.window: int | None = (
+            getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or None
+        )
         self.marker: str = getattr(processor, "audio_token", None) or ""
         self.audio_token = int(getattr(config, "audio_token_id", None) or -1)
         if not self.marker or self.tokenizer.convert_tokens_to_ids(self.marker) != self.audio_token:
             raise LanguageModelError(
-                f"its tokenizer has no audio marker: {self.marker or 'none'} is not token {self.audio_token}",
+                f"its tokenizer has no audio marker: {self.marker or 'none'} is not token"
+                f" {self.audio_token}",
                 where=name,
                 fix="give a model with the tokenizer that it was trained with",
             )
@@ -38,8 +44,8 @@ class Chat:
         tokens = self._encode(text)
         if tokens.count(self.audio_token) != 1:
             raise LanguageModelError(
-                f"its chat template puts {tokens.count(self.audio_token)} audio markers {self.marker} into a prompt "
-                "with one audio",
+                f"its chat template puts {tokens.count(self.audio_token)} audio markers"
+                f" {self.marker} into a prompt with one audio",
                 where=self.name,
                 fix="give a model whose chat template knows audio",
             )
@@ -52,11 +58,15 @@ class Chat:
 
     def text(self, tokens: list[int]) -> str:
         """The sentence of an answer's tokens, without markers and surrounding blanks."""
-        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        said: str = self.tokenizer.decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return said.strip()
 
     def _ends(self, generation: Any) -> list[int]:
-        """What the template ends an answer with, what the generation's settings do, and the tokenizer's EOS."""
+        """What the template ends an answer with, what the generation's settings do, and the
+        tokenizer's EOS.
+        """
         question, said = _question(""), "yes"
         before = self._render([question], True) + said
         whole = self._render([question, {"role": "assistant", "content": said}], False)
@@ -75,11 +85,16 @@ class Chat:
         return list(dict.fromkeys(found))
 
     def _render(self, conversation: list[dict[str, Any]], asks: bool) -> str:
-        with quiet(need("transformers", "speechllm")), explained(self.name, "its chat template cannot be used"):
+        with (
+            quiet(need("transformers", "speechllm")),
+            explained(self.name, "its chat template cannot be used"),
+        ):
             if not self.processor.chat_template:
                 fix = "give a model that was trained on chats, such as an -Instruct"
                 raise LanguageModelError("has no chat template", where=self.name, fix=fix)
-            text: str = self.processor.apply_chat_template(conversation, add_generation_prompt=asks, tokenize=False)
+            text: str = self.processor.apply_chat_template(
+                conversation, add_generation_prompt=asks, tokenize=False
+            )
             return text
 
     def _encode(self, text: str) -> list[int]:
@@ -88,5 +103,9 @@ class Chat:
 
 
 def _question(instruction: str) -> dict[str, Any]:
-    audio = {"type": "audio", "audio_url": "", "audio": ""}  # templates ask for one of the keys, or for the type
+    audio = {
+        "type": "audio",
+        "audio_url": "",
+        "audio": "",
+    }  # templates ask for one of the keys, or for the type
     return {"role": "user", "content": [audio, {"type": "text", "text": instruction}]}

@@ -17,7 +17,10 @@ LANGUAGE_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 @dataclass
 class LoRAConfig:
-    """Section `speech.lora`: what is added to the frozen language model; the defaults are those of BIT (2511.21740)."""
+    """Section `speech.lora`: what is added to the frozen language model.
+
+    The defaults are those of BIT (2511.21740).
+    """
 
     r: int = 8
     """Rank of what is added to each matrix."""
@@ -36,7 +39,9 @@ class LoRAConfig:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"speech.lora.dropout is {self.dropout}; it must be in [0, 1)")
         if not self.modules:
-            raise ConfigError("speech.lora.modules names no matrix", fix="name some, or set speech.lora to null")
+            raise ConfigError(
+                "speech.lora.modules names no matrix", fix="name some, or set speech.lora to null"
+            )
 
 
 @dataclass
@@ -44,7 +49,10 @@ class GenerationConfig:
     """Section `speech.generation`: how a sentence is written."""
 
     beams: int = 4
-    """Beginnings of a sentence that are kept beside each other; 1 takes the likeliest token each time."""
+    """Beginnings of a sentence that are kept beside each other.
+
+    1 takes the likeliest token each time.
+    """
     max_length: int = 50
     """Most tokens of a sentence."""
     min_length: int = 1
@@ -53,15 +61,24 @@ class GenerationConfig:
     """Sentences of different lengths are compared by log-probability / length ** length_penalty."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in {"beams": (1, 1000), "max_length": (1, 10_000), "min_length": (0, 10_000)}.items():
+        for name, (low, high) in {
+            "beams": (1, 1000),
+            "max_length": (1, 10_000),
+            "min_length": (0, 10_000),
+        }.items():
             if not low <= getattr(self, name) <= high:
                 found = f"speech.generation.{name} is {getattr(self, name)}"
                 raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
         if self.min_length > self.max_length:
-            what = f"speech.generation.min_length is {self.min_length}, and max_length is {self.max_length}"
+            what = (
+                f"speech.generation.min_length is {self.min_length}, and max_length is"
+                f" {self.max_length}"
+            )
             raise ConfigError(what, fix="make it smaller")
         if not math.isfinite(self.length_penalty):
-            raise ConfigError(f"speech.generation.length_penalty is {self.length_penalty}; it must be finite")
+            raise ConfigError(
+                f"speech.generation.length_penalty is {self.length_penalty}; it must be finite"
+            )
 
 
 @dataclass
@@ -77,23 +94,31 @@ class SpeechConfig:
     quantize: Literal["4bit", "8bit"] | None = None
     """Load the frozen language model's matrices in fewer bits (bitsandbytes, on a GPU)."""
     gradient_checkpointing: bool = False
-    """Compute the language model's layers a second time in the backward pass instead of keeping what they found."""
+    """Compute the language model's layers a second time in the backward pass instead of keeping
+    what they found.
+    """
     compile: bool = False
     """Compile the language model's layers (torch.compile)."""
     projector_dropout: float = 0.0
     """Dropout before the projector."""
     merge_blanks: bool = False
-    """Give the language model one vector for each run of patches with the same likeliest token, and none for blanks: a
-    sequence as short as the sentence's phonemes. Needs an encoder that was trained with CTC."""
+    """Give the language model one vector for each run of patches with the same likeliest token,
+    and none for blanks: a sequence as short as the sentence's phonemes. Needs an encoder that
+    was trained with CTC.
+    """
 
     alignment: Literal["cosine", "mse", "soft_dtw", "attention"] = "cosine"
-    """How far the projected patches are from the audio tower's frames of the same sentence, see docs/speech_llm.md."""
+    """How far the projected patches are from the audio tower's frames of the same sentence, see
+    docs/speech_llm.md.
+    """
     alpha: float = 1.0
     """Weight of the alignment loss; 0 needs no cached speech."""
     beta: float = 1.0
     """Weight of the cross-entropy of the sentence's tokens."""
     gamma: float = 0.0
-    """Weight of the contrastive loss between pooled brain and text embeddings (symmetric InfoNCE)."""
+    """Weight of the contrastive loss between pooled brain and text embeddings (symmetric
+    InfoNCE).
+    """
     ctc: float = 0.0
     """Weight of the CTC loss of the encoder's own phonemes."""
     temperature: float = 0.1
@@ -104,25 +129,43 @@ class SpeechConfig:
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "gamma", "ctc"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"speech.{name} is {getattr(self, name)}; it must be at least 0 and finite")
+                raise ConfigError(
+                    f"speech.{name} is {getattr(self, name)}; it must be at least 0 and finite"
+                )
         if not any((self.alpha, self.beta, self.gamma, self.ctc)):
-            raise ConfigError("speech: every loss has weight 0", fix="give alpha, beta, gamma or ctc a weight")
+            raise ConfigError(
+                "speech: every loss has weight 0", fix="give alpha, beta, gamma or ctc a weight"
+            )
         if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"speech.temperature is {self.temperature}; it must be above 0 and finite")
+            raise ConfigError(
+                f"speech.temperature is {self.temperature}; it must be above 0 and finite"
+            )
         if not 0 <= self.projector_dropout < 1:
-            raise ConfigError(f"speech.projector_dropout is {self.projector_dropout}; it must be in [0, 1)")
+            raise ConfigError(
+                f"speech.projector_dropout is {self.projector_dropout}; it must be in [0, 1)"
+            )
         if self.lora is not None and not self.beta:
-            what = "speech.lora adds to the language model, and speech.beta, by which that would learn, is 0"
+            what = (
+                "speech.lora adds to the language model, and speech.beta, by which that would"
+                " learn, is 0"
+            )
             raise ConfigError(what, fix="set speech.lora to null, or speech.beta above 0")
 
     @property
     def weights(self) -> dict[str, float]:
         """Of the losses by name."""
-        return {"alignment": self.alpha, "tokens": self.beta, "contrastive": self.gamma, "ctc": self.ctc}
+        return {
+            "alignment": self.alpha,
+            "tokens": self.beta,
+            "contrastive": self.gamma,
+            "ctc": self.ctc,
+        }
 
     @property
     def reads_language_model(self) -> bool:
-        """Whether training needs the language model's weights, and not only the width of its audio tower."""
+        """Whether training needs the language model's weights, and not only the width of its
+        audio tower.
+        """
         return bool(self.beta or self.gamma)
 
     @property
@@ -142,12 +185,17 @@ class Stage:
 
     def __post_init__(self) -> None:
         if not self.name.replace("-", "").replace("_", "").isalnum():
-            raise ConfigError(f"stages: a name is {self.name!r}; letters, digits, '-' and '_' can name a stage")
+            raise ConfigError(
+                f"stages: a name is {self.name!r}; letters, digits, '-' and '_' can name a stage"
+            )
 
 
 @dataclass
 class SpeechLLMConfig(TrainConfig):
-    """A training of a speech LLM: a training run with section `speech`, and perhaps in several stages."""
+    """A training of a speech LLM.
+
+    A training run with section `speech`, and perhaps in several stages.
+    """
 
     speech: SpeechConfig = field(default_factory=SpeechConfig)
     """The audio language model and the losses."""
@@ -157,13 +205,21 @@ class SpeechLLMConfig(TrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss is not None:
-            raise ConfigError("loss is set; the losses of a speech LLM are in section speech", fix="leave loss out")
+            raise ConfigError(
+                "loss is set; the losses of a speech LLM are in section speech",
+                fix="leave loss out",
+            )
         names = [stage.name for stage in self.stages]
         if len(set(names)) < len(names):
-            raise ConfigError(f"two stages have one name: {', '.join(names)}", fix="give each its own")
+            raise ConfigError(
+                f"two stages have one name: {', '.join(names)}", fix="give each its own"
+            )
 
     def in_stages(self) -> list[tuple[str, SpeechLLMConfig]]:
-        """Name and configuration of each training, in order. Raises ConfigError for what a stage cannot set."""
+        """Name and configuration of each training, in order.
+
+        Raises ConfigError for what a stage cannot set.
+        """
         if not self.stages:
             return [("", self)]
         return [(stage.name, self._at(stage)) for stage in self.stages]
@@ -176,7 +232,8 @@ class SpeechLLMConfig(TrainConfig):
             for parent in parents:
                 if not isinstance(section.get(parent), dict):
                     raise ConfigError(
-                        f"stage {stage.name!r} sets {key}, which there is not; {nearest(parent, section)}"
+                        f"stage {stage.name!r} sets {key}, which there is not;"
+                        f" {nearest(parent, section)}"
                     )
                 section = section[parent]
             section[last] = value
@@ -190,8 +247,11 @@ class SpeechLLMConfig(TrainConfig):
         return self if name is None else replace(self, speech=replace(self.speech, audio_llm=name))
 
 
-def read_speech_config(config: SpeechLLMConfig | str | Path, overrides: Iterable[str] = ()) -> SpeechLLMConfig:
-    """The configuration itself, of a YAML file, or of a shipped recipe (`speech_llm`, `speech_llm_best`).
+def read_speech_config(
+    config: SpeechLLMConfig | str | Path, overrides: Iterable[str] = ()
+) -> SpeechLLMConfig:
+    """The configuration itself, of a YAML file, or of a shipped recipe (`speech_llm`,
+    `speech_llm_best`).
 
     `overrides` are `key=value` texts. Raises ConfigError.
     """

@@ -1,7 +1,8 @@
 """What an audio language model takes of memory and computes, by the shapes of its matrices.
 
-What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm in float32, SDPA with
-a mask, a gated MLP), and what LoRA keeps as peft has it; other language models differ.
+What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm
+in float32, SDPA with a mask, a gated MLP), and what LoRA keeps as peft has it; other language
+models differ.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
 from cortext.speechllm.parts import AudioFacts, read_audio_config, read_facts
 
 QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
-"""Of a weight by bitsandbytes: NF4 has a float32 scale for each 64; the 8 bits' one for each row is left out."""
+"""Of a weight by bitsandbytes: NF4 has a float32 scale for each 64.
+
+The 8 bits' one for each row is left out.
+"""
 
 LOGIT_BYTES = 2 + 4 + 4 + 4
-"""Of a logit in training at most: in 16 bits, its log-probability, and the gradients of both in float32."""
+"""Of a logit in training at most.
+
+In 16 bits, its log-probability, and the gradients of both in float32.
+"""
 
 SEARCH_BYTES = 2 + 4 + 4 + 4
-"""Of a logit in a beam search at most: in 16 bits and in float32, its log-probability, its hypothesis' sum with it."""
+"""Of a logit in a beam search at most.
+
+In 16 bits and in float32, its log-probability, its hypothesis' sum with it.
+"""
 
 _QWEN2_AUDIO = AudioFacts(
     model_class="Qwen2AudioForConditionalGeneration",
@@ -61,7 +71,10 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Load:
-    """What goes through at once, beside what a configuration says; by default a long trial of Brain-to-Text '25."""
+    """What goes through at once, beside what a configuration says.
+
+    By default a long trial of Brain-to-Text '25.
+    """
 
     n_bins: int = 544
     """20 ms bins of a trial: 133 patches of 14 every 4."""
@@ -81,7 +94,10 @@ class Load:
 
 
 def facts_of(name: str) -> AudioFacts:
-    """Shapes of a published model by its name on the Hub, else those of a directory. Raises LanguageModelError."""
+    """Shapes of a published model by its name on the Hub, else those of a directory.
+
+    Raises LanguageModelError.
+    """
     if name in PUBLISHED:
         return PUBLISHED[name]
     transformers = need("transformers", "speechllm")
@@ -93,7 +109,13 @@ def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
     width, inner = facts.text_width, facts.heads * facts.head_width
     key_value, forward = facts.key_value_heads * facts.head_width, facts.feed_forward_width
     sizes = ((width, inner), (width, key_value), (width, key_value), (inner, width))
-    return dict(zip(LANGUAGE_MATRICES, (*sizes, (width, forward), (width, forward), (forward, width)), strict=True))
+    return dict(
+        zip(
+            LANGUAGE_MATRICES,
+            (*sizes, (width, forward), (width, forward), (forward, width)),
+            strict=True,
+        )
+    )
 
 
 def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
@@ -108,11 +130,17 @@ def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
 
 
 def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> int:
-    """Of the audio language model's weights; with `quantize` the matrices of the language model's layers have fewer."""
+    """Of the audio language model's weights.
+
+    With `quantize` the matrices of the language model's layers have fewer.
+    """
     if quantize is None:
         return load.number_bytes * facts.n_parameters
     n_matrices = facts.layers * sum(a * b for a, b in matrices(facts).values())
-    return int(QUANTIZED_BYTES[quantize] * n_matrices + load.number_bytes * (facts.n_parameters - n_matrices))
+    return int(
+        QUANTIZED_BYTES[quantize] * n_matrices
+        + load.number_bytes * (facts.n_parameters - n_matrices)
+    )
 
 
 def tower_bytes(facts: AudioFacts, load: Load) -> int:
@@ -123,18 +151,24 @@ def tower_bytes(facts: AudioFacts, load: Load) -> int:
 def layer_kept(
     facts: AudioFacts, lora: LoRAConfig | None, n_positions: int, load: Load, dropped_bytes: int = 1
 ) -> float:
-    """Bytes that autograd keeps of a layer of the language model for each position of a trial that has so many.
+    """Bytes that autograd keeps of a layer of the language model for each position of a trial
+    that has so many.
 
-    dropped_bytes: of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU
+    Args:
+        dropped_bytes: Of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU.
     """
     each, inner = load.number_bytes, facts.heads * facts.head_width
     norms = 2 * (4 * facts.text_width + 4)
-    attention = each * (4 * inner + n_positions) + 4 * facts.heads  # q, k, v, result; the mask; sums
+    attention = (
+        each * (4 * inner + n_positions) + 4 * facts.heads
+    )  # q, k, v, result; the mask; sums
     kept = norms + attention + 3 * each * facts.feed_forward_width
     if lora is not None:
         sizes = matrices(facts)
         n_inputs = sum(sizes[name][0] for name in set(lora.modules))
-        kept += (each + (dropped_bytes if lora.dropout else 0)) * n_inputs + each * lora.r * len(set(lora.modules))
+        kept += (each + (dropped_bytes if lora.dropout else 0)) * n_inputs + each * lora.r * len(
+            set(lora.modules)
+        )
     return kept
 
 
@@ -159,7 +193,10 @@ class LanguageWork:
         return self.n_prompt + self.load.answer_tokens - 1
 
     def training_parts(self) -> dict[str, int]:
-        """Bytes beside weights and encoder: at the loss, or while a layer's gradients are computed."""
+        """Bytes beside weights and encoder.
+
+        At the loss, or while a layer's gradients are computed.
+        """
         facts, each, tokens, lora = (
             self.facts,
             self.load.number_bytes,
@@ -184,7 +221,10 @@ class LanguageWork:
         return int(self.n_trials * self.n_positions * each)
 
     def kept(self, dropped_bytes: int = 1) -> int:
-        """Bytes that autograd keeps of the forward pass; with checkpointing what goes into each layer."""
+        """Bytes that autograd keeps of the forward pass.
+
+        With checkpointing what goes into each layer.
+        """
         facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
         tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
         if self.speech.gradient_checkpointing:
@@ -193,11 +233,18 @@ class LanguageWork:
         return facts.layers * self.layer_kept(dropped_bytes) + tokens * (last + angles)
 
     def generation_parts(self) -> dict[str, int]:
-        """Bytes beside weights, with the sentences of all trials written at once: at the prompts or the last token."""
+        """Bytes beside weights, with the sentences of all trials written at once.
+
+        At the prompts or the last token.
+        """
         facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
-        position = self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        position = (
+            self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        )
         logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
-        layer = max(3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width)  # the MLP, or attention
+        layer = max(
+            3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width
+        )  # the MLP, or attention
         at_prompts = {
             "keys and values": self.n_prompt * position,
             "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
@@ -212,7 +259,10 @@ class LanguageWork:
         return max(at_prompts, at_end, key=lambda parts: sum(parts.values()))
 
     def training_flops(self) -> float:
-        """Of one forward and backward pass: frozen weights have no gradients, but what goes into them has."""
+        """Of one forward and backward pass.
+
+        Frozen weights have no gradients, but what goes into them has.
+        """
         facts, lora, sizes = self.facts, self.speech.lora, matrices(self.facts)
         products = 2 * sum(a * b for a, b in sizes.values())
         attention = 4 * self.n_positions * facts.heads * facts.head_width
@@ -221,7 +271,9 @@ class LanguageWork:
         layer: float = 2 * products + 3.5 * attention + 3 * added
         if self.speech.gradient_checkpointing:  # all again, up to what is kept last
             layer += products + attention + added
-            layer -= 0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
+            layer -= (
+                0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
+            )
         head = 4 * facts.text_width * facts.vocab_size * self.load.answer_tokens
         project = 4 * facts.audio_width * facts.text_width * self.n_patches
         return float(self.n_trials * (self.n_positions * facts.layers * layer + head + project))

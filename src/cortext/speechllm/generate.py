@@ -1,10 +1,10 @@
 """Sentences written freely: beam search over an audio LLM's answers.
 
-Hypotheses of different lengths are compared as by Wu et al. (2016) and in transformers: by their log-probability over
-their length to the power of a length penalty.
+Hypotheses of different lengths are compared as by Wu et al. (2016) and in transformers: by their
+log-probability over their length to the power of a length penalty.
 
-B trials, P patches, A width of the audio tower, R rows (live hypotheses of all trials), V tokens of the vocabulary,
-Q the best continuations of a trial
+B trials, P patches, A width of the audio tower, R rows (live hypotheses of all trials), V tokens of
+the vocabulary, Q the best continuations of a trial
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from cortext.speechllm.sequence import Prompt, lay_out
 class Candidate:
     """A sentence that was written.
 
-    log_prob: natural, summed over its tokens with the one that ends it (which a sentence that was cut off lacks)
-    n_tokens: of which that is the sum
+    Attributes:
+        log_prob: Natural, summed over its tokens with the one that ends it (which a sentence that
+            was cut off lacks).
+        n_tokens: Of which that is the sum.
     """
 
     text: str
@@ -51,41 +53,68 @@ def generate(
 ) -> list[list[Candidate]]:
     """The best sentences of each trial, best first, at most `nbest` and all different.
 
-    brain_BPA, n_patches_B: in the place of the audio tower's frames, and how many are true
-    max_length:             most tokens, the end included; what has not ended then is cut off
-    min_length:             fewest tokens before the end
+    A trial gets the same alone and among others. Raises DecodingError for what cannot be searched
+    for, for sentences longer than the model's positions, and where memory runs out.
 
-    A trial gets the same alone and among others. Raises DecodingError for what cannot be searched for, for sentences
-    longer than the model's positions, and where memory runs out.
+    Args:
+        brain_BPA, n_patches_B: In the place of the audio tower's frames, and how many are true.
+        max_length: Most tokens, the end included; what has not ended then is cut off.
+        min_length: Fewest tokens before the end.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
-        what = f"{nbest} sentences of {beams} beams and {min_length} to {max_length} tokens cannot be searched for"
+        what = (
+            f"{nbest} sentences of {beams} beams and {min_length} to {max_length} tokens cannot be"
+            " searched for"
+        )
         raise DecodingError(
-            what, fix="give at least as many beams as sentences, and max_length at least 1 and min_length"
+            what,
+            fix=(
+                "give at least as many beams as sentences, and max_length at least 1 and min_length"
+            ),
         )
     searches = [_Search(beams, length_penalty) for _ in range(len(brain_BPA))]
     if searches:
         check_room(llm.chat, prompt, int(n_patches_B.max()), max_length)
     try:
         if searches:
-            _run(llm, searches, lay_out(llm, brain_BPA, n_patches_B, prompt, [[]] * len(searches), left=True)[:2],
-                 max_length, min_length)  # fmt: skip
+            _run(
+                llm,
+                searches,
+                lay_out(llm, brain_BPA, n_patches_B, prompt, [[]] * len(searches), left=True)[:2],
+                max_length,
+                min_length,
+            )
     except Exception as error:
         if not out_of_memory(error):
             raise
         what = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
-        raise DecodingError(what, where=llm.name, fix="use fewer beams or a smaller batch") from error
+        raise DecodingError(
+            what, where=llm.name, fix="use fewer beams or a smaller batch"
+        ) from error
     return [_candidates(llm, search, nbest) for search in searches]
 
 
 def check_room(chat: Chat, prompt: Prompt, n_patches: int, max_length: int) -> None:
-    """Raise DecodingError where the longest sentence behind the longest trial is more than the model has positions."""
+    """Raise DecodingError where the longest sentence behind the longest trial is more than the
+    model has positions.
+    """
     n_given = len(prompt[0]) + n_patches + len(prompt[1])
-    room = math.inf if chat.window is None else chat.window - n_given + 1  # the last token is never read
+    room = (
+        math.inf if chat.window is None else chat.window - n_given + 1
+    )  # the last token is never read
     if max_length > room:
-        what = f"{max_length} tokens behind {n_given} positions of prompt and recording; the model knows {chat.window}"
-        shorter = f"set speech.generation.max_length (--max-length) to {room} or less, " if room > 0 else ""
-        raise DecodingError(what, where=chat.name, fix=f"{shorter}leave long trials out, or use another model")
+        what = (
+            f"{max_length} tokens behind {n_given} positions of prompt and recording; the model"
+            f" knows {chat.window}"
+        )
+        shorter = (
+            f"set speech.generation.max_length (--max-length) to {room} or less, "
+            if room > 0
+            else ""
+        )
+        raise DecodingError(
+            what, where=chat.name, fix=f"{shorter}leave long trials out, or use another model"
+        )
 
 
 @dataclass
@@ -111,11 +140,15 @@ class _Search:
         """What hypotheses are ranked by."""
         return float(hypothesis.log_prob / len(hypothesis.tokens) ** self.length_penalty)
 
-    def take(self, continuations: Iterable[tuple[float, int, int]], ends: set[int], last: bool) -> None:
-        """Go on with the best (log-probability, row in the batch, token), given best first; at the last step all end.
+    def take(
+        self, continuations: Iterable[tuple[float, int, int]], ends: set[int], last: bool
+    ) -> None:
+        """Go on with the best (log-probability, row in the batch, token), given best first.
 
-        An end counts only among the `beams` best. The search is done once the best live hypothesis is, at its
-        present length, no better than the last of `beams` finished ones.
+        At the last step all end.
+
+        An end counts only among the `beams` best. The search is done once the best live hypothesis
+        is, at its present length, no better than the last of `beams` finished ones.
         """
         came_of = {hypothesis.row: hypothesis for hypothesis in self.live}
         live = list[_Hypothesis]()
@@ -132,7 +165,11 @@ class _Search:
 
 
 def _run(
-    llm: AudioLLM, searches: list[_Search], given: tuple[torch.Tensor, torch.Tensor], max_length: int, min_length: int
+    llm: AudioLLM,
+    searches: list[_Search],
+    given: tuple[torch.Tensor, torch.Tensor],
+    max_length: int,
+    min_length: int,
 ) -> None:
     """Search in all trials side by side; a trial that is done takes no more part."""
     embeds_RSH, mask_RS = given
@@ -154,13 +191,19 @@ def _run(
         before_R = torch.tensor([each.row for each in rows], device=llm.device)
         tokens_R1 = torch.tensor([[each.tokens[-1]] for each in rows], device=llm.device)
         cache.reorder_cache(before_R)
-        embeds_RSH, mask_RS = llm.embed(tokens_R1), torch.nn.functional.pad(mask_RS[before_R], (0, 1), value=True)
+        embeds_RSH, mask_RS = (
+            llm.embed(tokens_R1),
+            torch.nn.functional.pad(mask_RS[before_R], (0, 1), value=True),
+        )
         for row, each in enumerate(rows):
             each.row = row
 
 
 def _advance(live: list[_Search], log_probs_RV: torch.Tensor, ends: set[int], last: bool) -> None:
-    """One token more in each search. Rows of a search lie side by side in the batch, in the order of its hypotheses."""
+    """One token more in each search.
+
+    Rows of a search lie side by side in the batch, in the order of its hypotheses.
+    """
     n_best, device = (1 + len(ends)) * live[0].beams, log_probs_RV.device
     widest = max(len(search.live) for search in live)
     none = _Hypothesis((), -math.inf, 0)
@@ -174,12 +217,19 @@ def _advance(live: list[_Search], log_probs_RV: torch.Tensor, ends: set[int], la
     best_BQ, place_BQ = total_BWQ.flatten(1).topk(min(n_best, total_BWQ[0].numel()))
     rows_BQ = row_BW.gather(1, place_BQ // best_RQ.shape[1])
     tokens_BQ = token_RQ[row_BW].flatten(1).gather(1, place_BQ)
-    for search, *columns in zip(live, best_BQ.tolist(), rows_BQ.tolist(), tokens_BQ.tolist(), strict=True):
-        search.take((each for each in zip(*columns, strict=True) if each[0] > -math.inf), ends, last)
+    for search, *columns in zip(
+        live, best_BQ.tolist(), rows_BQ.tolist(), tokens_BQ.tolist(), strict=True
+    ):
+        search.take(
+            (each for each in zip(*columns, strict=True) if each[0] > -math.inf), ends, last
+        )
 
 
 def _candidates(llm: AudioLLM, search: _Search, nbest: int) -> list[Candidate]:
-    """The finished sentences, of equal ones the best; an empty one where nothing has a probability."""
+    """The finished sentences, of equal ones the best.
+
+    An empty one where nothing has a probability.
+    """
     found = dict[str, Candidate]()
     for each in search.finished:
         text = llm.chat.text(list(each.tokens))

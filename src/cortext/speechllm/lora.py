@@ -14,18 +14,25 @@ from cortext.speechllm.config import LoRAConfig
 
 
 def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.Parameter]:
-    """Put LoRA into a network in place; its float32 parameters by name, the only ones of it that have gradients.
+    """Put LoRA into a network in place.
 
-    Names are the modules' with `/` for `.`, so that a module may register them. Raises LanguageModelError for targets
-    that the network does not have.
+    Its float32 parameters by name, the only ones of it that have gradients.
+
+    Names are the modules' with `/` for `.`, so that a module may register them. Raises
+    LanguageModelError for targets that the network does not have.
     """
     peft = need("peft", "speechllm")
     known = target_modules(network)
     if unknown := sorted(set(config.modules) - set(known)):
         what = f"the language model has no matrices {', '.join(unknown)}"
-        raise LanguageModelError(what, where=name, fix=f"set speech.lora.modules to some of {', '.join(known)}")
+        raise LanguageModelError(
+            what, where=name, fix=f"set speech.lora.modules to some of {', '.join(known)}"
+        )
     settings = peft.LoraConfig(
-        r=config.r, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=list(config.modules)
+        r=config.r,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(config.modules),
     )
     with quiet(need("transformers", "speechllm")):
         peft.inject_adapter_in_model(settings, network)

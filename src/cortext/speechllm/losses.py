@@ -1,6 +1,9 @@
-"""The losses of a speech LLM, each with a value for each trial; `ALIGNMENTS` names those of brain to audio.
+"""The losses of a speech LLM, each with a value for each trial.
 
-B trials, K tokens of the answer, V vocabulary, H width of a pooled vector, M answer tokens of all trials.
+`ALIGNMENTS` names those of brain to audio.
+
+B trials, K tokens of the answer, V vocabulary, H width of a pooled vector, M answer tokens of all
+trials.
 """
 
 from __future__ import annotations
@@ -30,11 +33,16 @@ ALIGNMENTS: dict[str, Alignment] = {
     "soft_dtw": soft_dtw,
     "attention": monotonic_attention,
 }
-"""Losses that bring a brain sequence to an audio sequence, by the names that a configuration gives them."""
+"""Losses that bring a brain sequence to an audio sequence, by the names that a configuration
+gives them.
+"""
 
 
-def token_cross_entropy(logits_BKV: torch.Tensor, targets_BK: torch.Tensor, n_tokens_B: torch.Tensor) -> torch.Tensor:
-    """Negative log-probability (natural) of an answer's tokens, meaned over a trial's first `n_tokens_B`, float32 [B].
+def token_cross_entropy(
+    logits_BKV: torch.Tensor, targets_BK: torch.Tensor, n_tokens_B: torch.Tensor
+) -> torch.Tensor:
+    """Negative log-probability (natural) of an answer's tokens, meaned over a trial's first
+    `n_tokens_B`, float32 [B].
 
     Only the logits of true tokens are widened to float32; a trial without tokens gives 0.
     """
@@ -42,21 +50,29 @@ def token_cross_entropy(logits_BKV: torch.Tensor, targets_BK: torch.Tensor, n_to
     mask_BK = length_mask(n_tokens_B, targets_BK.shape[1])
     trial_M = mask_BK.nonzero()[:, 0]
     with torch.autocast(logits_BKV.device.type, enabled=False):
-        loss_M = F.cross_entropy(widened(logits_BKV[mask_BK]), targets_BK[mask_BK], reduction="none")
+        loss_M = F.cross_entropy(
+            widened(logits_BKV[mask_BK]), targets_BK[mask_BK], reduction="none"
+        )
         sum_B = loss_M.new_zeros(len(n_tokens_B)).index_add(0, trial_M, loss_M)
         return sum_B / n_tokens_B.clamp(min=1)
 
 
 @in_float32
 def info_nce(
-    x_BH: torch.Tensor, y_BH: torch.Tensor, same_BB: torch.Tensor | None = None, temperature: float = 0.1
+    x_BH: torch.Tensor,
+    y_BH: torch.Tensor,
+    same_BB: torch.Tensor | None = None,
+    temperature: float = 0.1,
 ) -> torch.Tensor:
-    """How surprising it is that x and y of a trial belong together, among those of the other trials, float32 [B].
+    """How surprising it is that x and y of a trial belong together, among those of the other
+    trials, float32 [B].
 
-    The cross-entropy of cosines over a temperature (van den Oord et al. 2018), half of it with x looking for its y,
-    half with y looking for its x (Radford et al. 2021).
+    The cross-entropy of cosines over a temperature (van den Oord et al. 2018), half of it with x
+    looking for its y, half with y looking for its x (Radford et al. 2021).
 
-    same_BB: true where two trials say the same, so that neither is a wrong answer for the other
+    Args:
+        same_BB: True where two trials say the same, so that neither is a wrong answer for the
+            other.
     """
     logits_BB = unit(x_BH) @ unit(y_BH).T / temperature
     if same_BB is not None:

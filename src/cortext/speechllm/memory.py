@@ -14,19 +14,35 @@ from cortext.decoding.llm.room import free_gpu_bytes
 from cortext.errors import ConfigError, LanguageModelError, nearest
 from cortext.models import build_model
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.footprint import LanguageWork, Load, facts_of, frozen_bytes, lora_parameters, tower_bytes
+from cortext.speechllm.footprint import (
+    LanguageWork,
+    Load,
+    facts_of,
+    frozen_bytes,
+    lora_parameters,
+    tower_bytes,
+)
 from cortext.speechllm.network import SpeechNetwork
 from cortext.speechllm.parts import AudioFacts
 from cortext.text.phonemes import RELEASE
 
 TRAINED_BYTES = 4 + 4 + 8 + 2
-"""Of a parameter that learns: itself, its gradient, AdamW's two means, and its copy in bfloat16 under autocast."""
+"""Of a parameter that learns.
+
+Itself, its gradient, AdamW's two means, and its copy in bfloat16 under autocast.
+"""
 
 ALIGNMENT_BYTES = 6 * 4
-"""Of a number in the brain's sequence: itself, matched and of length one, that of the audio, and their gradients."""
+"""Of a number in the brain's sequence.
+
+Itself, matched and of length one, that of the audio, and their gradients.
+"""
 
 MARGIN = 1.05
-"""So many times what is counted has to be free: an allocator leaves gaps, and kernels want room to work in."""
+"""So many times what is counted has to be free.
+
+An allocator leaves gaps, and kernels want room to work in.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,11 +71,17 @@ class Estimate:
     generation: dict[str, int]
     """While sentences are written for a batch; empty where none can be."""
     training_flops: float
-    """Of the language model in a batch. The encoder's are few, but its steps wait for each other: they tell no time."""
+    """Of the language model in a batch.
+
+    The encoder's are few, but its steps wait for each other: they tell no time.
+    """
     generation_flops: float
     """Of a batch of sentences, all of them as long as may be."""
     step_bytes: int
-    """What is read of the memory for one token more of each of those sentences: weights and cache."""
+    """What is read of the memory for one token more of each of those sentences.
+
+    Weights and cache.
+    """
     steps: int
     """Tokens of the longest sentence."""
 
@@ -79,23 +101,37 @@ class Estimate:
         return max(self.training_bytes, self.generation_bytes)
 
     def training_hours(self, n_batches: int, gpu: GPU, share: float) -> float:
-        """Hours of the language model in so many batches at that share of what the GPU computes at most."""
+        """Hours of the language model in so many batches at that share of what the GPU computes
+        at most.
+        """
         return n_batches * self.training_flops / (share * gpu.flops_s) / 3600
 
     def generation_s(self, gpu: GPU, share: float) -> float:
-        """Seconds for a batch of sentences at that share of what the GPU computes, or reads, at most."""
-        return (self.generation_flops / gpu.flops_s + self.steps * self.step_bytes / gpu.bandwidth_bytes_s) / share
+        """Seconds for a batch of sentences at that share of what the GPU computes, or reads, at
+        most.
+        """
+        return (
+            self.generation_flops / gpu.flops_s
+            + self.steps * self.step_bytes / gpu.bandwidth_bytes_s
+        ) / share
 
 
 def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = None) -> Estimate:
     """What a training (one stage of it) and its validations take.
 
-    Raises ConfigError for a model that cannot be the encoder, and for matrices that LoRA cannot be added to.
+    Raises:
+        ConfigError: For a model that cannot be the encoder, and for matrices that LoRA cannot be
+            added to.
     """
     load, speech, batch = load or Load(), config.speech, config.dataset.batch_size
     network = _network(config, facts, load)
-    n_trials, n_patches = math.ceil(batch / config.gradient_accumulation_steps), int(network.n_patches(load.n_bins))
-    n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(speech.lora, facts)
+    n_trials, n_patches = (
+        math.ceil(batch / config.gradient_accumulation_steps),
+        int(network.n_patches(load.n_bins)),
+    )
+    n_learns = sum(each.numel() for each in network.parameters()) + lora_parameters(
+        speech.lora, facts
+    )
     weights = 0
     if speech.reads_language_model:
         weights = frozen_bytes(facts, load, speech.quantize) - tower_bytes(facts, load)
@@ -103,15 +139,23 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
         "frozen weights": weights,
         "what learns, with AdamW": TRAINED_BYTES * n_learns,
         "kept of the encoder": _encoder_kept(network, n_trials, n_patches, load),
-        "alignment": ALIGNMENT_BYTES * n_trials * n_patches * facts.audio_width if speech.alpha else 0,
+        "alignment": (
+            ALIGNMENT_BYTES * n_trials * n_patches * facts.audio_width if speech.alpha else 0
+        ),
     }
     generation, flops, generation_flops, step_bytes = dict[str, int](), 0.0, 0.0, 0
     if speech.beta:
         piece = LanguageWork(facts, speech, load, n_trials, n_patches)
         training, flops = training | piece.training_parts(), piece.training_flops()
         whole = replace(piece, n_trials=min(batch, max(config.val_wer_trials, 1)))
-        generation = {"frozen weights": weights, "what learns, with AdamW": TRAINED_BYTES * n_learns}
-        generation, generation_flops = generation | whole.generation_parts(), whole.generation_flops()
+        generation = {
+            "frozen weights": weights,
+            "what learns, with AdamW": TRAINED_BYTES * n_learns,
+        }
+        generation, generation_flops = (
+            generation | whole.generation_parts(),
+            whole.generation_flops(),
+        )
         step_bytes = weights + generation["keys and values"]
     return Estimate(
         training=training,
@@ -126,25 +170,39 @@ def estimate(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None = Non
 def _network(config: SpeechLLMConfig, facts: AudioFacts, load: Load) -> SpeechNetwork:
     """Encoder and projector without content."""
     with torch.device("meta"):
-        encoder = build_model(config.model, n_features=load.n_features, n_days=load.n_days, n_classes=len(RELEASE))
+        encoder = build_model(
+            config.model, n_features=load.n_features, n_days=load.n_days, n_classes=len(RELEASE)
+        )
         return SpeechNetwork(encoder, config.speech, facts.audio_width, llm=None)
 
 
 def _encoder_kept(network: SpeechNetwork, n_trials: int, n_patches: int, load: Load) -> int:
-    """About what is kept of day layers (four times the bins), patches, and recurrent layers (six numbers a unit)."""
-    n_recurrent = sum(each.shape[1] for name, each in network.named_parameters() if "weight_hh" in name)
+    """About what is kept of day layers (four times the bins), patches, and recurrent layers (six
+    numbers a unit).
+    """
+    n_recurrent = sum(
+        each.shape[1] for name, each in network.named_parameters() if "weight_hh" in name
+    )
     width = max(network.config.patch_size, 1) * load.n_features + 6 * n_recurrent
-    n_bytes: int = n_trials * (4 * 4 * load.n_bins * load.n_features + n_patches * width * load.number_bytes)
+    n_bytes: int = n_trials * (
+        4 * 4 * load.n_bins * load.n_features + n_patches * width * load.number_bytes
+    )
     return n_bytes
 
 
 def savings(config: SpeechLLMConfig) -> Iterator[tuple[str, SpeechLLMConfig]]:
-    """Settings that take less memory without another result, nearly: what to set, and the configuration with it."""
+    """Settings that take less memory without another result, nearly.
+
+    What to set, and the configuration with it.
+    """
     speech, steps = config.speech, config.gradient_accumulation_steps
     if speech.beta and not speech.gradient_checkpointing:
         yield "speech.gradient_checkpointing=true", _with(config, gradient_checkpointing=True)
     if 2 * steps <= config.dataset.batch_size:
-        yield f"gradient_accumulation_steps={2 * steps}", replace(config, gradient_accumulation_steps=2 * steps)
+        yield (
+            f"gradient_accumulation_steps={2 * steps}",
+            replace(config, gradient_accumulation_steps=2 * steps),
+        )
     if speech.reads_language_model and speech.quantize is None:
         yield "speech.quantize=8bit", _with(config, quantize="8bit")
     if speech.reads_language_model and speech.quantize != "4bit":
@@ -165,17 +223,23 @@ def check_gpu_memory(
     load: Load | None = None,
     free_bytes: float | None = None,
 ) -> Estimate:
-    """Raise LanguageModelError where a training will not fit: what it needs, what is free, what to set.
+    """Raise LanguageModelError where a training will not fit.
 
-    free_bytes: of the device; those of the GPU where it is None
+    What it needs, what is free, what to set.
+
+    Args:
+        free_bytes: Of the device; those of the GPU where it is None.
     """
     found = estimate(config, facts, load)
     free = free_gpu_bytes(torch.device(device)) if free_bytes is None else free_bytes
     if MARGIN * found.needed_bytes > free:
         what = (
-            f"not enough GPU memory: about {_gb(MARGIN * found.needed_bytes)} are needed, and {device} has {_gb(free)}"
+            f"not enough GPU memory: about {_gb(MARGIN * found.needed_bytes)} are needed, and"
+            f" {device} has {_gb(free)}"
         )
-        raise LanguageModelError(what, where=config.speech.audio_llm, fix=_advice(config, facts, load, free))
+        raise LanguageModelError(
+            what, where=config.speech.audio_llm, fix=_advice(config, facts, load, free)
+        )
     return found
 
 
@@ -200,15 +264,21 @@ def plan(
 ) -> list[Planned]:
     """Each stage of a training on a GPU that nothing else is on.
 
-    audio_llm: instead of the configuration's; a published model's name needs no download
-    Raises ConfigError, also for trials shorter than a patch, and LanguageModelError.
+    Args:
+        audio_llm: Instead of the configuration's; a published model's name needs no download.
+
+    Raises:
+        ConfigError: Also for trials shorter than a patch.
+        LanguageModelError: As above.
     """
     settings = read_speech_config(config, overrides).with_audio_llm(audio_llm)
     facts, planned, load = facts_of(settings.speech.audio_llm), list[Planned](), load or Load()
     network = _network(settings, facts, load)
     if network.n_patches(load.n_bins) < 1:
         size = network.config.patch_size
-        raise ConfigError(f"{load.n_bins} bins are not one patch of {size}", fix=f"give --n-bins {size} or more")
+        raise ConfigError(
+            f"{load.n_bins} bins are not one patch of {size}", fix=f"give --n-bins {size} or more"
+        )
     for name, stage in settings.in_stages():
         found, problem = estimate(stage, facts, load), None
         try:
@@ -230,7 +300,10 @@ def _advice(config: SpeechLLMConfig, facts: AudioFacts, load: Load | None, free:
     """The setting that lowers most what is needed, and those that it takes beside it."""
     chosen, needed, first = dict[str, str](), math.inf, "no setting lowers it"
     while MARGIN * needed > free:
-        tried = [(estimate(other, facts, load).needed_bytes, setting, other) for setting, other in savings(config)]
+        tried = [
+            (estimate(other, facts, load).needed_bytes, setting, other)
+            for setting, other in savings(config)
+        ]
         if not tried or min(tried, key=lambda each: each[0])[0] >= needed:
             return f"{first}; use a smaller audio LLM"
         needed, setting, config = min(tried, key=lambda each: each[0])

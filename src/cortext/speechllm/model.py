@@ -1,8 +1,9 @@
 """A trained speech LLM on disk and at work: recordings in, sentences out.
 
-A run directory holds the encoder as every acoustic model is kept (`model.json`, `model.safetensors`), so that all that
-works with one works with it, and what else learnt in `speech_llm.safetensors`. The audio language model stays where it
-is: the file names it and its revision.
+A run directory holds the encoder as every acoustic model is kept (`model.json`,
+`model.safetensors`), so that all that works with one works with it, and what else learnt in
+`speech_llm.safetensors`. The audio language model stays where it is: the file names it and its
+revision.
 
 B trials, T bins, C features, P patches, A width of the audio tower.
 """
@@ -32,30 +33,47 @@ from cortext.speechllm.network import SpeechNetwork
 
 FILE = "speech_llm.safetensors"
 AUDIO_LLM = "audio_llm"
-"""Directory in a run of the language model that was trained with it, as by `cortext speech-llm teach`."""
+"""Directory in a run of the language model that was trained with it, as by `cortext speech-llm
+teach`.
+"""
 FORMAT_VERSION = 1
 
 
 class SpeechLLM(AcousticModel):
-    """An acoustic model whose network also feeds an audio language model; attributes are those of `AcousticModel`."""
+    """An acoustic model whose network also feeds an audio language model.
+
+    Attributes are those of `AcousticModel`.
+    """
 
     network: SpeechNetwork
 
     @classmethod
-    def around(cls, encoder: AcousticModel, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None) -> SpeechLLM:
-        """A speech LLM with a trained encoder, and a projector and LoRA weights as torch's generator gives them."""
+    def around(
+        cls, encoder: AcousticModel, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None
+    ) -> SpeechLLM:
+        """A speech LLM with a trained encoder, and a projector and LoRA weights as torch's
+        generator gives them.
+        """
         network = SpeechNetwork(encoder.network, speech, audio_width, llm).to(encoder.device)
         return cls(network, **_parts(encoder))
 
     @classmethod
     def load(
-        cls, run_dir: str | Path, device: str | torch.device = "cpu", audio_llm: str | Path | None = None
+        cls,
+        run_dir: str | Path,
+        device: str | torch.device = "cpu",
+        audio_llm: str | Path | None = None,
     ) -> SpeechLLM:
         """Read the best weights of a run, and the audio language model that they belong to.
 
-        audio_llm: where that is now, if not where it was in training
-        Raises RunError for a directory without a speech LLM, damaged files, or files of two validations;
-        LanguageModelError where the audio language model cannot be loaded or has other weights than in training.
+        Args:
+            audio_llm: Where that is now, if not where it was in training.
+
+        Raises:
+            RunError: For a directory without a speech LLM, damaged files, or files of two
+                validations.
+            LanguageModelError: Where the audio language model cannot be loaded or has other weights
+                than in training.
         """
         tensors, facts = read_speech_file(Path(run_dir))
         speech = facts["speech"]
@@ -66,8 +84,8 @@ class SpeechLLM(AcousticModel):
         llm = AudioLLM.load(name, device=str(device), quantize=speech.quantize, hears=False)
         if facts["revision"] not in (None, llm.revision):
             raise RunError(
-                f"the run was trained with revision {facts['revision']} of its audio language model; {llm.name} is of "
-                f"revision {llm.revision}",
+                f"the run was trained with revision {facts['revision']} of its audio language"
+                f" model; {llm.name} is of revision {llm.revision}",
                 where=run_dir,
                 fix="give the one of its training with --audio-llm",
             )
@@ -77,23 +95,45 @@ class SpeechLLM(AcousticModel):
         return model
 
     def take_over(self, tensors: dict[str, torch.Tensor], where: Path) -> None:
-        """Put saved weights into the projector, and into what LoRA adds where they have that. Raises RunError."""
-        own = {name: tensor for name, tensor in self.network.state_dict().items() if not name.startswith("encoder.")}
+        """Put saved weights into the projector, and into what LoRA adds where they have that.
+
+        Raises RunError.
+        """
+        own = {
+            name: tensor
+            for name, tensor in self.network.state_dict().items()
+            if not name.startswith("encoder.")
+        }
         if lost := sorted(set(tensors) - set(own)):
-            what = f"has LoRA weights, such as {lost[0]}, and here nothing is added to the language model there"
-            raise RunError(what, where=where, fix="give speech.lora and the loss weights as that run has them")
+            what = (
+                f"has LoRA weights, such as {lost[0]}, and here nothing is added to the language"
+                " model there"
+            )
+            raise RunError(
+                what, where=where, fix="give speech.lora and the loss weights as that run has them"
+            )
         for name, tensor in own.items():
             found = tensors.get(name)
             if found is None and name.startswith("lora."):
                 continue  # of a stage before the language model learnt
             if found is None or found.shape != tensor.shape:
                 shape = "absent" if found is None else list(found.shape)
-                what = f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language model"
-                raise RunError(what, where=where, fix="give the audio language model and LoRA settings of that run")
+                what = (
+                    f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language"
+                    " model"
+                )
+                raise RunError(
+                    what,
+                    where=where,
+                    fix="give the audio language model and LoRA settings of that run",
+                )
             tensor.copy_(found)
 
     def save(self, run_dir: str | Path) -> str:
-        """Write both files, each whole or not at all; returns the checksum of the encoder's. Raises RunError."""
+        """Write both files, each whole or not at all; returns the checksum of the encoder's.
+
+        Raises RunError.
+        """
         checksum = save_model(self.encoder, run_dir)
         network, speech = self.network, self.network.speech
         llm = network.llm if speech.reads_language_model else None
@@ -104,7 +144,11 @@ class SpeechLLM(AcousticModel):
             "revision": llm.revision if llm else None,
             "encoder_crc32": checksum,
         }
-        tensors = {name: tensor for name, tensor in network.state_dict().items() if not name.startswith("encoder.")}
+        tensors = {
+            name: tensor
+            for name, tensor in network.state_dict().items()
+            if not name.startswith("encoder.")
+        }
         write_tensors(Path(run_dir) / FILE, tensors, {"speech_llm": json.dumps(facts)})
         return checksum
 
@@ -127,17 +171,23 @@ class SpeechLLM(AcousticModel):
     ) -> list[NBest]:
         """The likeliest sentences of each trial, best first, by beam search.
 
-        features_BTC: float [B, T, C]; what lies beyond a trial's bins, `n_bins_B`, is never read
-        max_length:   most tokens of a sentence; by default that of `options`
-        nbest:        sentences for each trial; at least so many beams are kept
-        options:      by default the configuration's
-        `llm_score` is the natural log-probability of a sentence with its end, given the recording, and `score` that
-        over its number of tokens to the power of the length penalty, by which sentences are ranked. Words have no
-        times: the language model gives none. A trial gets the same sentences alone and among others.
+        `llm_score` is the natural log-probability of a sentence with its end, given the recording,
+        and `score` that over its number of tokens to the power of the length penalty, by which
+        sentences are ranked. Words have no times: the language model gives none. A trial gets the
+        same sentences alone and among others.
+
+        Args:
+            features_BTC: Float [B, T, C]; what lies beyond a trial's bins, `n_bins_B`, is never
+                read.
+            max_length: Most tokens of a sentence; by default that of `options`.
+            nbest: Sentences for each trial; at least so many beams are kept.
+            options: By default the configuration's.
         """
         options = options or self.network.speech.generation
         if max_length is not None:
-            options = replace(options, max_length=max_length, min_length=min(options.min_length, max_length))
+            options = replace(
+                options, max_length=max_length, min_length=min(options.min_length, max_length)
+            )
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         return self.write(x_BTC, day_B, torch.from_numpy(n_patches_B), options, nbest)
 
@@ -165,11 +215,17 @@ class SpeechLLM(AcousticModel):
                 length_penalty=options.length_penalty,
                 nbest=nbest,
             )
-        return [NBest(_hypothesis(each, options.length_penalty) for each in candidates) for candidates in found]
+        return [
+            NBest(_hypothesis(each, options.length_penalty) for each in candidates)
+            for candidates in found
+        ]
 
 
 def _hypothesis(candidate: Candidate, length_penalty: float) -> Hypothesis:
-    """A sentence of the language model: what it is ranked by, and its probability, are all that is known of it."""
+    """A sentence of the language model.
+
+    What it is ranked by, and its probability, are all that is known of it.
+    """
     nothing, score = float("nan"), candidate.log_prob / max(1, candidate.n_tokens) ** length_penalty
     return Hypothesis(candidate.text, score, nothing, nothing, llm_score=candidate.log_prob)
 
@@ -185,7 +241,10 @@ def _parts(model: AcousticModel) -> dict[str, Any]:
 
 
 def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors and facts of a run's `speech_llm.safetensors`; `speech` is a SpeechConfig. Raises RunError."""
+    """Tensors and facts of a run's `speech_llm.safetensors`; `speech` is a SpeechConfig.
+
+    Raises RunError.
+    """
     path = run_dir / FILE
     try:
         tensors, metadata, _ = read_tensors(path, "the speech LLM's weights")
@@ -193,19 +252,29 @@ def read_speech_file(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
         facts = parse_json_object(metadata["speech_llm"])
         version = facts["format_version"]
         if version == FORMAT_VERSION:
-            return tensors, facts | {"speech": from_mapping(SpeechConfig, facts["speech"], where=path)}
+            return tensors, facts | {
+                "speech": from_mapping(SpeechConfig, facts["speech"], where=path)
+            }
     except FileNotFoundError:
         fix = "give the directory that `cortext speech-llm train --out` wrote"
         raise RunError("no speech LLM here", where=run_dir, fix=fix) from None
     except (KeyError, ValueError, TypeError):
-        raise RunError("not a speech LLM's weights", where=path, fix="copy the file again") from None
+        raise RunError(
+            "not a speech LLM's weights", where=path, fix="copy the file again"
+        ) from None
     except ConfigError as error:
         raise RunError(error.what, where=path, fix=error.fix) from None
-    raise RunError(f"its format is {version!r}; this version of cortext reads {FORMAT_VERSION}", where=path)
+    raise RunError(
+        f"its format is {version!r}; this version of cortext reads {FORMAT_VERSION}", where=path
+    )
 
 
 def _check_pair(run_dir: Path, facts: dict[str, Any]) -> None:
-    """Raise RunError where encoder and projector are of two validations, as after a kill between the two files."""
+    """Raise RunError where encoder and projector are of two validations, as after a kill between
+    the two files.
+    """
     if read_tensors(run_dir / "model.safetensors")[2] != facts.get("encoder_crc32"):
         fix = "finish the run with --resume, or copy both files again"
-        raise RunError(f"model.safetensors and {FILE} are not of one validation", where=run_dir, fix=fix)
+        raise RunError(
+            f"model.safetensors and {FILE} are not of one validation", where=run_dir, fix=fix
+        )

@@ -1,9 +1,11 @@
-"""What learns in a speech LLM, as one module: encoder, projector, and what LoRA adds to the frozen language model.
+"""What learns in a speech LLM, as one module.
+
+Encoder, projector, and what LoRA adds to the frozen language model.
 
 The language model itself is no part of the module: its weights are neither trained nor saved.
 
-B trials, T bins, C features, P patches, D hidden units, V phoneme tokens, A width of the audio tower, H width of the
-language model, K tokens of an answer, W words of its vocabulary.
+B trials, T bins, C features, P patches, D hidden units, V phoneme tokens, A width of the audio
+tower, H width of the language model, K tokens of an answer, W words of its vocabulary.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from cortext.speechllm.sequence import answer_logits, teacher_forced
 class Read(NamedTuple):
     """What came of a batch; None for what the weights of the losses do not ask for.
 
-    phonemes_BPV: logits of the encoder's own read-out
-    brain_BPA:    patches in the space of the audio tower's output
-    answers:      logits [B, K, W], targets [B, K] and number [B] of the answers' tokens
-    pooled:       means over the patches and over the sentence's tokens, [B, H] each, in the language model's space
+    Attributes:
+        phonemes_BPV: Logits of the encoder's own read-out.
+        brain_BPA: Patches in the space of the audio tower's output.
+        answers: Logits [B, K, W], targets [B, K] and number [B] of the answers' tokens.
+        pooled: Means over the patches and over the sentence's tokens, [B, H] each, in the language
+            model's space.
     """
 
     phonemes_BPV: torch.Tensor
@@ -40,17 +44,25 @@ class Read(NamedTuple):
 class SpeechNetwork(nn.Module):
     """Neural features in; phoneme logits, or embeddings for an audio language model, out.
 
-    encoder:     a registered model that gives out its hidden units (see `cortext.models.registry.Model`)
-    audio_width: A
-    llm:         the audio language model; None where only its audio tower's width is needed
-    Raises ConfigError for a model that gives out no hidden units.
+    Attributes:
+        encoder: A registered model that gives out its hidden units (see
+            `cortext.models.registry.Model`).
+        audio_width: A.
+        llm: The audio language model; None where only its audio tower's width is needed.
+
+    Raises:
+        ConfigError: For a model that gives out no hidden units.
     """
 
-    def __init__(self, encoder: Any, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None) -> None:
+    def __init__(
+        self, encoder: Any, speech: SpeechConfig, audio_width: int, llm: AudioLLM | None
+    ) -> None:
         super().__init__()
         if not hasattr(encoder, "hidden"):
             what = f"model {encoder.config.kind!r} gives out no hidden units"
-            raise ConfigError(what, fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it")
+            raise ConfigError(
+                what, fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it"
+            )
         self.encoder = encoder
         self.config = encoder.config
         self.speech = speech
@@ -92,10 +104,14 @@ class SpeechNetwork(nn.Module):
         n_patches_B: torch.Tensor | None = None,
         answers: Sequence[Sequence[int]] | None = None,
     ) -> Any:
-        """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them; with answers, `Read`.
+        """Phoneme logits [B, P, V] and the encoder's state, as every acoustic model gives them.
 
-        x_BTC, day_B, state, n_patches_B: see `cortext.models.registry.Model`
-        answers: of each trial, the tokens that the language model is to write; used where a loss needs them
+        With answers, `Read`.
+
+        Args:
+            x_BTC, day_B, state, n_patches_B: See `cortext.models.registry.Model`.
+            answers: Of each trial, the tokens that the language model is to write; used where a
+                loss needs them.
         """
         hidden_BPD, state = self.encoder.hidden(x_BTC, day_B, state, n_patches_B=n_patches_B)
         phonemes_BPV = self.encoder.read_out(hidden_BPD)
@@ -122,7 +138,9 @@ class SpeechNetwork(nn.Module):
     def embeddings(
         self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What stands in the place of audio for the language model [B, P, A], and how much of it each trial has [B]."""
+        """What stands in the place of audio for the language model [B, P, A], and how much of it
+        each trial has [B].
+        """
         hidden_BPD, _ = self.encoder.hidden(x_BTC, day_B, n_patches_B=n_patches_B)
         n_patches_B = n_patches_B.to(hidden_BPD.device)
         if self.speech.merge_blanks:

@@ -1,4 +1,7 @@
-"""What an audio LLM is made of, read before its weights are: configuration, processor, widths and sizes, revision."""
+"""What an audio LLM is made of, read before its weights are.
+
+Configuration, processor, widths and sizes, revision.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,12 @@ AERO = "aero"
 """Model type of Aero-1-Audio: Qwen2-Audio's parts, some by other names."""
 
 _AERO_CHAT = (
-    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
-    "{% for each in messages %}<|im_start|>{{ each['role'] }}\n"
-    "{% if each['content'] is string %}{{ each['content'] }}{% else %}{% for part in each['content'] %}"
-    "{% if part['type'] == 'audio' %}<|AUDIO|>\n{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful"
+    " assistant.<|im_end|>\n{% endif %}{% for each in messages %}<|im_start|>{{ each['role'] }}\n{%"
+    " if each['content'] is string %}{{ each['content'] }}{% else %}{% for part in each['content']"
+    " %}{% if part['type'] == 'audio' %}<|AUDIO|>\n{% else %}{{ part['text'] }}{% endif %}{% endfor"
+    " %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{%"
+    " endif %}"
 )
 """Of Aero where no file has one: ChatML, the audio without marks around it."""
 
@@ -55,7 +59,10 @@ class AudioFacts:
 
 
 def read_audio_config(transformers: Any, name: str) -> Any:
-    """The configuration of an audio LLM; LanguageModelError where there is none, or it is of another kind."""
+    """The configuration of an audio LLM.
+
+    LanguageModelError where there is none, or it is of another kind.
+    """
     with quiet(transformers), explained(name, "its configuration cannot be read"):
         if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
             fix = "give a directory that transformers saved a model in"
@@ -65,17 +72,30 @@ def read_audio_config(transformers: Any, name: str) -> Any:
             return read_config(transformers, name)
         tower = written["audio_config"]
         if tower.get("model_type") != "qwen2_audio_encoder":
-            raise LanguageModelError(f"its audio tower is {tower.get('model_type')}, which is not known", where=name)
-        parts = {each: written[each] for each in ("audio_config", "text_config", "audio_token_index")}
+            raise LanguageModelError(
+                f"its audio tower is {tower.get('model_type')}, which is not known", where=name
+            )
+        parts = {
+            each: written[each] for each in ("audio_config", "text_config", "audio_token_index")
+        }
         config = transformers.Qwen2AudioConfig(**parts)
         config._commit_hash = written.get("_commit_hash")
         config.written_as = AERO
         return config
 
 
-def weight_kinds(transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for the type and the place of the weights; see `AudioLLM.load`."""
-    dtype: Any = {None: "auto" if device.type == "cuda" else torch.float32, True: torch.bfloat16, False: torch.float32}
+def weight_kinds(
+    transformers: Any, device: torch.device, quantize: str | None, bf16: bool | None
+) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for the type and the place of the weights.
+
+    See `AudioLLM.load`.
+    """
+    dtype: Any = {
+        None: "auto" if device.type == "cuda" else torch.float32,
+        True: torch.bfloat16,
+        False: torch.float32,
+    }
     kinds: dict[str, Any] = {"dtype": dtype[bf16]}
     if device.type == "cuda":
         kinds["device_map"] = {"": str(device)}
@@ -83,39 +103,60 @@ def weight_kinds(transformers: Any, device: torch.device, quantize: str | None, 
         kept = ["model.audio_tower", "model.multi_modal_projector", "lm_head"]
         low: dict[str, Any] = {"load_in_8bit": True}
         if quantize == "4bit":
-            low = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
-        kinds["quantization_config"] = transformers.BitsAndBytesConfig(llm_int8_skip_modules=kept, **low)
+            low = dict(
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+            )
+        kinds["quantization_config"] = transformers.BitsAndBytesConfig(
+            llm_int8_skip_modules=kept, **low
+        )
     return kinds
 
 
-def read_network(transformers: Any, config: Any, name: str, kinds: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def read_network(
+    transformers: Any, config: Any, name: str, kinds: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """A model with its weights, and transformers' loading information.
 
-    kinds: see `weight_kinds`
+    Args:
+        kinds: See `weight_kinds`.
     """
-    network, told = _read(auto_class(transformers, config), name, config, weight_names(config), kinds)
+    network, told = _read(
+        auto_class(transformers, config), name, config, weight_names(config), kinds
+    )
     if told["missing_keys"] == {"lm_head.weight"} and config.text_config.tie_word_embeddings:
         network.lm_head.weight = network.get_input_embeddings().weight
         told["missing_keys"] = set()
     return network, told
 
 
-def read_tower(transformers: Any, config: Any, name: str, kinds: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """`read_network` of nothing but the audio tower: the rest of the network has no content (torch's meta device)."""
+def read_tower(
+    transformers: Any, config: Any, name: str, kinds: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """`read_network` of nothing but the audio tower.
+
+    The rest of the network has no content (torch's meta device).
+    """
     with torch.device("meta"):
         network = auto_class(transformers, config).from_config(config, trust_remote_code=False)
     body = network.model
     names = {r"^(model\.)?audio_tower\.": ""}
     if kinds["dtype"] == "auto":  # as the whole model's configuration says, and not its tower's
         kinds = kinds | {"dtype": config.dtype or "auto"}
-    body.audio_tower, told = _read(type(body.audio_tower), name, body.audio_tower.config, names, kinds)
+    body.audio_tower, told = _read(
+        type(body.audio_tower), name, body.audio_tower.config, names, kinds
+    )
     n_tokens, tower = network.get_input_embeddings().num_embeddings, body.audio_tower
-    # What comes before the tower in a forward pass is the embeddings' device and type, never their values.
-    network.set_input_embeddings(torch.nn.Embedding(n_tokens, 1, device=tower.device, dtype=tower.dtype))
+    # What comes before the tower in a forward pass is the embeddings' device and type, never their
+    # values.
+    network.set_input_embeddings(
+        torch.nn.Embedding(n_tokens, 1, device=tower.device, dtype=tower.dtype)
+    )
     return network, told
 
 
-def _read(maker: Any, name: str, config: Any, names: dict[str, str] | None, kinds: dict[str, Any]) -> Any:
+def _read(
+    maker: Any, name: str, config: Any, names: dict[str, str] | None, kinds: dict[str, Any]
+) -> Any:
     return maker.from_pretrained(
         name,
         config=config,
@@ -136,7 +177,9 @@ def weight_names(config: Any) -> dict[str, str] | None:
 
 
 def auto_class(transformers: Any, config: Any) -> Any:
-    """The class of transformers that makes models of a configuration that read audio and write text; None without."""
+    """The class of transformers that makes models of a configuration that read audio and write
+    text; None without.
+    """
     makers = (transformers.AutoModelForMultimodalLM, transformers.AutoModelForSeq2SeqLM)
     return next((maker for maker in makers if type(config) in maker._model_mapping), None)
 
@@ -144,24 +187,32 @@ def auto_class(transformers: Any, config: Any) -> Any:
 def read_facts(transformers: Any, config: Any, name: str) -> AudioFacts:
     """Widths and sizes, of the network without content (torch's meta device).
 
-    Raises LanguageModelError for what is no audio LLM: a tower, a projector and a language model, with these names.
+    Raises:
+        LanguageModelError: For what is no audio LLM: a tower, a projector and a language model,
+            with these names.
     """
     fix = "give a model of the class Qwen2AudioForConditionalGeneration, or one made the same way"
     with quiet(transformers), explained(name, f"cannot be built as an {KIND}"):
         maker = auto_class(transformers, config)
         if maker is None:
-            raise LanguageModelError(f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix)
+            raise LanguageModelError(
+                f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix
+            )
         with torch.device("meta"):
             network = maker.from_config(config, trust_remote_code=False)
         body = getattr(network, "model", None)
         if lacking := [part for part in PARTS if not hasattr(body, part)]:
-            raise LanguageModelError(f"is no {KIND}: it has no {' and no '.join(lacking)}", where=name, fix=fix)
+            raise LanguageModelError(
+                f"is no {KIND}: it has no {' and no '.join(lacking)}", where=name, fix=fix
+            )
         return _facts(network)
 
 
 def _facts(network: Any) -> AudioFacts:
     body, text = network.model, network.config.get_text_config(decoder=True)
-    first = next(each for each in body.multi_modal_projector.modules() if isinstance(each, torch.nn.Linear))
+    first = next(
+        each for each in body.multi_modal_projector.modules() if isinstance(each, torch.nn.Linear)
+    )
     heads = text.num_attention_heads
     return AudioFacts(
         model_class=type(network).__name__,
@@ -185,7 +236,10 @@ def _count(parameters: Iterable[torch.Tensor]) -> int:
 
 
 def read_processor(transformers: Any, config: Any, name: str) -> Any:
-    """What makes the tower's input of waves and tokens of text; LanguageModelError where it cannot be loaded."""
+    """What makes the tower's input of waves and tokens of text.
+
+    LanguageModelError where it cannot be loaded.
+    """
     with quiet(transformers), explained(name, "its processor cannot be loaded"):
         if getattr(config, "written_as", None) == AERO:
             ears = transformers.AutoFeatureExtractor.from_pretrained(name, trust_remote_code=False)
@@ -208,7 +262,8 @@ def revision_there(name: str | Path) -> str:
 def revision_of(name: str, config: Any) -> str:
     """The Hub's commit; for a directory the SHA-256 of its configuration and weights.
 
-    Of weights of more than a gigabyte only what stands at the head of each file, and the files' sizes.
+    Of weights of more than a gigabyte only what stands at the head of each file, and the files'
+    sizes.
     """
     commit = getattr(config, "_commit_hash", None)
     if commit:

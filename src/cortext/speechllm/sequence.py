@@ -1,7 +1,9 @@
-"""What a language model reads: prompt, brain embeddings where those of audio would stand, and the answer.
+"""What a language model reads.
 
-B trials, P patches, A width of the audio tower, H width of the language model, S positions, K answer tokens, V tokens
-of the vocabulary
+Prompt, brain embeddings where those of audio would stand, and the answer.
+
+B trials, P patches, A width of the audio tower, H width of the language model, S positions, K
+answer tokens, V tokens of the vocabulary
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ Prompt = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class Sequence:
-    """Prompts, brains and answers of a batch, padded on the right, for learning with the true answer before each token.
+    """Prompts, brains and answers of a batch, padded on the right, for learning with the true
+    answer before each token.
 
-    embeds_BSH:  what the language model reads; the last token of an answer is only a target
-    mask_BS:     bool, what is no padding
-    reader_BK:   the position whose hidden units tell each token of an answer: the one before it
-    targets_BK:  the answers' tokens, 0 behind
-    n_tokens_B:  how many each has, its end included
+    Attributes:
+        embeds_BSH: What the language model reads; the last token of an answer is only a target.
+        mask_BS: Bool, what is no padding.
+        reader_BK: The position whose hidden units tell each token of an answer: the one before it.
+        targets_BK: The answers' tokens, 0 behind.
+        n_tokens_B: How many each has, its end included.
     """
 
     embeds_BSH: torch.Tensor
@@ -36,18 +40,29 @@ class Sequence:
 
 
 def teacher_forced(
-    llm: AudioLLM, brain_BPA: torch.Tensor, n_patches_B: torch.Tensor, prompt: Prompt, answers: Many[Many[int]]
+    llm: AudioLLM,
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    prompt: Prompt,
+    answers: Many[Many[int]],
 ) -> Sequence:
-    """Sequences in which each answer stands behind its prompt and brain; what is neither gives no loss.
+    """Sequences in which each answer stands behind its prompt and brain.
 
-    brain_BPA, n_patches_B: in the place of the audio tower's frames, and how many are true
-    answers:                tokens with their end, at least one each (`AudioLLM.answer`)
+    What is neither gives no loss.
+
+    Args:
+        brain_BPA, n_patches_B: In the place of the audio tower's frames, and how many are true.
+        answers: Tokens with their end, at least one each (`AudioLLM.answer`).
     """
-    embeds_BSH, mask_BS, begin_B = lay_out(llm, brain_BPA, n_patches_B, prompt, [answer[:-1] for answer in answers])
+    embeds_BSH, mask_BS, begin_B = lay_out(
+        llm, brain_BPA, n_patches_B, prompt, [answer[:-1] for answer in answers]
+    )
     targets_BK = _padded(answers, llm.device)
     reader_BK = begin_B[:, None] - 1 + torch.arange(targets_BK.shape[1], device=llm.device)
     n_tokens_B = torch.tensor([len(answer) for answer in answers], device=llm.device)
-    return Sequence(embeds_BSH, mask_BS, reader_BK.clamp(max=mask_BS.shape[1] - 1), targets_BK, n_tokens_B)
+    return Sequence(
+        embeds_BSH, mask_BS, reader_BK.clamp(max=mask_BS.shape[1] - 1), targets_BK, n_tokens_B
+    )
 
 
 def answer_logits(llm: AudioLLM, sequence: Sequence) -> torch.Tensor:
@@ -67,12 +82,15 @@ def lay_out(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embeddings [B, S, H], their mask [B, S], and the position [B] at which each answer begins.
 
-    left: pad on the left, so that all answers go on at the same position
+    Args:
+        left: Pad on the left, so that all answers go on at the same position.
     """
     before, after = prompt
     texts_BT = _padded([[*before, *after, *answer] for answer in answers], llm.device)
     n_B = n_patches_B.to(llm.device)
-    n_text_B = torch.tensor([len(before) + len(after) + len(answer) for answer in answers], device=llm.device)
+    n_text_B = torch.tensor(
+        [len(before) + len(after) + len(answer) for answer in answers], device=llm.device
+    )
     length_B = n_text_B + n_B
     n_positions = int(length_B.max())
     shift_B = n_positions - length_B if left else torch.zeros_like(length_B)
@@ -93,4 +111,6 @@ def lay_out(
 
 def _padded(rows: Many[Many[int]], device: torch.device) -> torch.Tensor:
     longest = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
+    return torch.tensor(
+        [[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long, device=device
+    )

@@ -1,4 +1,7 @@
-"""A speech LLM trained in stages: CTC, alignment, end to end, each a run that the next one starts from."""
+"""A speech LLM trained in stages.
+
+CTC, alignment, end to end, each a run that the next one starts from.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,15 @@ def train_speech_llm(
     progress: bool = True,
     **settings: Any,
 ) -> RunSummary:
-    """Train a speech LLM to the end of its last stage; the summary is that of this stage, whose run directory is `out`.
+    """Train a speech LLM to the end of its last stage.
 
-    The stages before are runs in `out/stages/NAME`. Each begins with the best weights of the one before, the first with
-    `init_from`. With `resume` those that are finished are passed over, and the first that is not goes on where it was.
-    Other arguments (`cache`, `device`, `callbacks`, `skip_bad`) and errors are those of `SpeechTrainer`. What any stage
-    needs, such as cached speech, is looked for before the first one.
+    The summary is that of this stage, whose run directory is `out`.
+
+    The stages before are runs in `out/stages/NAME`. Each begins with the best weights of the one
+    before, the first with `init_from`. With `resume` those that are finished are passed over, and
+    the first that is not goes on where it was. Other arguments (`cache`, `device`, `callbacks`,
+    `skip_bad`) and errors are those of `SpeechTrainer`. What any stage needs, such as cached
+    speech, is looked for before the first one.
     """
     out, stages = Path(out), read_speech_config(config, overrides).in_stages()
     place = device if isinstance(device, Place) else Place(device)
@@ -53,7 +59,11 @@ def train_speech_llm(
             directory = _directory(out, stages, number)
             if number >= finished:
                 shown = progress and processes.first and bool(name)
-                say(f"stage {number + 1} of {len(stages)}: {name}, {stage.num_training_batches:,} batches", shown)
+                say(
+                    f"stage {number + 1} of {len(stages)}: {name}, {stage.num_training_batches:,}"
+                    " batches",
+                    shown,
+                )
                 with SpeechTrainer(
                     stage,
                     data,
@@ -86,7 +96,13 @@ def _n_finished(out: Path, stages: Stages) -> int:
 
 
 def _check_out(out: Path, stages: Stages, resume: bool) -> None:
-    """Raise RunError where the run cannot be written, which its last stage would otherwise be the first to say."""
+    """Raise RunError where the run cannot be written, which its last stage would otherwise be
+    the first to say.
+    """
     RunDirectory(out).check(resume)
     if not resume and any(RunDirectory(path).config.is_file() for path in (out / FOLDER).glob("*")):
-        raise RunError("there is an unfinished run", where=out, fix="continue it with --resume, or give another --out")
+        raise RunError(
+            "there is an unfinished run",
+            where=out,
+            fix="continue it with --resume, or give another --out",
+        )

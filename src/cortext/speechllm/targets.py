@@ -1,7 +1,8 @@
 """Sentences as the audio tower hears them: spoken, heard, and kept, once for all trainings.
 
-Voices speak in processes of their own while the tower, on its device, hears what they have said: neither waits for the
-other. The tower's window has one length, so a batch is a number of windows, with one sentence in each.
+Voices speak in processes of their own while the tower, on its device, hears what they have said:
+neither waits for the other. The tower's window has one length, so a batch is a number of windows,
+with one sentence in each.
 """
 
 from __future__ import annotations
@@ -50,33 +51,45 @@ def build_cache(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make the cache `out` of audio targets of sentences, or go on with it: what it has is not made again.
+    """Make the cache `out` of audio targets of sentences, or go on with it.
 
-    sentences: each is spoken once, however often it is there; a mapping says where each comes from, for messages
-    audio_llm: whose tower hears them; a name is loaded on `device`
-    voice:     see `open_voice`
-    workers:   processes that speak; 0 speaks in this one, by default all processors but one
-    skip_bad:  leave out what cannot be spoken
-    progress:  called with sentences done and in all
+    What it has is not made again.
 
-    Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many sentences are new, and
-    which are spoken only in part. Raises TextError for a sentence that cannot be spoken, DataError for an `out` that
-    was made with another model or voice, RunError for a full disk or while another process makes it, Interrupted after
-    a Ctrl-C.
+    Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many
+    sentences are new, and which are spoken only in part. Raises TextError for a sentence that
+    cannot be spoken, DataError for an `out` that was made with another model or voice, RunError for
+    a full disk or while another process makes it, Interrupted after a Ctrl-C.
+
+    Args:
+        sentences: Each is spoken once, however often it is there; a mapping says where each comes
+            from, for messages.
+        audio_llm: Whose tower hears them; a name is loaded on `device`.
+        voice: See `open_voice`.
+        workers: Processes that speak; 0 speaks in this one, by default all processors but one.
+        skip_bad: Leave out what cannot be spoken.
+        progress: Called with sentences done and in all.
     """
     began, out = time.monotonic(), Path(out)
     named = _named(sentences)
     speaker = open_voice(voice) if isinstance(voice, str) else voice
     left_out = _unspeakable(named, speaker, skip_bad)
-    in_part = [f"{named[text]}: {text!r} without {lost!r}" for text in named if (lost := speaker.passed_over(text))]
+    in_part = [
+        f"{named[text]}: {text!r} without {lost!r}"
+        for text in named
+        if (lost := speaker.passed_over(text))
+    ]
     unfinished = UnfinishedCache(out)
     with unfinished.held():
         llm = None if isinstance(audio_llm, str | Path) else audio_llm
         unfinished.open(llm.revision if llm else revision_there(str(audio_llm)), speaker.revision)
-        todo = sorted((text for text in named if text_key(text) not in unfinished), key=len, reverse=True)
+        todo = sorted(
+            (text for text in named if text_key(text) not in unfinished), key=len, reverse=True
+        )
         if todo:  # the longest first: what does not fit is told at once
             tower = Tower(llm or AudioLLM.load(audio_llm, device, reads=False))
-            _Work(named, speaker, tower, unfinished).run(todo, _workers(workers, len(todo)), progress)
+            _Work(named, speaker, tower, unfinished).run(
+                todo, _workers(workers, len(todo)), progress
+            )
         unfinished.finish()
     seconds = time.monotonic() - began
     return {
@@ -90,13 +103,18 @@ def build_cache(
 
 
 class LiveTargets:
-    """What a cache of the same model and voice gives, spoken and heard anew each time: see `TargetCache.features`."""
+    """What a cache of the same model and voice gives, spoken and heard anew each time.
+
+    See `TargetCache.features`.
+    """
 
     def __init__(self, llm: AudioLLM, voice: Voice) -> None:
         self._tower, self._voice = Tower(llm), voice
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has, int64 [B]."""
+        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
+        int64 [B].
+        """
         heard: list[torch.Tensor] = []
         texts = [spoken(text) for text in sentences]
         while batch := texts[len(heard) : len(heard) + self._tower.windows]:
@@ -116,7 +134,8 @@ class Tower:
     def hear(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
         """Targets of waves of 16 kHz, float16 [N, A].
 
-        Raises DataError or LanguageModelError, which names the text, for what it cannot hear.
+        Raises:
+            DataError, LanguageModelError: Which names the text, for what it cannot hear.
         """
         rate = self.llm.sample_rate
         try:
@@ -134,13 +153,17 @@ class Tower:
         for text, target_NA in zip(texts, targets, strict=True):
             if not torch.isfinite(target_NA).all():
                 what = f"the audio tower's numbers for {text!r} are not finite in half precision"
-                raise LanguageModelError(what, where=self.llm.name, fix="use another audio LLM or --device cpu")
+                raise LanguageModelError(
+                    what, where=self.llm.name, fix="use another audio LLM or --device cpu"
+                )
         return targets
 
 
 def _unheard(text: str, error: Exception) -> CortextError:
     if isinstance(error, CortextError):
-        return type(error)(f"{text!r} cannot be heard: {error.what}", where=error.where, fix=error.fix)
+        return type(error)(
+            f"{text!r} cannot be heard: {error.what}", where=error.where, fix=error.fix
+        )
     fix = "use another --device, or a smaller audio LLM"
     return LanguageModelError(f"not enough memory for the audio tower to hear {text!r}", fix=fix)
 
@@ -161,7 +184,9 @@ class _Work:
     def origin(self) -> Origin:
         """What the targets are made by."""
         llm, speaker = self.tower.llm, self.speaker
-        return Origin(llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms)
+        return Origin(
+            llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
+        )
 
     def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
         """Make the targets of all texts; whatever ends it before, what is done is saved."""
@@ -195,7 +220,9 @@ class _Work:
                 except TextError as error:
                     raise TextError(error.what, where=self.named[text], fix=error.fix) from error
                 except RunError:
-                    if interrupted.is_set():  # a scheduler's SIGTERM ends the processes that speak, too
+                    if (
+                        interrupted.is_set()
+                    ):  # a scheduler's SIGTERM ends the processes that speak, too
                         raise self._interrupted() from None
                     raise
 
@@ -203,10 +230,13 @@ class _Work:
         return Interrupted(f"interrupted{when}", where=self.unfinished.out, fix=GO_ON)
 
 
-def sentences_of_data(data: str | Path, *, skip_bad: bool = False, progress: Progress | None = None) -> dict[str, str]:
+def sentences_of_data(
+    data: str | Path, *, skip_bad: bool = False, progress: Progress | None = None
+) -> dict[str, str]:
     """The distinct sentences of session files or packed data, with the first trial that each is of.
 
-    Raises DataError, see `open_data`.
+    Raises:
+        DataError: See `open_data`.
     """
     found: dict[str, str] = {}
     dataset = open_data(data, skip_bad=skip_bad, progress=progress)
@@ -219,11 +249,16 @@ def sentences_of_data(data: str | Path, *, skip_bad: bool = False, progress: Pro
 
 
 def sentences_of_text(path: Path) -> dict[str, str]:
-    """The distinct lines of a text, with the first place of each; blank ones are passed over. Raises TextError."""
+    """The distinct lines of a text, with the first place of each; blank ones are passed over.
+
+    Raises TextError.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise TextError(f"cannot be read: {error.strerror}", where=path, fix="give a file of text") from None
+        raise TextError(
+            f"cannot be read: {error.strerror}", where=path, fix="give a file of text"
+        ) from None
     except UnicodeDecodeError:
         raise TextError("is not UTF-8 text", where=path, fix="save it as UTF-8") from None
     found: dict[str, str] = {}
@@ -244,15 +279,24 @@ def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 
 
 def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[str]:
-    """Take what cannot be spoken out of `named`, and return where it came from; a TextError without `skip_bad`."""
+    """Take what cannot be spoken out of `named`, and return where it came from.
+
+    A TextError without `skip_bad`.
+    """
     bad = [text for text in named if not voice.can_speak(text)]
     if bad and not skip_bad:
         more = f" (and {len(bad) - 1} more sentences)" if len(bad) > 1 else ""
         foreign = any(character.isalnum() for character in bad[0])
         why = "it reads none of its letters and digits" if foreign else "there is no word in it"
         what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
-        other = "write it in words that the voice reads, or give another (--voice)" if foreign else "correct it"
-        raise TextError(what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad")
+        other = (
+            "write it in words that the voice reads, or give another (--voice)"
+            if foreign
+            else "correct it"
+        )
+        raise TextError(
+            what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad"
+        )
     left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
     if not named:
         raise TextError("there is no sentence to speak", fix="give data with sentences, or a text")
@@ -261,4 +305,8 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
 
 def _workers(wanted: int | None, n_texts: int) -> int:
     """How many processes speak."""
-    return min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER) if wanted is None else min(wanted, n_texts)
+    return (
+        min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER)
+        if wanted is None
+        else min(wanted, n_texts)
+    )

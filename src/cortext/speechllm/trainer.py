@@ -35,10 +35,13 @@ from cortext.training.validate import Validator, wer_trials
 class SpeechTrainer(Trainer):
     """A `Trainer` of a speech LLM.
 
-    cache:     file of `cortext speech-llm cache`; needed where speech.alpha is not 0
-    init_from: a run of `cortext train`, whose encoder to start from, or one of a speech LLM, whose projector and LoRA
-               weights count, too
-    Other arguments are those of `Trainer`; there is no `lm`. Raises DecodingError and LanguageModelError, too.
+    Other arguments are those of `Trainer`; there is no `lm`. Raises DecodingError and
+    LanguageModelError, too.
+
+    Attributes:
+        cache: File of `cortext speech-llm cache`; needed where speech.alpha is not 0.
+        init_from: A run of `cortext train`, whose encoder to start from, or one of a speech LLM,
+            whose projector and LoRA weights count, too.
     """
 
     Config: ClassVar[type[TrainConfig]] = SpeechLLMConfig
@@ -67,8 +70,9 @@ class SpeechTrainer(Trainer):
         check_possible(self.config, self.place, self._cache, lm)
 
     def check_later(self, config: SpeechLLMConfig) -> None:
-        """Raise what a later stage of that configuration, on the same data, would raise: DataError, DecodingError,
-        RunError.
+        """Raise what a later stage of that configuration, on the same data, would raise.
+
+        DataError, DecodingError, RunError.
         """
         self._check_memory(config, self.train_split, len(self.model.sessions))
         self._check_written(config, self.validator.batches.split)
@@ -77,14 +81,18 @@ class SpeechTrainer(Trainer):
             for split in (self.train_split, self.validator.batches.split):
                 _check_heard(targets, split)
 
-    def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
+    def _new_model(
+        self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+    ) -> AcousticModel:
         speech, device = self.config.speech, own_device(self.place.device)
         facts = AudioLLM.check(speech.audio_llm)
         encoder = new_model(self.config, data, sessions, init_from)
         self._check_memory(self.config, data.split("train"), len(sessions))
         llm = None
         if speech.reads_language_model:
-            llm = AudioLLM.load(speech.audio_llm, str(device), quantize=speech.quantize, hears=self.hears)
+            llm = AudioLLM.load(
+                speech.audio_llm, str(device), quantize=speech.quantize, hears=self.hears
+            )
         model = SpeechLLM.around(encoder, speech, facts.audio_width, llm)
         if llm is not None:
             llm.checkpointing(speech.gradient_checkpointing)
@@ -92,8 +100,14 @@ class SpeechTrainer(Trainer):
         if init_from is not None and (Path(init_from) / FILE).is_file():
             tensors, made = read_speech_file(Path(init_from))
             if made["revision"] not in (None, revision_there(speech.audio_llm)):
-                what = f"its projector is of another audio language model, {made['speech'].audio_llm}"
-                raise RunError(what, where=init_from, fix="start from a run of the same one, or of cortext train")
+                what = (
+                    f"its projector is of another audio language model, {made['speech'].audio_llm}"
+                )
+                raise RunError(
+                    what,
+                    where=init_from,
+                    fix="start from a run of the same one, or of cortext train",
+                )
             model.take_over(tensors, Path(init_from) / FILE)
         return model
 
@@ -101,19 +115,26 @@ class SpeechTrainer(Trainer):
         """Raise where a GPU has too little memory for the longest trial of a split."""
         device = own_device(self.place.device)
         if device.type == "cuda":
-            load = Load(n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max()))
+            load = Load(
+                n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max())
+            )
             check_gpu_memory(config, AudioLLM.check(config.speech.audio_llm), device, load)
 
     @cached_property
     def _targets(self) -> TargetCache | None:
-        """The cached speech that training aligns to; None where no loss reads it. Raises DataError."""
+        """The cached speech that training aligns to; None where no loss reads it.
+
+        Raises DataError.
+        """
         speech = self.config.speech
         return self._open_targets(speech) if speech.alpha else None
 
     def _open_targets(self, speech: SpeechConfig) -> TargetCache:
         assert self._cache is not None  # see `check_possible`
         return TargetCache.open(
-            self._cache, revision_there(speech.audio_llm), AudioLLM.check(speech.audio_llm).audio_width
+            self._cache,
+            revision_there(speech.audio_llm),
+            AudioLLM.check(speech.audio_llm).audio_width,
         )
 
     def _loss(self) -> Loss:
@@ -124,7 +145,12 @@ class SpeechTrainer(Trainer):
         targets, network = self._targets, self.model.network
         if targets is not None:
             _check_heard(targets, split)
-        return SpeechLoss(network.speech, split, network.llm if network.speech.reads_language_model else None, targets)
+        return SpeechLoss(
+            network.speech,
+            split,
+            network.llm if network.speech.reads_language_model else None,
+            targets,
+        )
 
     @property
     def _all_used(self) -> bool:
@@ -132,12 +158,18 @@ class SpeechTrainer(Trainer):
 
     def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
         self._check_written(self.config, batches.split)
-        return SpeechValidator(batches, self.model, self._loss_on(batches.split), self.config, self.engine)
+        return SpeechValidator(
+            batches, self.model, self._loss_on(batches.split), self.config, self.engine
+        )
 
     def _check_written(self, config: SpeechLLMConfig, split: PackedSplit) -> None:
-        """Raise DecodingError where a sentence of a validation may be longer than the model's positions."""
+        """Raise DecodingError where a sentence of a validation may be longer than the model's
+        positions.
+        """
         speech, written = config.speech, wer_trials(config, len(split))
-        if speech.writes and written and not speech.merge_blanks:  # how many patches merging leaves is not known yet
+        if (
+            speech.writes and written and not speech.merge_blanks
+        ):  # how many patches merging leaves is not known yet
             chat = AudioLLM.read_chat(speech.audio_llm)
             n_patches = int(self.model.network.n_patches(split.n_bins_N[written].max()))
             check_room(chat, chat.prompt(speech.prompt), n_patches, speech.generation.max_length)
@@ -159,22 +191,36 @@ def check_possible(
     """Raise ConfigError for what cannot be trained, before anything is read or written."""
     speech = config.speech
     if place.engine != "torch":
-        what = f"a speech LLM is trained with torch on a CPU or on GPUs, and {place.engine} is asked for"
+        what = (
+            f"a speech LLM is trained with torch on a CPU or on GPUs, and {place.engine} is"
+            " asked for"
+        )
         raise ConfigError(what, fix="give --device cpu or cuda")
     if lm is not None:
-        raise ConfigError("a speech LLM writes its sentences without an n-gram", fix="leave out --lm")
+        raise ConfigError(
+            "a speech LLM writes its sentences without an n-gram", fix="leave out --lm"
+        )
     if config.best_metric == "val_wer" and not (speech.writes and config.val_wer_trials):
-        what = "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence is written"
+        what = (
+            "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence"
+            " is written"
+        )
         raise ConfigError(what, fix="give best_metric val_loss or val_per, or speech.beta above 0")
     if speech.alpha and cache is None:
         what = "speech.alpha is not 0, and there is no cached speech to align to"
-        raise ConfigError(what, fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0")
+        raise ConfigError(
+            what,
+            fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0",
+        )
 
 
 def _check_heard(targets: TargetCache, split: PackedSplit) -> None:
     """Raise DataError where a sentence of a split has no audio."""
     if missing := targets.missing(sentences_of(split)):
         first = next(i for i in range(len(split)) if (split.sentence(i) or "") not in targets)
-        what = f"has no audio of {len(missing)} sentences of the {split.name} split, such as {missing[0]!r}"
+        what = (
+            f"has no audio of {len(missing)} sentences of the {split.name} split, such as"
+            f" {missing[0]!r}"
+        )
         fix = "give the data to `cortext speech-llm cache` with the same --out, which adds them"
         raise DataError(f"{what} ({trial_name(split, first)})", where=targets.path, fix=fix)

@@ -1,4 +1,7 @@
-"""Warnings in the course of a training: losses that drown each other, and a validation that leaves training."""
+"""Warnings in the course of a training.
+
+Losses that drown each other, and a validation that leaves training.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ RISES = 2
 
 
 class Watch(Callback):
-    """Says a line when one weighted loss exceeds another tenfold, when validation leaves training, and what is written.
+    """Says a line when one weighted loss exceeds another tenfold, when validation leaves
+    training, and what is written.
 
     weights: of the losses by name; those of weight 0 are not looked at
     """
@@ -35,8 +39,9 @@ class Watch(Callback):
         drowned = {(a, b) for a, b in permutations(parts, 2) if parts[a] > TENFOLD * parts[b] > 0}
         for large, small in sorted(drowned - self._drowned):
             say(
-                f"batch {step}: the {large} loss ({parts[large]:.3g}) is more than ten times the {small} loss "
-                f"({parts[small]:.3g}), each times its weight; see docs/speech_llm.md, 'When one loss is high'",
+                f"batch {step}: the {large} loss ({parts[large]:.3g}) is more than ten times the"
+                f" {small} loss ({parts[small]:.3g}), each times its weight; see"
+                " docs/speech_llm.md, 'When one loss is high'",
                 trainer.shown and trainer.processes.first,
             )
         self._drowned = drowned
@@ -44,7 +49,10 @@ class Watch(Callback):
     def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
         """See `Callback`."""
         for reference, written in metrics.get("val_samples", {}).items():
-            say(f"batch {step}: {reference!r} is read as {written!r}", trainer.shown and trainer.processes.first)
+            say(
+                f"batch {step}: {reference!r} is read as {written!r}",
+                trainer.shown and trainer.processes.first,
+            )
         if self._trained is None:
             return
         now = (self._trained, metrics["val_loss"])
@@ -53,9 +61,10 @@ class Watch(Callback):
             self._rises = self._rises + 1 if leaves else 0
             if self._rises == RISES:
                 say(
-                    f"batch {step}: the validation loss has risen to {now[1]:.3g} while that of training fell to "
-                    f"{now[0]:.3g}: it learns its trials by heart; stop here (the best weights are kept), or see "
-                    "docs/speech_llm.md, 'When training is unstable'",
+                    f"batch {step}: the validation loss has risen to {now[1]:.3g} while that of"
+                    f" training fell to {now[0]:.3g}: it learns its trials by heart; stop here (the"
+                    " best weights are kept), or see docs/speech_llm.md, 'When training is"
+                    " unstable'",
                     trainer.shown and trainer.processes.first,
                 )
         self._before = now

@@ -1,4 +1,6 @@
-"""Sentences of a whole split, written by a speech LLM, in the formats that every other decoder has."""
+"""Sentences of a whole split, written by a speech LLM, in the formats that every other decoder
+has.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,17 @@ def evaluate(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Metrics:
-    """Write a split's sentences freely, measure them, and write an evaluation directory like `cortext.evaluate`.
+    """Write a split's sentences freely, measure them, and write an evaluation directory like
+    `cortext.evaluate`.
 
-    run:        run directory of a speech LLM; PER and logits are those of its encoder's own read-out
-    audio_llm:  where the audio language model is now, if not where it was in training
-    generation: changes to the configuration's `speech.generation`
-    nbest:      sentences kept for each trial
-    Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put right.
+    Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put
+    right.
+
+    Args:
+        run: Run directory of a speech LLM; PER and logits are those of its encoder's own read-out.
+        audio_llm: Where the audio language model is now, if not where it was in training.
+        generation: Changes to the configuration's `speech.generation`.
+        nbest: Sentences kept for each trial.
     """
     with evaluation_directory(out) as write:
         config = config_of(run)
@@ -55,7 +61,12 @@ def evaluate(
             description=description, progress=progress,
         )  # fmt: skip
         origin = origin_of(run, data, found, device, seed) | {"config": config}
-        return write(found, Path(run), origin | {"lm": None, "engine": ENGINE, "options": options}, description)
+        return write(
+            found,
+            Path(run),
+            origin | {"lm": None, "engine": ENGINE, "options": options},
+            description,
+        )
 
 
 def decode(
@@ -70,12 +81,21 @@ def decode(
     skip_bad: bool | list[Problem] = False,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Write a split's sentences to the CSV file `out` (`id,text`) and return them; see `evaluate` and
-    `cortext.evaluation.decode`. Labels are not needed.
+    """Write a split's sentences to the CSV file `out` (`id,text`) and return them.
+
+    See `evaluate` and `cortext.evaluation.decode`. Labels are not needed.
     """
     with file_beside(Path(out)) as temporary:
         found, _ = _written(
-            run, data, split, audio_llm, generation, 1, device=device, skip_bad=skip_bad is not False, progress=progress
+            run,
+            data,
+            split,
+            audio_llm,
+            generation,
+            1,
+            device=device,
+            skip_bad=skip_bad is not False,
+            progress=progress,
         )
         with disk_errors(Path(out)):
             texts = write_predictions(temporary, found.trials, found.skipped)
@@ -100,13 +120,19 @@ def _written(
     """The trials of a split with the sentences written for them, and how they were written."""
     model = SpeechLLM.load(run, device, audio_llm)
     speech = model.network.speech
-    options = from_mapping(GenerationConfig, asdict(speech.generation) | dict(generation or {}), prefix="generation.")
+    options = from_mapping(
+        GenerationConfig, asdict(speech.generation) | dict(generation or {}), prefix="generation."
+    )
     found = recognise(run, data, split, None, device=device, **settings)
     trials = found.data.split(split)
     with stage(found.seconds, "writing"):
         lists = _write(model, trials, found.indices, options, nbest, progress)
-    written = tuple(replace(trial, nbest=each) for trial, each in zip(found.trials, lists, strict=True))
-    described = model.network.llm.describe() | {"lora": "the LoRA weights of the run" if speech.lora else None}
+    written = tuple(
+        replace(trial, nbest=each) for trial, each in zip(found.trials, lists, strict=True)
+    )
+    described = model.network.llm.describe() | {
+        "lora": "the LoRA weights of the run" if speech.lora else None
+    }
     facts = asdict(options) | {"nbest": nbest, "llm": {"prompt": speech.prompt}}
     return replace(found, trials=written, engine=ENGINE, llm=described), facts
 
@@ -123,7 +149,9 @@ def _write(
     network, speech = model.network, model.network.speech
     if chosen and not speech.merge_blanks:  # known before hours of writing
         n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
-        check_room(network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length)
+        check_room(
+            network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length
+        )
     by_length = sorted(range(len(chosen)), key=lambda n: int(trials.n_bins_N[chosen[n]]))
     lists: dict[int, NBest] = {}
     for start in range(0, len(by_length), TRIALS_AT_ONCE):
@@ -131,7 +159,9 @@ def _write(
         rows = np.array([chosen[place] for place in places])
         batch = trials.batch(rows)
         sessions = [trials.session(row) for row in rows.tolist()]
-        found = model.generate(batch.features_BTC, sessions, batch.n_bins_B, nbest=nbest, options=options)
+        found = model.generate(
+            batch.features_BTC, sessions, batch.n_bins_B, nbest=nbest, options=options
+        )
         lists |= dict(zip(places, found, strict=True))
         if progress:
             progress(start + len(places), len(chosen))

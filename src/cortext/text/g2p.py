@@ -1,9 +1,12 @@
-"""Graphemes to phonemes for words that the dictionary lacks: a joint-sequence model, run offline in NumPy.
+"""Graphemes to phonemes for words that the dictionary lacks.
 
-Every letter of a word stands for zero, one or two phonemes. Such pairs ("graphones") follow an n-gram model with
-modified Kneser-Ney smoothing, after Bisani & Ney, "Joint-sequence models for grapheme-to-phoneme conversion" (Speech
-Communication 2008). A beam search finds the likely pronunciations. `tools/train_g2p.py` trains the model on the CMU
-Pronouncing Dictionary and writes `data/g2p.npz`.
+A joint-sequence model, run offline in NumPy.
+
+Every letter of a word stands for zero, one or two phonemes. Such pairs ("graphones") follow an
+n-gram model with modified Kneser-Ney smoothing, after Bisani & Ney, "Joint-sequence models for
+grapheme-to-phoneme conversion" (Speech Communication 2008). A beam search finds the likely
+pronunciations. `tools/train_g2p.py` trains the model on the CMU Pronouncing Dictionary and writes
+`data/g2p.npz`.
 """
 
 from __future__ import annotations
@@ -26,14 +29,19 @@ _BEAM = 32
 
 @dataclass(frozen=True, eq=False)
 class JointModel:
-    """A back-off n-gram model over graphones, as a trie in breadth-first order (node 0 is the empty history).
+    """A back-off n-gram model over graphones, as a trie in breadth-first order (node 0 is the
+    empty history).
 
-    token_letter_V:     the letter (index into LETTERS) of each graphone; tokens 0 and 1 begin and end a word
-    token_phonemes_V2:  its phonemes (indices into ARPABET), NO_PHONEME where it has fewer than two
-    token_N:            the last graphone of each node's n-gram
-    first_child_N1:     children of node i are nodes `first_child_N1[i]` to `first_child_N1[i + 1]`
-    suffix_N:           the node of the n-gram without its first graphone
     log_p_N, log_backoff_N: natural logs, float32
+
+    Attributes:
+        token_letter_V: The letter (index into LETTERS) of each graphone; tokens 0 and 1 begin and
+            end a word.
+        token_phonemes_V2: Its phonemes (indices into ARPABET), NO_PHONEME where it has fewer than
+            two.
+        token_N: The last graphone of each node's n-gram.
+        first_child_N1: Children of node i are nodes `first_child_N1[i]` to `first_child_N1[i + 1]`.
+        suffix_N: The node of the n-gram without its first graphone.
     """
 
     token_letter_V: np.ndarray
@@ -46,7 +54,10 @@ class JointModel:
 
     @classmethod
     def load(cls, path: Path = MODEL) -> JointModel:
-        """Read what `tools/train_g2p.py` wrote: counts of children, tokens and quantised scores per node."""
+        """Read what `tools/train_g2p.py` wrote.
+
+        Counts of children, tokens and quantised scores per node.
+        """
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
         first_child_N1 = np.concatenate([[1], 1 + np.cumsum(part["n_children_N"], dtype=np.int64)])
@@ -55,7 +66,9 @@ class JointModel:
             part["token_phonemes_V2"],
             part["token_N"],
             first_child_N1,
-            _suffixes(part["token_N"].astype(np.int64), first_child_N1, len(part["token_letter_V"])),
+            _suffixes(
+                part["token_N"].astype(np.int64), first_child_N1, len(part["token_letter_V"])
+            ),
             part["log_p_levels"][part["log_p_N"]],
             part["log_backoff_levels"][part["log_backoff_N"]],
         )
@@ -63,16 +76,23 @@ class JointModel:
     @cached_property
     def tokens_of(self) -> dict[str, np.ndarray]:
         """The graphones of each letter, ascending."""
-        return {letter: np.flatnonzero(self.token_letter_V == number) for number, letter in enumerate(LETTERS)}
+        return {
+            letter: np.flatnonzero(self.token_letter_V == number)
+            for number, letter in enumerate(LETTERS)
+        }
 
     @cached_property
     def phonemes_of(self) -> list[tuple[int, ...]]:
         """The phonemes of each graphone."""
-        return [tuple([p for p in pair if p != NO_PHONEME]) for pair in self.token_phonemes_V2.tolist()]
+        return [
+            tuple([p for p in pair if p != NO_PHONEME]) for pair in self.token_phonemes_V2.tolist()
+        ]
 
     @lru_cache(maxsize=8192)  # noqa: B019  (the one model lives as long as the process)
     def successors(self, node: int) -> tuple[np.ndarray, np.ndarray]:
-        """Natural log-probability [V] of each graphone after the history `node`, and the history [V] it leads to."""
+        """Natural log-probability [V] of each graphone after the history `node`, and the history
+        [V] it leads to.
+        """
         if node == ROOT:
             log_p_V = np.zeros(len(self.token_letter_V), dtype=np.float32)
             next_V = np.zeros(len(self.token_letter_V), dtype=np.int32)
@@ -87,17 +107,27 @@ class JointModel:
         return log_p_V, next_V
 
     def nbest(self, word: str, beam: int = _BEAM) -> dict[tuple[int, ...], float]:
-        """Pronunciations (phoneme indices) that survive the beam, with their natural log-probabilities."""
+        """Pronunciations (phoneme indices) that survive the beam, with their natural
+        log-probabilities.
+        """
         beams: list[tuple[float, int, tuple[int, ...]]] = [(0.0, ROOT + 1 + BEGIN, ())]
         for letter in word:
             tokens = self.tokens_of[letter]
             rows = [self.successors(node) for _, node, _ in beams]
-            scores = np.array([score + row[0][tokens] for (score, _, _), row in zip(beams, rows, strict=True)]).ravel()
+            scores = np.array(
+                [score + row[0][tokens] for (score, _, _), row in zip(beams, rows, strict=True)]
+            ).ravel()
             grown = []
             for place in np.argsort(-scores)[:beam].tolist():
                 origin, choice = divmod(place, len(tokens))
                 token, phonemes = tokens[choice], beams[origin][2]
-                grown.append((float(scores[place]), int(rows[origin][1][token]), phonemes + self.phonemes_of[token]))
+                grown.append(
+                    (
+                        float(scores[place]),
+                        int(rows[origin][1][token]),
+                        phonemes + self.phonemes_of[token],
+                    )
+                )
             beams = grown
         found: dict[tuple[int, ...], float] = {}
         for score, node, phonemes in beams:
@@ -109,13 +139,19 @@ class JointModel:
         """The most probable pronunciation; see `predict` below."""
         foreign = set(word) - set(LETTERS)
         if foreign:
-            raise TextError(f"cannot pronounce {word!r}: {min(foreign)!r} is not one of {LETTERS}; normalize it first")
+            raise TextError(
+                f"cannot pronounce {word!r}: {min(foreign)!r} is not one of {LETTERS}; normalize it"
+                " first"
+            )
         found = self.nbest(word)
         return tuple(ARPABET[number] for number in max(found, key=found.__getitem__))
 
 
 def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) -> np.ndarray:
-    """The suffix node of every node, level by level: the child, by the same token, of the parent's suffix."""
+    """The suffix node of every node, level by level.
+
+    The child, by the same token, of the parent's suffix.
+    """
     n_children_N = np.diff(first_child_N1)
     parent_N = np.concatenate([[ROOT], np.repeat(np.arange(len(token_N)), n_children_N)])
     key_N = parent_N * n_tokens + token_N  # ascending from node 1 on
@@ -134,8 +170,10 @@ def _model() -> JointModel:
 
 
 def predict(word: str) -> tuple[str, ...]:
-    """The most probable pronunciation of a word of letters a-z, apostrophes and hyphens, without looking it up.
+    """The most probable pronunciation of a word of letters a-z, apostrophes and hyphens, without
+    looking it up.
 
-    It is empty only for a word without sound in it ("-"). Raises TextError for a word with any other character.
+    It is empty only for a word without sound in it ("-"). Raises TextError for a word with any
+    other character.
     """
     return _model().predict(word)

@@ -1,7 +1,8 @@
 """Pronunciation lexicons: the shipped CMU Pronouncing Dictionary and the lab's `lexicon.txt`.
 
-A pronunciation is a tuple of ARPAbet phonemes without stress and without the silence that closes a word. In memory each
-phoneme is one ASCII character, so that the 126,000 words of the dictionary load in a fraction of a second.
+A pronunciation is a tuple of ARPAbet phonemes without stress and without the silence that closes a
+word. In memory each phoneme is one ASCII character, so that the 126,000 words of the dictionary
+load in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from cortext.files import check_file
 from cortext.text.phonemes import ARPABET, SIL
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
-"""One line a word, `word<TAB>CODE CODE ...`, xz-compressed; `tools/build_lexicon.py` writes it, NOTICE credits it."""
+"""One line a word, `word<TAB>CODE CODE ...`, xz-compressed.
+
+`tools/build_lexicon.py` writes it, NOTICE credits it.
+"""
 
 Pronunciation = tuple[str, ...]
 
@@ -33,13 +37,18 @@ _PHONEME_OF = {code: phoneme for phoneme, code in CODE_OF.items()}
 
 
 def encode(pronunciation: Sequence[str]) -> str:
-    """One ASCII character per phoneme; raises TextError for an empty pronunciation or an unknown phoneme."""
+    """One ASCII character per phoneme.
+
+    Raises TextError for an empty pronunciation or an unknown phoneme.
+    """
     if not pronunciation:
         raise TextError("empty pronunciation; at least one phoneme is needed")
     try:
         return "".join([CODE_OF[phoneme] for phoneme in pronunciation])
     except KeyError as error:
-        raise TextError(f"unknown phoneme {error.args[0]!r}; {nearest(str(error.args[0]), ARPABET)}") from None
+        raise TextError(
+            f"unknown phoneme {error.args[0]!r}; {nearest(str(error.args[0]), ARPABET)}"
+        ) from None
 
 
 def decode(code: str) -> Pronunciation:
@@ -60,7 +69,10 @@ class Lexicon:
     @staticmethod
     @cache
     def cmu() -> Lexicon:
-        """The shipped CMU Pronouncing Dictionary: stress stripped, all variants; loaded once, not to be changed."""
+        """The shipped CMU Pronouncing Dictionary: stress stripped, all variants.
+
+        Loaded once, not to be changed.
+        """
         lexicon = Lexicon()
         lines = lzma.decompress(CMUDICT.read_bytes()).decode("ascii").splitlines()
         lexicon._codes = dict([line.split("\t") for line in lines])  # type: ignore[misc]  # two fields a line
@@ -88,11 +100,16 @@ class Lexicon:
 
     def weights(self, word: str) -> tuple[float, ...]:
         """The weight of each pronunciation of `word` (1.0 where none was given)."""
-        return tuple([self._weights.get((word, code), 1.0) for code in self._codes.get(word, "").split()])
+        return tuple(
+            [self._weights.get((word, code), 1.0) for code in self._codes.get(word, "").split()]
+        )
 
     @property
     def codes(self) -> Mapping[str, str]:
-        """The pronunciations of each word, blank-separated, as `encode` writes them; not to be changed."""
+        """The pronunciations of each word, blank-separated, as `encode` writes them.
+
+        Not to be changed.
+        """
         return self._codes
 
     @property
@@ -111,11 +128,15 @@ class Lexicon:
 
     @classmethod
     def read(cls, path: str | Path) -> Lexicon:
-        """A `lexicon.txt`: lines `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, one a pronunciation.
+        """A `lexicon.txt`.
 
-        Raises TextError naming the file and line for a word without phonemes, a missing closing SIL, an unknown
-        phoneme, a weight that is not positive, and more than `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a
-        pronunciation; and for a file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
+        Lines `word P1 P2 ... SIL` or `word<TAB>weight P1 P2 ... SIL`, one a pronunciation.
+
+        Raises:
+            TextError: Naming the file and line for a word without phonemes, a missing closing SIL,
+                an unknown phoneme, a weight that is not positive, and more than
+                `MOST_PRONUNCIATIONS` of a word or `MOST_PHONEMES` of a pronunciation; and for a
+                file that is missing, empty, not UTF-8 or larger than `MOST_BYTES`.
         """
         path, lexicon = Path(path), cls()
         try:
@@ -123,28 +144,41 @@ class Lexicon:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or error
-            raise TextError(f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt") from None
+            raise TextError(
+                f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt"
+            ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
                     lexicon.add(*_parse_line(line))
                 except TextError as error:
-                    raise TextError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+                    raise TextError(
+                        error.what, where=f"{path}, line {number}", fix=error.fix
+                    ) from None
         if not len(lexicon):
-            raise TextError("no pronunciations in the lexicon", where=path, fix="one line a word: WORD P1 P2 ... SIL")
+            raise TextError(
+                "no pronunciations in the lexicon",
+                where=path,
+                fix="one line a word: WORD P1 P2 ... SIL",
+            )
         return lexicon
 
     def write(self, path: str | Path, words: Iterable[str] | None = None) -> None:
-        """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, at once or not at all.
+        """Write the pronunciations of `words` (default: all) as a `lexicon.txt`, at once or not
+        at all.
 
-        Raises TextError for a word that the lexicon lacks (`cortext.text.lexicon_for(words)` has them all), and OSError
-        where the file cannot be written.
+        Raises:
+            TextError: For a word that the lexicon lacks (`cortext.text.lexicon_for(words)` has them
+                all).
+            OSError: Where the file cannot be written.
         """
         path, lines = Path(path), []
         for word in dict.fromkeys(self if words is None else words):
             if word not in self._codes:
                 raise TextError(
-                    f"no pronunciation for {word!r}", where=path, fix="make the lexicon with text.lexicon_for(words)"
+                    f"no pronunciation for {word!r}",
+                    where=path,
+                    fix="make the lexicon with text.lexicon_for(words)",
                 )
             for variant, weight in zip(self.pronunciations(word), self.weights(word), strict=True):
                 mark = "" if weight == 1.0 else f"\t{weight!r}"
@@ -169,11 +203,20 @@ def _parse_line(line: str) -> tuple[str, list[str], float]:
         except ValueError:
             pass  # a tab between the word and its phonemes
     if not (math.isfinite(weight) and weight > 0):
-        raise TextError(f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it")
+        raise TextError(
+            f"weight {weight} of {word!r} is not a positive number", fix="correct or remove it"
+        )
     if not rest or rest[-1] != SIL:
-        raise TextError(f"the pronunciation of {word!r} does not end with {SIL}", fix=f"close every line with {SIL}")
+        raise TextError(
+            f"the pronunciation of {word!r} does not end with {SIL}",
+            fix=f"close every line with {SIL}",
+        )
     if len(rest) > MOST_PHONEMES:
-        raise TextError(f"{word!r} has {len(rest):,} phonemes; at most {MOST_PHONEMES:,} are possible")
+        raise TextError(
+            f"{word!r} has {len(rest):,} phonemes; at most {MOST_PHONEMES:,} are possible"
+        )
     if len(rest) == 1:
-        raise TextError(f"{word!r} has no phonemes before {SIL}", fix="add its phonemes or remove the line")
+        raise TextError(
+            f"{word!r} has no phonemes before {SIL}", fix="add its phonemes or remove the line"
+        )
     return word, rest[:-1], weight

@@ -1,7 +1,9 @@
-"""Error rates by edit distance: words, characters and phonemes, pooled over trials, with bootstrap intervals.
+"""Error rates by edit distance.
 
-The rates are those of the benchmark: substitutions, insertions and deletions of all trials over the length of all
-references (not the mean of each trial's rate). Counts agree with jiwer's.
+Words, characters and phonemes, pooled over trials, with bootstrap intervals.
+
+The rates are those of the benchmark: substitutions, insertions and deletions of all trials over the
+length of all references (not the mean of each trial's rate). Counts agree with jiwer's.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class EditCounts:
 class ErrorRate:
     """A corpus-level error rate with its bootstrap interval.
 
-    `rate` is errors per unit of reference, so 0.1 is 10 % and more than 1 is possible. Rate and interval are None where
-    there is nothing to count: no trials, or references without a single unit.
+    `rate` is errors per unit of reference, so 0.1 is 10 % and more than 1 is possible. Rate and
+    interval are None where there is nothing to count: no trials, or references without a single
+    unit.
     """
 
     rate: float | None
@@ -58,16 +61,26 @@ class ErrorRate:
     n_trials: int
 
 
-def edit_counts(reference: Sequence[Hashable] | np.ndarray, hypothesis: Sequence[Hashable] | np.ndarray) -> EditCounts:
-    """Edits between two sequences: strings are compared by character, anything else element by element."""
+def edit_counts(
+    reference: Sequence[Hashable] | np.ndarray, hypothesis: Sequence[Hashable] | np.ndarray
+) -> EditCounts:
+    """Edits between two sequences.
+
+    Strings are compared by character, anything else element by element.
+    """
     tags = [edit.tag for edit in Levenshtein.editops(_plain(reference), _plain(hypothesis))]
-    return EditCounts(tags.count("replace"), tags.count("insert"), tags.count("delete"), len(reference))
+    return EditCounts(
+        tags.count("replace"), tags.count("insert"), tags.count("delete"), len(reference)
+    )
 
 
 def align(
     reference: Sequence[Any] | np.ndarray, hypothesis: Sequence[Any] | np.ndarray
 ) -> list[tuple[Any | None, Any | None]]:
-    """Pairs `(reference unit, hypothesis unit)` along a shortest edit path; None stands for a missing partner."""
+    """Pairs `(reference unit, hypothesis unit)` along a shortest edit path.
+
+    None stands for a missing partner.
+    """
     source, target = _plain(reference), _plain(hypothesis)
     pairs: list[tuple[Any | None, Any | None]] = []
     for op in Levenshtein.opcodes(source, target):
@@ -82,11 +95,16 @@ def align(
 
 
 def confusion(
-    references: Sequence[Sequence[int] | np.ndarray], hypotheses: Sequence[Sequence[int] | np.ndarray], size: int
+    references: Sequence[Sequence[int] | np.ndarray],
+    hypotheses: Sequence[Sequence[int] | np.ndarray],
+    size: int,
 ) -> np.ndarray:
-    """Aligned pairs of token numbers counted: int64 [V+1, V+1], row = reference, column = hypothesis, V = `size`.
+    """Aligned pairs of token numbers counted.
 
-    The last row counts insertions and the last column deletions. Raises TextError for unequal numbers of trials.
+    Int64 [V+1, V+1], row = reference, column = hypothesis, V = `size`.
+
+    The last row counts insertions and the last column deletions. Raises TextError for unequal
+    numbers of trials.
     """
     _check_paired(references, hypotheses)
     counts = np.zeros((size + 1, size + 1), dtype=np.int64)
@@ -106,11 +124,15 @@ def error_rate(
 ) -> ErrorRate:
     """Corpus-level error rate of one hypothesis per trial.
 
-    references, hypotheses: for unit "word" (WER) and "char" (CER, blanks count) one sentence per trial, normalised here
-        as the benchmark does; for "phoneme" (PER) one sequence per trial of token numbers or symbols, without blanks.
-    n_boot: resamplings of whole trials, with replacement, for the percentile interval; 0 leaves it out (None).
+    Args:
+        references, hypotheses: For unit "word" (WER) and "char" (CER, blanks count) one sentence
+            per trial, normalised here as the benchmark does; for "phoneme" (PER) one sequence per
+            trial of token numbers or symbols, without blanks.
+        n_boot: Resamplings of whole trials, with replacement, for the percentile interval; 0 leaves
+            it out (None).
 
-    Raises TextError if the numbers of references and hypotheses differ or the unit is unknown.
+    Raises:
+        TextError: If the numbers of references and hypotheses differ or the unit is unknown.
     """
     _check_paired(references, hypotheses)
     trials = [
@@ -121,14 +143,21 @@ def error_rate(
     rate = total.errors / total.reference_length if total.reference_length else None
     errors_B = np.array([trial.errors for trial in trials], dtype=np.int64)
     length_B = np.array([trial.reference_length for trial in trials], dtype=np.int64)
-    low, high = bootstrap_interval(errors_B, length_B, n_boot, seed, confidence) if rate is not None else (None, None)
+    low, high = (
+        bootstrap_interval(errors_B, length_B, n_boot, seed, confidence)
+        if rate is not None
+        else (None, None)
+    )
     return ErrorRate(rate, low, high, total, len(trials))
 
 
 def bootstrap_interval(
     errors_B: np.ndarray, length_B: np.ndarray, n_boot: int, seed: int, confidence: float
 ) -> tuple[float | None, float | None]:
-    """Percentile interval of the pooled rate over resampled trials; resamples without any reference are left out."""
+    """Percentile interval of the pooled rate over resampled trials.
+
+    Resamples without any reference are left out.
+    """
     generator, n_trials = np.random.default_rng(seed), len(errors_B)
     per_chunk = max(1, _DRAWS_AT_ONCE // n_trials)
     rates: list[np.ndarray] = []
@@ -160,4 +189,7 @@ def _plain(sequence: Any) -> Any:
 
 def _check_paired(references: Sequence[Any], hypotheses: Sequence[Any]) -> None:
     if len(references) != len(hypotheses):
-        raise TextError(f"{len(references)} references but {len(hypotheses)} hypotheses; give one of each per trial")
+        raise TextError(
+            f"{len(references)} references but {len(hypotheses)} hypotheses; give one of each per"
+            " trial"
+        )

@@ -1,4 +1,7 @@
-"""Numbers as they are read aloud in American English: years, ordinals, money, times, dates, fractions, measures."""
+"""Numbers as they are read aloud in American English.
+
+Years, ordinals, money, times, dates, fractions, measures.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 _SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen"
 ).split()
 _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = ("", " thousand", " million", " billion", " trillion")
@@ -17,14 +20,23 @@ _IRREGULAR_ORDINALS = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
     "twelve": "twelfth",
 }  # fmt: skip
-MONTHS = ("January February March April May June July August September October November December").split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
 _CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"),
     "£": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", "cent", "cents"),
     "¥": ("yen", "yen", "sen", "sen"),
 }
-_MAGNITUDES = {"k": "thousand", "m": "million", "mn": "million", "b": "billion", "bn": "billion", "tn": "trillion"}
+_MAGNITUDES = {
+    "k": "thousand",
+    "m": "million",
+    "mn": "million",
+    "b": "billion",
+    "bn": "billion",
+    "tn": "trillion",
+}
 _DENOMINATORS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 20, 32, 64, 100)
 _UNITS = {
     "km": "kilometer", "m": "meter", "cm": "centimeter", "mm": "millimeter", "mi": "mile", "yd": "yard",
@@ -39,9 +51,12 @@ _UNITS = {
     "mph": "mile per hour", "kph": "kilometer per hour", "km/h": "kilometer per hour", "m/s": "meter per second",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree",
 }  # fmt: skip
-_PLURALS = {"foot": "feet", "hertz": "hertz", "kilohertz": "kilohertz", "megahertz": "megahertz"} | {
-    "gigahertz": "gigahertz"
-}
+_PLURALS = {
+    "foot": "feet",
+    "hertz": "hertz",
+    "kilohertz": "kilohertz",
+    "megahertz": "megahertz",
+} | {"gigahertz": "gigahertz"}
 
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
 _MONTH = "|".join(MONTHS)
@@ -50,7 +65,10 @@ _UNIT = "|".join(sorted(map(re.escape, _UNITS), key=len, reverse=True))
 
 @lru_cache(maxsize=65536)
 def cardinal(number: int) -> str:
-    """`1984` -> one thousand nine hundred eighty four; negative numbers with "minus"; at most 15 digits."""
+    """`1984` -> one thousand nine hundred eighty four.
+
+    Negative numbers with "minus"; at most 15 digits.
+    """
     if number < 0:
         return f"minus {cardinal(-number)}"
     if number < 1000:
@@ -86,7 +104,10 @@ def ordinal(number: int) -> str:
 
 @lru_cache(maxsize=4096)
 def year(number: int) -> str:
-    """`1984` -> nineteen eighty four; `1905` -> nineteen oh five; `2005` -> two thousand five; `2026` -> twenty ..."""
+    """`1984` -> nineteen eighty four.
+
+    `1905` -> nineteen oh five; `2005` -> two thousand five; `2026` -> twenty ...
+    """
     century, rest = divmod(number, 100)
     if not 10 <= century <= 20 or number % 1000 < 10:
         return cardinal(number)
@@ -101,7 +122,10 @@ def digits(text: str) -> str:
 
 
 def amount(text: str) -> str:
-    """A number as written, `1,234.5`, as a quantity; one with a leading zero (`007`) or very long, digit by digit."""
+    """A number as written, `1,234.5`, as a quantity.
+
+    One with a leading zero (`007`) or very long, digit by digit.
+    """
     whole, point, fraction = text.replace(",", "").partition(".")
     if len(whole) > _LONGEST or (len(whole) > 1 and whole[0] == "0"):
         words = digits(whole)
@@ -111,7 +135,10 @@ def amount(text: str) -> str:
 
 
 def plural(word: str) -> str:
-    """The plural of a unit; the first of several words carries it (`miles per hour`), or the last (`square feet`)."""
+    """The plural of a unit.
+
+    The first of several words carries it (`miles per hour`), or the last (`square feet`).
+    """
     first, _, rest = word.partition(" ")
     if rest and first in ("square", "kilowatt"):
         return f"{first} {plural(rest)}"
@@ -160,12 +187,17 @@ def _fraction(match: re.Match[str]) -> str:
     whole, top, bottom = match["whole"], int(match["top"]), int(match["bottom"])
     unit = _UNITS[match["unit"]] if match["unit"] else ""
     if bottom not in _DENOMINATORS or top >= bottom:  # 24/7, 9/11, 50/50
-        return " ".join([*(amount(text) for text in (whole, match["top"], match["bottom"]) if text), unit])
+        return " ".join(
+            [*(amount(text) for text in (whole, match["top"], match["bottom"]) if text), unit]
+        )
     name = {2: "half", 4: "quarter"}.get(bottom) or ordinal(bottom)
     if top > 1:
         name += "s"
     if whole:
-        return f"{amount(whole)} and {'a' if top == 1 else cardinal(top)} {name} {plural(unit) if unit else ''}"
+        return (
+            f"{amount(whole)} and {'a' if top == 1 else cardinal(top)} {name}"
+            f" {plural(unit) if unit else ''}"
+        )
     return f"{cardinal(top)} {name} {unit}"
 
 
@@ -202,7 +234,11 @@ _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])"
 _MONTH_NUMBER = r"(?P<month>0?[1-9]|1[0-2])"
 # A step is tried only on a text that has one of the first characters.
 _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    ("'", re.compile(r"\b(\d)' ?(\d{1,2})(?:\"|''|\b)(?!\w)"), lambda m: f"{amount(m[1])} foot {amount(m[2])}"),
+    (
+        "'",
+        re.compile(r"\b(\d)' ?(\d{1,2})(?:\"|''|\b)(?!\w)"),
+        lambda m: f"{amount(m[1])} foot {amount(m[2])}",
+    ),
     ("-", re.compile(rf"\b(?P<year>[12]\d\d\d)-{_MONTH_NUMBER}-{_DAY}\b"), _date),
     ("/", re.compile(rf"\b{_MONTH_NUMBER}/{_DAY}/(?P<year>[12]\d\d\d)\b"), _date),
     ("-", re.compile(r"(?<![\w.,)'-])-(?=[$£€¥]?\.?\d)"), lambda m: "minus"),
@@ -227,10 +263,16 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
         ),
         _time,
     ),
-    ("mM", re.compile(r"\b(1[0-2]|[1-9]) ?([AaPp])\.?[Mm]\b"), lambda m: f"{amount(m[1])} {m[2].lower()}m"),
+    (
+        "mM",
+        re.compile(r"\b(1[0-2]|[1-9]) ?([AaPp])\.?[Mm]\b"),
+        lambda m: f"{amount(m[1])} {m[2].lower()}m",
+    ),
     (
         "-.",
-        re.compile(r"\b1-\d{3}-\d{3}-\d{4}\b|(?:\(\d{3}\) ?|\b\d{3}[-.])\d{3}[-.]\d{4}\b|\b\d{3}-\d{4}\b"),
+        re.compile(
+            r"\b1-\d{3}-\d{3}-\d{4}\b|(?:\(\d{3}\) ?|\b\d{3}[-.])\d{3}[-.]\d{4}\b|\b\d{3}-\d{4}\b"
+        ),
         lambda m: digits(m[0]),  # a telephone number
     ),
     (
@@ -241,18 +283,27 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
         ),
         _fraction,
     ),
-    ("/", re.compile(r"(?<=\d)/(?=(?:second|minute|hour|day|week|month|year|person|mile|pound)\b)"), lambda m: "per"),
+    (
+        "/",
+        re.compile(r"(?<=\d)/(?=(?:second|minute|hour|day|week|month|year|person|mile|pound)\b)"),
+        lambda m: "per",
+    ),
     ("-:", re.compile(r"(?<=\d)(?: ?- ?|--)(?=[$£€]?\d)|(?<=\d):(?=\d)"), lambda m: "to"),
     (
         "$£€¥",
         re.compile(
             rf"(?:\b(?:US|AU|CA|NZ|HK))?(?P<symbol>[$£€¥]) ?(?P<number>{_NUMBER}|\.\d+)"
-            r"(?:[ -]?(?P<magnitude>hundred|thousand|million|billion|trillion|[kK]|[mM]|mn|[bB]n|[bB]|tn)\b)?"
+            r"(?:["
+            r" -]?(?P<magnitude>hundred|thousand|million|billion|trillion|[kK]|[mM]|mn|[bB]n|[bB]|tn)\b)?"
         ),
         _money,
     ),
     ("£€¥", re.compile(rf"(?P<number>{_NUMBER}) ?(?P<symbol>[£€¥])(?P<magnitude>)"), _money),
-    ("¢", re.compile(rf"({_NUMBER}) ?¢"), lambda m: f"{amount(m[1])} cent{'' if m[1] == '1' else 's'}"),
+    (
+        "¢",
+        re.compile(rf"({_NUMBER}) ?¢"),
+        lambda m: f"{amount(m[1])} cent{'' if m[1] == '1' else 's'}",
+    ),
     ("s", re.compile(r"'?\b(?P<decade>[12]\d\d0|[2-9]0)'?s\b"), _decade),
     (
         "tdTD",
@@ -260,7 +311,13 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
         lambda m: ordinal(int(m[1].replace(",", ""))),
     ),
     ("%", re.compile(rf"({_NUMBER}) ?%"), lambda m: f"{amount(m[1])} percent"),
-    ("", re.compile(rf"(?P<number>{_NUMBER}) ?(?P<hyphen>-?)(?P<unit>{_UNIT})(?![\w'])\.?(?! ?\w+\.\w)"), _measure),
+    (
+        "",
+        re.compile(
+            rf"(?P<number>{_NUMBER}) ?(?P<hyphen>-?)(?P<unit>{_UNIT})(?![\w'])\.?(?! ?\w+\.\w)"
+        ),
+        _measure,
+    ),
     ("#", re.compile(r"#(?=\d)"), lambda m: "number"),
     ("x×", re.compile(r"(?<=\d) ?[x×] ?(?=\d)"), lambda m: "by"),
     ("-", re.compile(r"\d[\d,.]*(?:-[A-Za-z]+)+"), lambda m: m[0].replace("-", " ")),  # 19-year-old
@@ -272,8 +329,9 @@ _STEPS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] 
 def spell_numbers(text: str) -> str:
     """The text with every number written out as it is read.
 
-    Four digits from 1000 to 2099 are read as a year, `7/4/2020` in the American order, and fractions with usual
-    denominators as fractions. `text` is as written, with its punctuation; dashes and quotes are ASCII.
+    Four digits from 1000 to 2099 are read as a year, `7/4/2020` in the American order, and
+    fractions with usual denominators as fractions. `text` is as written, with its punctuation;
+    dashes and quotes are ASCII.
     """
     for needed, pattern, words in _STEPS:
         if not needed or any(character in text for character in needed):
@@ -283,4 +341,6 @@ def spell_numbers(text: str) -> str:
 
 def _spaced(words: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
     """Set the words apart from what stands beside the number, but for the `'s` of `1984's`."""
-    return lambda match: f" {words(match)}{'' if match.string.startswith(chr(39) + 's', match.end()) else ' '}"
+    return lambda match: (
+        f" {words(match)}{'' if match.string.startswith(chr(39) + 's', match.end()) else ' '}"
+    )

@@ -1,8 +1,8 @@
 """Token inventories: which number stands for which phoneme.
 
-The data release of participant T15 and the published language models number the same 41 tokens differently. Both
-orders are instances of `Inventory`; a checkpoint stores the one it was trained with, and arrays are reordered only
-by `Inventory.order_from`, never by guessing.
+The data release of participant T15 and the published language models number the same 41 tokens
+differently. Both orders are instances of `Inventory`; a checkpoint stores the one it was trained
+with, and arrays are reordered only by `Inventory.order_from`, never by guessing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from cortext.errors import TextError, nearest
 BLANK = "BLANK"
 SIL = "SIL"
 ARPABET: tuple[str, ...] = tuple(
-    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W Y Z ZH".split()
+    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W"
+    " Y Z ZH".split()
 )
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """An ordered set of CTC tokens: the blank, 39 ARPAbet phonemes without stress, and the silence between words."""
+    """An ordered set of CTC tokens.
+
+    The blank, 39 ARPAbet phonemes without stress, and the silence between words.
+    """
 
     name: str
     symbols: tuple[str, ...]
@@ -48,20 +52,29 @@ class Inventory:
         return self.index[SIL]
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
-        """Token numbers [U] int64 of phoneme symbols; raises TextError for a symbol that is not in the inventory."""
+        """Token numbers [U] int64 of phoneme symbols.
+
+        Raises TextError for a symbol that is not in the inventory.
+        """
         try:
             return np.array([self.index[symbol] for symbol in symbols], dtype=np.int64)
         except KeyError as error:
-            raise TextError(f"unknown phoneme {error.args[0]!r}; {nearest(error.args[0], self.symbols)}") from None
+            raise TextError(
+                f"unknown phoneme {error.args[0]!r}; {nearest(error.args[0], self.symbols)}"
+            ) from None
 
     def names(self, ids: Sequence[int] | np.ndarray) -> list[str]:
         """Phoneme symbols of token numbers [U]."""
         return [self.symbols[int(number)] for number in ids]
 
     def order_from(self, other: Inventory) -> np.ndarray:
-        """Columns [V] such that `array_in_other_order[..., columns]` is in this inventory's order."""
+        """Columns [V] such that `array_in_other_order[..., columns]` is in this inventory's
+        order.
+        """
         if set(self.symbols) != set(other.symbols):
-            raise TextError(f"inventories {self.name!r} and {other.name!r} do not hold the same tokens")
+            raise TextError(
+                f"inventories {self.name!r} and {other.name!r} do not hold the same tokens"
+            )
         return np.array([other.index[symbol] for symbol in self.symbols], dtype=np.int64)
 
 

@@ -1,4 +1,7 @@
-"""Words and sentences to phonemes: dictionary first, then endings and parts, then the trained model."""
+"""Words and sentences to phonemes.
+
+Dictionary first, then endings and parts, then the trained model.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,30 @@ _SIBILANT = frozenset("S Z SH ZH CH JH".split())
 
 
 def pronounce(word: str) -> tuple[Pronunciation, ...]:
-    """All pronunciations of one word (letters, hyphen, apostrophe; case is ignored), the most usual first.
+    """All pronunciations of one word (letters, hyphen, apostrophe; case is ignored), the most
+    usual first.
 
-    The CMU Pronouncing Dictionary decides. Words that it lacks are built from parts (`zork's`, `zork-like`), spelt
-    letter by letter if they hold no vowel (`btw`), and otherwise predicted by `cortext.text.g2p`. There is always at
-    least one pronunciation; raises TextError for a word without a letter or with any other character.
+    The CMU Pronouncing Dictionary decides. Words that it lacks are built from parts (`zork's`,
+    `zork-like`), spelt letter by letter if they hold no vowel (`btw`), and otherwise predicted by
+    `cortext.text.g2p`. There is always at least one pronunciation; raises TextError for a word
+    without a letter or with any other character.
     """
     lower = word.lower()
     if not _WORD.fullmatch(lower):
         raise TextError(
-            f"no pronunciation for {word!r}: a word is made of the letters a-z, hyphens and apostrophes",
+            f"no pronunciation for {word!r}: a word is made of the letters a-z, hyphens and"
+            " apostrophes",
             fix="normalize the text first (cortext.text.normalize)",
         )
     return _pronounce(lower)
 
 
 def to_phonemes(sentence: str) -> list[str]:
-    """Phonemes of a normalised sentence, each word in its most usual pronunciation and closed by SIL.
+    """Phonemes of a normalised sentence, each word in its most usual pronunciation and closed by
+    SIL.
 
-    Pieces without a letter (a hyphen that stands alone) are passed over. Raises TextError for a sentence without words.
+    Pieces without a letter (a hyphen that stands alone) are passed over. Raises TextError for a
+    sentence without words.
     """
     words = [word for word in normalize(sentence).split() if _WORD.fullmatch(word)]
     if not words:
@@ -50,8 +58,11 @@ def to_phonemes(sentence: str) -> list[str]:
 def lexicon_for(words: Iterable[str]) -> Lexicon:
     """A lexicon of these words, predicted where the dictionary lacks them.
 
-    Pieces without a letter, such as a hyphen that stands alone in normalised text, have no sound and are left out.
-    Raises TextError for a word with other characters than letters, hyphens and apostrophes.
+    Pieces without a letter, such as a hyphen that stands alone in normalised text, have no sound
+    and are left out.
+
+    Raises:
+        TextError: For a word with other characters than letters, hyphens and apostrophes.
     """
     return Lexicon({word: pronounce(word) for word in words if word.strip("-'")})
 
@@ -67,8 +78,12 @@ def _pronounce(word: str) -> tuple[Pronunciation, ...]:
     if contraction:
         stem, ending = contraction.groups()
         return tuple([variant + _ending(ending, variant[-1]) for variant in _pronounce(stem)])
-    if "'" in word:  # the second half of keep'em is in the dictionary with its apostrophe, that of o'zork is not
-        parts = [part if part in Lexicon.cmu() else part.strip("'") for part in re.split("(?=')", word)]
+    if (
+        "'" in word
+    ):  # the second half of keep'em is in the dictionary with its apostrophe, that of o'zork is not
+        parts = [
+            part if part in Lexicon.cmu() else part.strip("'") for part in re.split("(?=')", word)
+        ]
         return _joined([part for part in parts if part])
     if not re.search("[aeiouy]", word):
         return (spell(word),)
@@ -84,7 +99,9 @@ def _joined(parts: list[str]) -> tuple[Pronunciation, ...]:
 def spell(word: str) -> Pronunciation:
     """The names of the letters of `word`, one after another."""
     dictionary = Lexicon.cmu()
-    letters = [("EY",) if letter == "a" else dictionary.pronunciations(letter)[0] for letter in word]
+    letters = [
+        ("EY",) if letter == "a" else dictionary.pronunciations(letter)[0] for letter in word
+    ]
     return tuple(chain.from_iterable(letters))
 
 
@@ -96,4 +113,10 @@ def _ending(ending: str, last: str) -> Pronunciation:
         return ("S",) if last in _VOICELESS else ("Z",)
     if ending == "'d":
         return ("IH", "D") if last in ("T", "D") else ("D",)
-    return {"'ll": ("AH", "L"), "'re": ("ER",), "'ve": ("AH", "V"), "'m": ("M",), "n't": ("AH", "N", "T")}[ending]
+    return {
+        "'ll": ("AH", "L"),
+        "'re": ("ER",),
+        "'ve": ("AH", "V"),
+        "'m": ("M",),
+        "n't": ("AH", "N", "T"),
+    }[ending]

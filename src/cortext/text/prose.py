@@ -1,9 +1,10 @@
 """Raw English text to the sentences that a language model is built from.
 
-Sentences end where `sentencex` (a rule-based segmenter) ends them, after abbreviations were written out so that their
-dots mislead nobody. Everything that is spoken is spelt as words, and the result passes through
-`cortext.text.normalize`, so that the text of the model and the text that is scored agree. Words inside which the
-benchmark keeps a hyphen or an apostrophe keep it; `Mr.`, `Mrs.` and `Ms.` stay the words they are.
+Sentences end where `sentencex` (a rule-based segmenter) ends them, after abbreviations were written
+out so that their dots mislead nobody. Everything that is spoken is spelt as words, and the result
+passes through `cortext.text.normalize`, so that the text of the model and the text that is scored
+agree. Words inside which the benchmark keeps a hyphen or an apostrophe keep it; `Mr.`, `Mrs.` and
+`Ms.` stay the words they are.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from cortext.text.numbers import spell_numbers
 MAX_WORDS = 250
 """Longer sentences are lists, code or a text without full stops."""
 _MAX_CHARACTERS = 5000
-_PIECE = 20_000  # characters that are segmented at once: sentencex takes the square of that for some texts
+# characters that are segmented at once: sentencex takes the square of that for some texts
+_PIECE = 20_000
 _EXAMPLES = 3
 _EXAMPLE_LENGTH = 80
 
-# A line of plain words with at most one closing mark needs nothing but lower case; most of a prepared corpus is this.
+# A line of plain words with at most one closing mark needs nothing but lower case; most of a
+# prepared corpus is this.
 _WORD = r"[A-Za-z]++(?:['-][A-Za-z]++)*+"
 _PLAIN = re.compile(rf"{_WORD}(?:[,;:]? {_WORD})*+[.?!]?\s*")
 _UNMARK = str.maketrans("", "", ",;:.?!\n\r\t")
 
-_BREAKING_TAG = re.compile(r"</?(?:p|br|div|li|ul|ol|h[1-6]|tr|td|th|table|blockquote|hr)\b[^<>]*>", re.IGNORECASE)
+_BREAKING_TAG = re.compile(
+    r"</?(?:p|br|div|li|ul|ol|h[1-6]|tr|td|th|table|blockquote|hr)\b[^<>]*>", re.IGNORECASE
+)
 _TAG = re.compile(r"<!--(?:(?!<!--|-->).)*+-->|</?[A-Za-z][^<>]*>|<![A-Za-z][^<>]*>")
 _DOMAIN = re.compile(r"\.(?:com|org|net|edu|gov|io|uk)\b|\b(?:www|WWW)\.")
 _ADDRESS = re.compile(
@@ -85,9 +90,14 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
 
 
-_TITLE = re.compile(rf"\b((?!St\. (?:{_STARTERS})\b)(?:{_either(_TITLES)}))\.(?= ?[A-Z])")  # Main St. He
+_TITLE = re.compile(
+    rf"\b((?!St\. (?:{_STARTERS})\b)(?:{_either(_TITLES)}))\.(?= ?[A-Z])"
+)  # Main St. He
 _NUMBERED = re.compile(rf"\b({_either(_BEFORE_NUMBERS)})\. ?(?=\d)", re.IGNORECASE)
-_MONTH = re.compile(rf"\b(?:({_either(set(_MONTHS) - {'Mar', 'Jun', 'Jul', 'Sep'})})\.|({_either(_MONTHS)})\.?(?= \d))")
+_MONTH = re.compile(
+    rf"\b(?:({_either(set(_MONTHS) - {'Mar', 'Jun', 'Jul', 'Sep'})})\.|({_either(_MONTHS)})\.?(?="
+    r" \d))"
+)
 _DAY = re.compile(rf"\b({_either(_DAYS)})\.(?=,? (?:\d|{_either(_MONTHS)}))")
 _DOTTED = re.compile(r"(?<![\w.'-])([A-Za-z]++(?:\.[A-Za-z]++)*+)\.(?!\w)")
 _ENDS = re.compile(rf"\s*$|[\"')]*\s+[\"'(]*(?:{_STARTERS})\b")
@@ -101,8 +111,13 @@ _QUOTED = re.compile(r"(?<![A-Za-z0-9])'+(?=\S)((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)
 _STRAY_APOSTROPHE = re.compile(r"(?<![A-Za-z])'+|'+(?=')|(?<![A-Za-z])'+(?![A-Za-z])")
 _STRAY_HYPHEN = re.compile(r"-{2,}|(?<![A-Za-z])-+|-+(?![A-Za-z])")
 _SPOKEN = {"&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "%": " percent "}
-_KEPT = {chr(code): chr(code) for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1))}
-_CLEAN = str.maketrans({chr(code): " " for code in range(128)} | _SPOKEN | _KEPT | {"'": "'", "-": "-"})
+_KEPT = {
+    chr(code): chr(code)
+    for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1))
+}
+_CLEAN = str.maketrans(
+    {chr(code): " " for code in range(128)} | _SPOKEN | _KEPT | {"'": "'", "-": "-"}
+)
 _ASCII_LETTER = re.compile(r"[A-Za-z]")
 _DIGIT = re.compile(r"[0-9]")
 _CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
@@ -112,12 +127,13 @@ _CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
 class Report:
     """What became of a text.
 
-    lines:     lines read
-    sentences: sentences kept, of `words` words
-    rejected:  sentences (or lines) left out, by reason: `no_letters` (only numbers, marks or an address),
-               `other_script`, `bad_encoding` (replacement characters), `not_prose` (program code, tables),
-               `too_long` (more than 250 words)
-    examples:  the first few rejected ones of each reason, shortened
+    Attributes:
+        lines: Lines read.
+        sentences: Sentences kept, of `words` words.
+        rejected: Sentences (or lines) left out, by reason: `no_letters` (only numbers, marks or an
+            address), `other_script`, `bad_encoding` (replacement characters), `not_prose` (program
+            code, tables), `too_long` (more than 250 words).
+        examples: The first few rejected ones of each reason, shortened.
     """
 
     lines: int = 0
@@ -140,17 +156,23 @@ class Report:
             "sentences": self.sentences,
             "words": self.words,
             "rejected": dict(sorted(self.rejected.items())),
-            "rejected_examples": {reason: list(texts) for reason, texts in sorted(self.examples.items())},
+            "rejected_examples": {
+                reason: list(texts) for reason, texts in sorted(self.examples.items())
+            },
         }
 
 
 def sentences(lines: Iterable[str], report: Report | None = None) -> Iterator[str]:
-    """The normalised sentences of English text, one after the other; nothing but the current line is held.
+    """The normalised sentences of English text, one after the other.
 
-    lines:  a line holds one or more whole sentences; empty lines are passed over
-    report: filled while the sentences are taken
+    Nothing but the current line is held.
 
-    Each sentence is what `normalize` makes of its words: a-z, apostrophes, hyphens and single blanks.
+    Each sentence is what `normalize` makes of its words: a-z, apostrophes, hyphens and single
+    blanks.
+
+    Args:
+        lines: A line holds one or more whole sentences; empty lines are passed over.
+        report: Filled while the sentences are taken.
     """
     report = report if report is not None else Report()
     for line in lines:
@@ -172,7 +194,9 @@ def _ends_in_abbreviation(line: str) -> bool:
 
 
 def _split(line: str) -> Iterator[str]:
-    """The sentences of a line as written, without markup and addresses, abbreviations written out."""
+    """The sentences of a line as written, without markup and addresses, abbreviations written
+    out.
+    """
     from sentencex import segment  # type: ignore[import-untyped]
 
     text = html.unescape(line) if "&" in line else line
@@ -205,7 +229,10 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _to_ascii(text: str) -> str:
-    """Accents, ligatures and typographic marks as ASCII; other letters and signs that are spoken stay."""
+    """Accents, ligatures and typographic marks as ASCII.
+
+    Other letters and signs that are spoken stay.
+    """
     text = _VULGAR_FRACTION.sub(" ", text.replace("\u2026", "... ")).translate(_LETTERS)
     folded = unicodedata.normalize("NFKD", text).translate(_LETTERS)
     return "".join([character for character in folded if not unicodedata.combining(character)])
@@ -249,7 +276,9 @@ def _spoken(raw: str) -> tuple[str, str]:
         return _checked(raw.translate(_UNMARK).lower().rstrip())
     if "\ufffd" in raw:
         return "bad_encoding", ""
-    if not raw.isascii() and any(character.isalpha() and not character.isascii() for character in raw):
+    if not raw.isascii() and any(
+        character.isalpha() and not character.isascii() for character in raw
+    ):
         return "other_script", ""
     if not _ASCII_LETTER.search(raw):
         return "no_letters", ""

@@ -1,1 +1,4 @@
-"""Training on TPUs: finding one, the same models on XLA (torchax on JAX), and their Keras twins (`keras_tf`)."""
+"""Training on TPUs.
+
+Finding one, the same models on XLA (torchax on JAX), and their Keras twins (`keras_tf`).
+"""

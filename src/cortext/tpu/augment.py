@@ -1,7 +1,9 @@
-"""What `cortext.features` does to a training batch, on XLA inside the training step: noise, cut and smoothing.
+"""What `cortext.features` does to a training batch, on XLA inside the training step.
 
-The host then sends float16 features as they were recorded, and the noise is drawn where it is used. The numbers are
-other ones than torch draws; their distribution is the same.
+Noise, cut and smoothing.
+
+The host then sends float16 features as they were recorded, and the noise is drawn where it is used.
+The numbers are other ones than torch draws; their distribution is the same.
 
 B trials, T bins of 20 ms, C features.
 """
@@ -21,12 +23,18 @@ Array = Any
 """A `jax.Array`."""
 
 
-def prepare(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None) -> tuple[Array, Array]:
-    """A batch as the model takes it: with a key augmented, smoothed in any case; see `cortext.features.prepare`.
+def prepare(
+    x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | None = None
+) -> tuple[Array, Array]:
+    """A batch as the model takes it: with a key augmented, smoothed in any case.
 
-    key: uint32 [2]
-    Returns float32 [B, T, C]: what `random_cut` takes from the start is given back as zeros at the end, because shapes
-    are static here; n_bins_B says what is left.
+    See `cortext.features.prepare`.
+
+    Returns float32 [B, T, C]: what `random_cut` takes from the start is given back as zeros at the
+    end, because shapes are static here; n_bins_B says what is left.
+
+    Args:
+        key: uint32 [2].
     """
     x_BTC = x_BTC.astype(jnp.float32)
     if key is not None:
@@ -36,8 +44,12 @@ def prepare(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array | 
     return x_BTC, n_bins_B
 
 
-def augment(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array) -> tuple[Array, Array]:
-    """Gain, noise, offset, walk and cut of float32 [B, T, C], in the release's order, as `cortext.features.augment`."""
+def augment(
+    x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array
+) -> tuple[Array, Array]:
+    """Gain, noise, offset, walk and cut of float32 [B, T, C], in the release's order, as
+    `cortext.features.augment`.
+    """
     n_trials, n_bins, n_features = x_BTC.shape
     if settings.static_gain_std > 0:
         mixing_BCC = normal(key, (n_trials, n_features, n_features), 0) * settings.static_gain_std
@@ -52,13 +64,18 @@ def augment(x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array) -
     if settings.random_cut > 0:
         n_cut = (random_bits(key, (), 4) % settings.random_cut).astype(jnp.int32)
         padded = jnp.pad(x_BTC, ((0, 0), (0, settings.random_cut - 1), (0, 0)))
-        x_BTC, n_bins_B = jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1), n_bins_B - n_cut
+        x_BTC, n_bins_B = (
+            jax.lax.dynamic_slice_in_dim(padded, n_cut, n_bins, axis=1),
+            n_bins_B - n_cut,
+        )
     return x_BTC, n_bins_B
 
 
 def normal(key: Array, shape: tuple[int, ...], stream: int) -> Array:
     """Normal numbers, float32, of 23 bits each: none is beyond 5.3 standard deviations."""
-    uniform = ((random_bits(key, shape, stream) >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1.0  # exact
+    uniform = (
+        (random_bits(key, shape, stream) >> 9).astype(jnp.float32) + 0.5
+    ) * 2.0**-22 - 1.0  # exact
     return jax.lax.erf_inv(uniform) * math.sqrt(2)
 
 

@@ -1,7 +1,8 @@
 """Compiles a whole training step for a TPU that is not there, and says what the step costs.
 
-libtpu holds the TPU's compiler and the description of every topology, and needs no device for it. What is compiled is
-the step that `cortext train --device tpu` runs, from shapes alone: weights are never made.
+libtpu holds the TPU's compiler and the description of every topology, and needs no device for it.
+What is compiled is the step that `cortext train --device tpu` runs, from shapes alone: weights are
+never made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so that whoever has the TPU keeps it
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server, for whose answer it waits where there is none
+    "TPU_SKIP_MDS_QUERY": (
+        "1"
+    ),  # asks no metadata server, for whose answer it waits where there is none
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 """Of a process that only compiles; set before it starts."""
@@ -37,7 +40,10 @@ _FIX = "name a topology of TPU v5e, such as v5e:2x4"
 
 @dataclass(frozen=True)
 class Target:
-    """What is compiled for what. Defaults: the published shape; see docs/tpu-compile.md for why so many bins."""
+    """What is compiled for what.
+
+    Defaults: the published shape; see docs/tpu-compile.md for why so many bins.
+    """
 
     recipe: str
     overrides: tuple[str, ...] = ()
@@ -51,8 +57,8 @@ class Target:
 def compile_step(target: Target) -> dict[str, Any]:
     """What compiling found, as JSON takes it; see docs/tpu-compile.md for the fields.
 
-    Everything is of one chip and one step. Raises CortextError where libtpu does not know the topology, or cannot
-    compile the step for it, for want of memory for example.
+    Everything is of one chip and one step. Raises CortextError where libtpu does not know the
+    topology, or cannot compile the step for it, for want of memory for example.
     """
     need("torchax", "tpu")
     from cortext.tpu.mesh import data_mesh
@@ -90,16 +96,23 @@ def compile_step(target: Target) -> dict[str, Any]:
 
 
 def devices(topology: str) -> list[Any]:
-    """The chips of a topology that need not be there. Raises CortextError where libtpu does not know it."""
+    """The chips of a topology that need not be there.
+
+    Raises CortextError where libtpu does not know it.
+    """
     need("libtpu", "tpu")
     topologies = need("jax.experimental.topologies", "tpu")
     try:
         found = list(topologies.get_topology_desc(topology, platform="tpu").devices)
     except Exception as error:  # libtpu's errors have no common type
         reason = str(error).partition("\n")[0]
-        raise CortextError(f"libtpu cannot describe the topology: {reason}", where=topology, fix=_FIX) from error
+        raise CortextError(
+            f"libtpu cannot describe the topology: {reason}", where=topology, fix=_FIX
+        ) from error
     if found[0].device_kind != V5E.kind:
-        raise CortextError(f"no figures are known for {found[0].device_kind}", where=topology, fix=_FIX)
+        raise CortextError(
+            f"no figures are known for {found[0].device_kind}", where=topology, fix=_FIX
+        )
     return found
 
 
@@ -109,8 +122,14 @@ def _compiled(lowered: Any, target: Target) -> Any:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         line = str(error).partition("\n")[0]
-        fix = "lower dataset.batch_size or raise gradient_accumulation_steps" if "RESOURCE_EXHAUSTED" in line else None
-        raise CortextError(f"the step does not compile: {line}", where=target.topology, fix=fix) from error
+        fix = (
+            "lower dataset.batch_size or raise gradient_accumulation_steps"
+            if "RESOURCE_EXHAUSTED" in line
+            else None
+        )
+        raise CortextError(
+            f"the step does not compile: {line}", where=target.topology, fix=fix
+        ) from error
 
 
 def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float, dict[str, Any]]:
@@ -121,14 +140,24 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
         )
     trials, n_patches = config.dataset.batch_size // n_chips, int(network.n_patches(target.n_bins))
     if n_patches < 1:
-        raise ConfigError(f"trials of {target.n_bins} bins hold no patch of {config.model.patch_size}")
+        raise ConfigError(
+            f"trials of {target.n_bins} bins hold no patch of {config.model.patch_size}"
+        )
     flops = trials * (n_patches * flops_per_patch(network) + target.n_bins * flops_per_bin(network))
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return flops, {"parameters": parameters, "patches": n_patches, "batch": config.dataset.batch_size, "trials": trials}
+    return flops, {
+        "parameters": parameters,
+        "patches": n_patches,
+        "batch": config.dataset.batch_size,
+        "trials": trials,
+    }
 
 
 def _memory(stats: Any) -> dict[str, int]:
-    """Bytes of a chip's main memory; what the outputs take over from the arguments counts once in the total."""
+    """Bytes of a chip's main memory.
+
+    What the outputs take over from the arguments counts once in the total.
+    """
     found = {
         "arguments": stats.argument_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,

@@ -1,4 +1,7 @@
-"""How many cores a training run uses: said out loud, refused where too few or where they cannot share a batch."""
+"""How many cores a training run uses.
+
+Said out loud, refused where too few or where they cannot share a batch.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
 
 
 def check_platform(platform: str, found: Found) -> None:
-    """Raise RunError where a TPU was found and the engine works on something else, on the CPU most likely."""
+    """Raise RunError where a TPU was found and the engine works on something else, on the CPU
+    most likely.
+    """
     if found.address is not None and platform != "tpu":
         what = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
         fix = (
-            "pip install 'jax[tpu]', or unset JAX_PLATFORMS where it is set; `cortext doctor` says which versions clash"
+            "pip install 'jax[tpu]', or unset JAX_PLATFORMS where it is set; `cortext doctor` says"
+            " which versions clash"
         )
         raise RunError(what, fix=fix)
 
@@ -29,7 +35,10 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
         return
     what = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
     if found.chips * max(1, len(found.hosts)) >= required:
-        fix = "unset TPU_VISIBLE_CHIPS and TPU_PROCESS_BOUNDS, end other programs that hold the TPU, start one process"
+        fix = (
+            "unset TPU_VISIBLE_CHIPS and TPU_PROCESS_BOUNDS, end other programs that hold the TPU,"
+            " start one process"
+        )
     elif found.address is None:
         fix = "no TPU was found; `cortext doctor` says what was looked at"
     else:
@@ -38,9 +47,14 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
 
 
 def check_shares(config: TrainConfig, n_cores: int) -> None:
-    """Raise ConfigError for a batch that cannot be shared out evenly: shapes are the same on all cores."""
+    """Raise ConfigError for a batch that cannot be shared out evenly.
+
+    Shapes are the same on all cores.
+    """
     size, pieces = config.dataset.batch_size, config.gradient_accumulation_steps
     if size % (n_cores * pieces):
         what = f"dataset.batch_size is {size}, which {n_cores} core{'s' if n_cores > 1 else ''}"
         what += f" and {pieces} accumulation steps" if pieces > 1 else ""
-        raise ConfigError(f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}")
+        raise ConfigError(
+            f"{what} cannot share evenly", fix=f"use a multiple of {n_cores * pieces}"
+        )

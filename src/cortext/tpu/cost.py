@@ -1,7 +1,10 @@
-"""What a program that XLA has optimised costs when it runs once: operations, memory traffic, exchanges, loops.
+"""What a program that XLA has optimised costs when it runs once.
 
-Everything in a loop counts as often as the loop runs. Operations are those of matrix products (a multiplication and an
-addition are two); memory traffic is that of the device's main memory (HBM), and what stays on the chip is none.
+Operations, memory traffic, exchanges, loops.
+
+Everything in a loop counts as often as the loop runs. Operations are those of matrix products (a
+multiplication and an addition are two); memory traffic is that of the device's main memory (HBM),
+and what stays on the chip is none.
 """
 
 from __future__ import annotations
@@ -17,9 +20,21 @@ from cortext.tpu.hlo import Array, Computation, Instruction, Program, trip_count
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _NO_TRAFFIC = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
-    "partition-id", "replica-id", "iota", "opt-barrier", "add-dependency",
-}  # fmt: skip
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "opt-barrier",
+    "add-dependency",
+}
 _SLICES = ("dynamic-slice", "slice", "gather")
 _ALIAS = re.compile(r"\{(\d+)\}: \((\d+), \{\}\)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -27,7 +42,9 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 @dataclass
 class Loop:
-    """A loop of the program. trips: each time it is entered; entered: how often that is; the rest is of all its trips.
+    """A loop of the program. trips: each time it is entered.
+
+    Entered: how often that is; the rest is of all its trips.
 
     `trips` is None where the text does not tell; it is then counted as one.
     """
@@ -43,7 +60,10 @@ class Loop:
 
 @dataclass
 class Exchange:
-    """Exchanges of one kind. n_bytes: what each device gives into them; number: how many there are."""
+    """Exchanges of one kind. n_bytes: what each device gives into them.
+
+    Number: how many there are.
+    """
 
     kind: str
     overlapped: bool
@@ -55,11 +75,12 @@ class Exchange:
 class Cost:
     """What one run costs.
 
-    flops:       operations of matrix products, by the width of their operands (`bf16`, `f32`, ...)
-    hbm_bytes:   read from and written to the device's main memory
-    exchanges:   between devices, by kind, and by whether it goes on while the device computes
-    cycles:      of the schedule, by the compiler's own estimate; 0 where it makes none
-    loops:       outer ones before those in them
+    Attributes:
+        flops: Operations of matrix products, by the width of their operands (`bf16`, `f32`, ...).
+        hbm_bytes: Read from and written to the device's main memory.
+        exchanges: Between devices, by kind, and by whether it goes on while the device computes.
+        cycles: Of the schedule, by the compiler's own estimate; 0 where it makes none.
+        loops: Outer ones before those in them.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -99,9 +120,16 @@ def _add(program: Program, computation: Computation, times: int, cost: Cost) -> 
         _add_exchange(program, computation, instruction, times, cost)
 
 
-def _add_exchange(program: Program, computation: Computation, instruction: Instruction, times: int, cost: Cost) -> None:
-    kind, overlapped = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
-    given = [array for name in instruction.operands for array in computation.instructions[name].arrays]
+def _add_exchange(
+    program: Program, computation: Computation, instruction: Instruction, times: int, cost: Cost
+) -> None:
+    kind, overlapped = (
+        instruction.opcode.removesuffix("-start"),
+        instruction.opcode.endswith("-start"),
+    )
+    given = [
+        array for name in instruction.operands for array in computation.instructions[name].arrays
+    ]
     if (inner := _exchange_in(program, instruction)) is not None:
         if _goes_on(program, instruction, inner):
             return
@@ -133,7 +161,9 @@ def _goes_on(program: Program, instruction: Instruction, inner: Instruction) -> 
     return "chain_id" in inner.attributes and not _starts(program, instruction)
 
 
-def _add_loop(program: Program, parent: Computation, instruction: Instruction, times: int, cost: Cost) -> None:
+def _add_loop(
+    program: Program, parent: Computation, instruction: Instruction, times: int, cost: Cost
+) -> None:
     trips = trip_count(program, parent, instruction)
     source = re.search(r'op_name="([^"]*)"', instruction.attributes)
     loop = Loop(instruction.name, source[1] if source else "", trips, times)
@@ -149,20 +179,31 @@ def _add_loop(program: Program, parent: Computation, instruction: Instruction, t
 def _products(
     program: Program, computation: Computation, instruction: Instruction
 ) -> list[tuple[Instruction, Computation]]:
-    """The matrix products of an instruction: itself, or those in its fusion, with the computation that they are in."""
+    """The matrix products of an instruction.
+
+    Itself, or those in its fusion, with the computation that they are in.
+    """
     if instruction.opcode in ("dot", "convolution"):
         return [(instruction, computation)]
     if instruction.opcode != "fusion":
         return []
     inner = program.called(instruction)
-    return [found for each in inner.instructions.values() for found in _products(program, inner, each)]
+    return [
+        found for each in inner.instructions.values() for found in _products(program, inner, each)
+    ]
 
 
 def precision(instruction: Instruction, computation: Computation) -> str:
-    """The wider of a product's operands, and `highest` where it is not to be rounded to bfloat16."""
+    """The wider of a product's operands, and `highest` where it is not to be rounded to
+    bfloat16.
+    """
     operands = [computation.operand(instruction, number).arrays[0] for number in (0, 1)]
     widest = max(operands, key=lambda array: array.n_bytes / max(array.size, 1))
-    return f"{widest.dtype} highest" if "highest" in instruction.attribute("operand_precision") else widest.dtype
+    return (
+        f"{widest.dtype} highest"
+        if "highest" in instruction.attribute("operand_precision")
+        else widest.dtype
+    )
 
 
 def product_flops(instruction: Instruction, computation: Computation) -> int:
@@ -175,9 +216,12 @@ def product_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Products of a convolution, without those with padding or holes: the TPU's compiler makes batched ones so.
+    """Products of a convolution, without those with padding or holes.
 
-    Its labels say which dimension is what: `b` and `f` are batch and features, `i` and `o` the kernel's, digits space.
+    The TPU's compiler makes batched ones so.
+
+    Its labels say which dimension is what: `b` and `f` are batch and features, `i` and `o` the
+    kernel's, digits space.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     assert labels is not None, instruction.attributes
@@ -187,7 +231,13 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
     for axis in (label for label in outputs if label.isdigit()):
         n_in, n_out = left.dims[inputs.index(axis)], out.dims[outputs.index(axis)]
         taps *= _taps(n_in, n_out, right.dims[kernel.index(axis)], _window(instruction, int(axis)))
-    return 2 * taps * right.dims[kernel.index("i")] * out.dims[outputs.index("b")] * out.dims[outputs.index("f")]
+    return (
+        2
+        * taps
+        * right.dims[kernel.index("i")]
+        * out.dims[outputs.index("b")]
+        * out.dims[outputs.index("f")]
+    )
 
 
 def _window(instruction: Instruction, axis: int) -> dict[str, int]:
@@ -195,14 +245,25 @@ def _window(instruction: Instruction, axis: int) -> dict[str, int]:
     found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
     for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
         if name in found:
-            found[name] = int(values.split("x")[axis].split("_")[0])  # of padding the low side decides
+            found[name] = int(
+                values.split("x")[axis].split("_")[0]
+            )  # of padding the low side decides
     return found
 
 
 def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:
-    """Pairs of an output and a kernel position that meet an input: not padding, nor a hole between inputs."""
-    at = window["stride"] * np.arange(n_out)[:, None] + window["rhs_dilate"] * np.arange(n_kernel) - window["pad"]
-    inside = (at >= 0) & (at <= (n_in - 1) * window["lhs_dilate"]) & (at % window["lhs_dilate"] == 0)
+    """Pairs of an output and a kernel position that meet an input.
+
+    Not padding, nor a hole between inputs.
+    """
+    at = (
+        window["stride"] * np.arange(n_out)[:, None]
+        + window["rhs_dilate"] * np.arange(n_kernel)
+        - window["pad"]
+    )
+    inside = (
+        (at >= 0) & (at <= (n_in - 1) * window["lhs_dilate"]) & (at % window["lhs_dilate"] == 0)
+    )
     return int(inside.sum())
 
 
@@ -220,11 +281,16 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
         return sum(arrays[1].n_bytes for array in arrays[:2] if array.space == 0)
     outputs, operands = list(range(len(arrays))), list(instruction.operands)
     if (inner := _exchange_in(program, instruction)) is not None:
-        # Arrays that an exchange hands from fusion to fusion; what it moves is counted where it begins.
-        through = {int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)}
+        # Arrays that an exchange hands from fusion to fusion; what it moves is counted where it
+        # begins.
+        through = {
+            int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)
+        }
         outputs = [number for number in outputs if number not in through]
         if _goes_on(program, instruction, inner):
-            operands = [name for number, name in enumerate(operands) if number not in through.values()]
+            operands = [
+                name for number, name in enumerate(operands) if number not in through.values()
+            ]
     moved = sum(_written(program, computation, instruction, number) for number in outputs)
     for operand in dict.fromkeys(operands):
         source = computation.instructions[operand]
@@ -233,7 +299,9 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
     return moved
 
 
-def _read(program: Program, computation: Computation, users: list[Instruction], source: Instruction) -> int:
+def _read(
+    program: Program, computation: Computation, users: list[Instruction], source: Instruction
+) -> int:
     """Bytes of `source` that its users read, which may be parts of a fusion."""
     whole, parts = source.arrays[0].n_bytes, 0
     for user in users:
@@ -254,7 +322,9 @@ def _read(program: Program, computation: Computation, users: list[Instruction], 
     return min(whole, parts)
 
 
-def _written(program: Program, computation: Computation, instruction: Instruction, number: int) -> int:
+def _written(
+    program: Program, computation: Computation, instruction: Instruction, number: int
+) -> int:
     """Bytes of its array `number` that an instruction writes to main memory."""
     if instruction.arrays[number].space != 0:
         return 0

@@ -1,6 +1,9 @@
-"""What a machine can train with: its TPU, the engines that are installed and what they see, and what stands in the way.
+"""What a machine can train with.
 
-Every engine is asked in a process of its own with a time limit: one that crashes or hangs is a line of the report.
+Its TPU, the engines that are installed and what they see, and what stands in the way.
+
+Every engine is asked in a process of its own with a time limit: one that crashes or hangs is a line
+of the report.
 """
 
 from __future__ import annotations
@@ -43,7 +46,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Engine:
-    """An installed engine. devices: kind, name and memory_gib of each; problem: why it does not start."""
+    """An installed engine. devices: kind, name and memory_gib of each.
+
+    Problem: why it does not start.
+    """
 
     name: str
     versions: dict[str, str]
@@ -69,7 +75,8 @@ class Step:
 class Report:
     """What the doctor found.
 
-    looked, found: see `Found`; advice: what may be better; broken: what does not work though it is there
+    looked, found: see `Found`; advice: what may be better; broken: what does not work though it is
+    there
     """
 
     looked: list[tuple[str, str]]
@@ -83,7 +90,9 @@ class Report:
 
 
 def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answer:
-    """The answer of `cortext.tpu.probe` in a fresh process, which is ended after so many seconds."""
+    """The answer of `cortext.tpu.probe` in a fresh process, which is ended after so many
+    seconds.
+    """
     command = [sys.executable, "-m", "cortext.tpu.probe", json.dumps(request)]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     env = {**os.environ, **quiet, **env}
@@ -103,7 +112,9 @@ def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> Answ
             output, errors = process.communicate(timeout=limit_s)
         except BaseException as error:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what it has started, which would hold its pipes open
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # with what it has started, which would hold its pipes open
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             output, errors = process.communicate()
@@ -126,9 +137,12 @@ def examine(
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Look for a TPU and ask every installed engine; nothing raises, what is wrong is in the report.
+    """Look for a TPU and ask every installed engine.
 
-    tpu: what --tpu says; limit_s: seconds for each engine; stage: is told what is being done
+    Nothing raises, what is wrong is in the report.
+
+    Args:
+        tpu: What --tpu says; limit_s: seconds for each engine; stage: is told what is being done.
     """
     broken = []
     try:
@@ -137,8 +151,14 @@ def examine(
         broken.append(str(error))
         found = Found(looked=(("--tpu", tpu or "not given"),))
     have = versions.installed()
-    engines = [_engine(name, found, have, limit_s, ask, stage) for name in ENGINES if _is_installed(name, have)]
-    broken += [f"{engine.name} does not start: {engine.problem}" for engine in engines if engine.problem]
+    engines = [
+        _engine(name, found, have, limit_s, ask, stage)
+        for name in ENGINES
+        if _is_installed(name, have)
+    ]
+    broken += [
+        f"{engine.name} does not start: {engine.problem}" for engine in engines if engine.problem
+    ]
     on_tpu = [device for engine in engines for device in engine.devices if device["kind"] == "tpu"]
     if found.attached and not on_tpu:
         broken.append(f"there are {found.chips} TPU chips, and no installed engine sees them")
@@ -147,19 +167,28 @@ def examine(
     build = versions.tensorflow_without_tpu(have, found.chips)
     advice += [line for line in (build, pages.advice) if line]
     if len(found.hosts) > 1:
-        advice.append(f"this is one of {len(found.hosts)} hosts, which start together: run the doctor on all at once")
+        advice.append(
+            f"this is one of {len(found.hosts)} hosts, which start together: run the doctor on all"
+            " at once"
+        )
     told = {"python": platform.python_version(), "system": platform.platform()} | have
     return Report(list(found.looked), found.summary, told, engines, pages, advice, broken)
 
 
 def _is_installed(name: str, have: Mapping[str, str]) -> bool:
     return all(
-        package in have or (package == "tensorflow" and "tensorflow-tpu" in have) for package in ENGINES[name].packages
+        package in have or (package == "tensorflow" and "tensorflow-tpu" in have)
+        for package in ENGINES[name].packages
     )
 
 
 def _engine(
-    name: str, found: Found, have: Mapping[str, str], limit_s: float, ask: Ask, stage: Callable[[str], None]
+    name: str,
+    found: Found,
+    have: Mapping[str, str],
+    limit_s: float,
+    ask: Ask,
+    stage: Callable[[str], None],
 ) -> Engine:
     stage(f"asking {name}")
     answer = ask({"do": "devices", "engine": name, "tpu": found.address}, {}, limit_s)
@@ -181,9 +210,12 @@ def take_steps(
     ask: Ask = ask,
     stage: Callable[[str], None] = lambda name: None,
 ) -> list[Step]:
-    """One training step of each model with each engine on each kind of its devices (or on `device` only).
+    """One training step of each model with each engine on each kind of its devices (or on
+    `device` only).
 
-    tpu: what --tpu says; limit_s: seconds for the steps of an engine, with the compiling that goes before them
+    Args:
+        tpu: What --tpu says; limit_s: seconds for the steps of an engine, with the compiling that
+            goes before them.
     """
     from cortext.data.packed import pack
     from cortext.data.simulate import simulate
@@ -200,12 +232,24 @@ def take_steps(
     with tempfile.TemporaryDirectory(prefix="cortext-doctor-") as folder:
         stage("simulating recordings")
         packed = Path(folder) / "packed"
-        simulate(Path(folder) / "data", "tiny", seed=1, overrides=[f"{key}={value}" for key, value in DATA.items()])
+        simulate(
+            Path(folder) / "data",
+            "tiny",
+            seed=1,
+            overrides=[f"{key}={value}" for key, value in DATA.items()],
+        )
         pack(Path(folder) / "data", packed)
         for engine, kind, count in plan:
             stage(f"a step of each model with {engine} on {kind}")
             out = str(Path(folder) / f"{engine}-{kind}")
-            request = {"do": "steps", "engine": engine, "kind": kind, "tpu": tpu, "data": str(packed), "out": out}
+            request = {
+                "do": "steps",
+                "engine": engine,
+                "kind": kind,
+                "tpu": tpu,
+                "data": str(packed),
+                "out": out,
+            }
             request["batch_size"] = count * -(-TRIALS // count)  # cores share it evenly
             steps += _steps(engine, kind, ask(request, ENGINES[engine].env(kind), limit_s))
     return steps
@@ -214,4 +258,7 @@ def take_steps(
 def _steps(engine: str, kind: str, answer: Answer) -> list[Step]:
     taken = {value["model"]: value for value in answer.values}
     missing = answer.problem or "nothing was said of it"
-    return [Step(engine, kind=kind, **taken.get(model, {"model": model, "problem": missing})) for model in MODELS]
+    return [
+        Step(engine, kind=kind, **taken.get(model, {"model": model, "problem": missing}))
+        for model in MODELS
+    ]

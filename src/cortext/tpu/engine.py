@@ -1,7 +1,8 @@
 """The engine that trains torch modules on a TPU's cores, through torchax, JAX and XLA.
 
-Threads read and lay out the next batches while the cores work on one; nothing waits for them until somebody asks what
-was found. There is a program for each length in `Shapes`, compiled when it is first needed.
+Threads read and lay out the next batches while the cores work on one; nothing waits for them until
+somebody asks what was found. There is a program for each length in `Shapes`, compiled when it is
+first needed.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
 """
@@ -26,7 +27,16 @@ from cortext.errors import ConfigError
 from cortext.features import augment, build_augmentations
 from cortext.tpu.cores import check_cores, check_platform, cores_line
 from cortext.tpu.explain import explain
-from cortext.tpu.mesh import by_trial, data_mesh, everywhere, find_own_tpu, hosts, own_copy, own_rows, put
+from cortext.tpu.mesh import (
+    by_trial,
+    data_mesh,
+    everywhere,
+    find_own_tpu,
+    hosts,
+    own_copy,
+    own_rows,
+    put,
+)
 from cortext.tpu.optimizer import State, is_day
 from cortext.tpu.profile import traced_jax
 from cortext.tpu.shapes import Shapes
@@ -37,15 +47,19 @@ from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
 
 THREADS, AHEAD = 2, 3
-"""Threads that prepare batches, and how many of them ahead: a v5e-8 may take a step while one batch is read."""
+"""Threads that prepare batches, and how many of them ahead.
+
+A v5e-8 may take a step while one batch is read.
+"""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A batch on the cores, with the numbers of its step; see `step.Batch` and `step.Numbers`.
 
-    n_bins:  T, to which its trials are padded
-    indices: int64, the trials of this host
+    Attributes:
+        n_bins: T, to which its trials are padded.
+        indices: int64, the trials of this host.
     """
 
     n_bins: int
@@ -68,7 +82,9 @@ class TorchaxEngine:
         for line in found.describe():
             say(line, self.shown)
         with self._explained():
-            devices = sorted(jax.devices(), key=lambda core: (core.process_index, core.id))  # a host's are neighbours
+            devices = sorted(
+                jax.devices(), key=lambda core: (core.process_index, core.id)
+            )  # a host's are neighbours
         self.mesh, self.cores = data_mesh(devices), len(devices)
         kind = devices[0].platform
         check_platform(kind, found)
@@ -100,7 +116,10 @@ class TorchaxEngine:
     def batches(self, first: int, end: int) -> Generator[Prepared]:
         """See `Engine`."""
         with ThreadPoolExecutor(THREADS) as threads:
-            waiting = deque(threads.submit(self._prepare, step) for step in range(first, min(first + AHEAD, end)))
+            waiting = deque(
+                threads.submit(self._prepare, step)
+                for step in range(first, min(first + AHEAD, end))
+            )
             for step in range(first, end):
                 prepared = waiting.popleft().result()
                 if step + AHEAD < end:
@@ -123,21 +142,28 @@ class TorchaxEngine:
                 for loss_B in update.losses.values():
                     loss_B.copy_to_host_async()  # all are on the way before one is waited for
             norms = own_copy([update.norm for update in updates])
-            losses = [{name: own_rows(loss_B) for name, loss_B in update.losses.items()} for update in updates]
+            losses = [
+                {name: own_rows(loss_B) for name, loss_B in update.losses.items()}
+                for update in updates
+            ]
         return [
             Found(update.step, update.indices, own, float(norm))
             for update, own, norm in zip(updates, losses, norms, strict=True)
         ]
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """See `Engine`: on this host's own cores, because hosts share out the trials of a validation."""
+        """See `Engine`: on this host's own cores, because hosts share out the trials of a
+        validation.
+        """
         mesh = data_mesh(jax.local_devices())
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, mesh.devices.size)
         program = self._program("forward", padded["features"].shape[1], len(padded["day"]))
         weights, fixed = (_local(tree, mesh) for tree in (self.weights, self.fixed))
         with self._explained():
             rows = put(by_trial(mesh), padded)
-            logits_BPV = own_rows(program(weights, fixed, rows["features"], rows["day"], rows["n_patches"]))
+            logits_BPV = own_rows(
+                program(weights, fixed, rows["features"], rows["day"], rows["n_patches"])
+            )
         n_patches = int(self.job.model.network.n_patches(batch.x_BTC.shape[1]))
         return torch.from_numpy(logits_BPV[: len(batch), :n_patches])
 
@@ -162,15 +188,22 @@ class TorchaxEngine:
         """See `Engine`; a weight of which the state has nothing starts afresh."""
         network, whole = self.job.model.network, everywhere(self.mesh)
         named = dict(network.named_parameters())
-        weights = {name: _array(parameter) for name, parameter in named.items() if parameter.requires_grad}
-        fixed = {name: _array(x) for name, x in [*named.items(), *network.named_buffers()] if name not in weights}
+        weights = {
+            name: _array(parameter) for name, parameter in named.items() if parameter.requires_grad
+        }
+        fixed = {
+            name: _array(x)
+            for name, x in [*named.items(), *network.named_buffers()]
+            if name not in weights
+        }
         days = [len(weight) for name, weight in weights.items() if is_day(name)]
 
         def of(name: str, shape: tuple[int, ...]) -> np.ndarray:
             return _array(state[name]) if name in state else np.zeros(shape, np.float32)
 
         mean, square = (
-            {name: of(f"{part}.{name}", w.shape) for name, w in weights.items()} for part in State._fields[:2]
+            {name: of(f"{part}.{name}", w.shape) for name, w in weights.items()}
+            for part in State._fields[:2]
         )
         steps = {name: of(f"steps.{name}", ()) for name in weights if not is_day(name)}
         day_steps = of("day_steps", (max(days, default=0),)).astype(np.int32)
@@ -193,16 +226,28 @@ class TorchaxEngine:
             features_BTC, batch["n_bins"] = self._augmented(step, indices, rows, n_bins)
         else:
             features_BTC = split.batch(own, n_bins).features_BTC
-        batch = {name: values.astype(np.int32) for name, values in batch.items()} | {"features": features_BTC}
+        batch = {name: values.astype(np.int32) for name, values in batch.items()} | {
+            "features": features_BTC
+        }
         values = numbers(config, step, learning_rate(config, step), day_learning_rate(config, step))
-        return Prepared(n_bins, own, put(by_trial(self.mesh), batch), put(everywhere(self.mesh), values))
+        return Prepared(
+            n_bins, own, put(by_trial(self.mesh), batch), put(everywhere(self.mesh), values)
+        )
 
-    def _augmented(self, step: int, indices: np.ndarray, rows: slice, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
-        """Features float16 [B, T, C] and bins of the rows, with everything drawn here as torch's engine draws it."""
-        generator = torch.Generator().manual_seed(derived_seed(self.job.config.seed, AUGMENTATION, step))
+    def _augmented(
+        self, step: int, indices: np.ndarray, rows: slice, n_bins: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Features float16 [B, T, C] and bins of the rows, with everything drawn here as torch's
+        engine draws it.
+        """
+        generator = torch.Generator().manual_seed(
+            derived_seed(self.job.config.seed, AUGMENTATION, step)
+        )
         x_BTC = torch.from_numpy(self.job.split.batch(indices).features_BTC)
         n_bins_B = torch.from_numpy(self.job.split.n_bins_N[indices])
-        x_BTC, n_bins_B = augment(x_BTC, n_bins_B, self.job.config.dataset.data_transforms, generator)
+        x_BTC, n_bins_B = augment(
+            x_BTC, n_bins_B, self.job.config.dataset.data_transforms, generator
+        )
         for augmentation in self.extra:
             x_BTC = augmentation(x_BTC, n_bins_B, generator)
         x_BTC = torch.nn.functional.pad(x_BTC[rows], (0, 0, 0, n_bins - x_BTC.shape[1]))
@@ -217,7 +262,9 @@ class TorchaxEngine:
                 if kind == "update":
                     lowered = self.programs.lower_update(n_bins)
                 else:
-                    lowered = self.programs.lower_forward(n_bins, n_trials, data_mesh(jax.local_devices()))
+                    lowered = self.programs.lower_forward(
+                        n_bins, n_trials, data_mesh(jax.local_devices())
+                    )
                 self._compiled[key] = lowered.compile()
             what = "training step" if kind == "update" else "validation"
             seconds = time.perf_counter() - started
@@ -234,7 +281,10 @@ class TorchaxEngine:
             of = f"loss {config.loss.kind!r}, or " if config.loss is not None else ""
             of += f"model {config.model.kind!r},"
             what = f"{of} decides in Python on a number that only the step knows"
-            fix = "compute with tensors (torch.where, clamp), of which `fraction` is one; or train on cpu or cuda"
+            fix = (
+                "compute with tensors (torch.where, clamp), of which `fraction` is one; or train on"
+                " cpu or cuda"
+            )
             raise ConfigError(what, fix=fix) from error
         except Exception as error:
             told = explain(error, self.job.config.dataset.batch_size, getattr(self, "cores", 1))
@@ -244,10 +294,14 @@ class TorchaxEngine:
 
 
 def keep_programs(folder: str | None) -> None:
-    """Keep compiled programs in a folder for later runs: `auto` is ~/.cache/cortext/xla, None keeps none."""
+    """Keep compiled programs in a folder for later runs.
+
+    `auto` is ~/.cache/cortext/xla, None keeps none.
+    """
     path = str(Path.home() / ".cache" / "cortext" / "xla") if folder == "auto" else folder
     jax.config.update("jax_compilation_cache_dir", path)
-    compilation_cache.reset_cache()  # JAX looks at the setting once: before this, hosts talked or another run was here
+    # JAX looks at the setting once: before this, hosts talked or another run was here
+    compilation_cache.reset_cache()
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
@@ -259,6 +313,8 @@ def _local(tree: Any, mesh: Any) -> Any:
     layout = everywhere(mesh)
 
     def local(x: jax.Array) -> jax.Array:
-        return jax.make_array_from_single_device_arrays(x.shape, layout, [shard.data for shard in x.addressable_shards])
+        return jax.make_array_from_single_device_arrays(
+            x.shape, layout, [shard.data for shard in x.addressable_shards]
+        )
 
     return jax.tree.map(local, tree)

@@ -1,4 +1,7 @@
-"""What engines on XLA say when they fail, in one line: their own errors are pages long, and name no setting."""
+"""What engines on XLA say when they fail, in one line.
+
+Their own errors are pages long, and name no setting.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,34 @@ import re
 
 from cortext.errors import CortextError, RunError
 
-SHAPE = re.compile(r"\b(?P<type>bf16|f16|f32|f64|bfloat16|float16|float32|float64)\[(?P<sizes>[\d,]*)\]")
+SHAPE = re.compile(
+    r"\b(?P<type>bf16|f16|f32|f64|bfloat16|float16|float32|float64)\[(?P<sizes>[\d,]*)\]"
+)
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 SIZES = (
     re.compile(r"Used (?P<used>[\d.]+[KMGT]?) of (?P<there>[\d.]+[KMGT]?) hbm"),
-    re.compile(r"memory required.{0,60}\((?P<used>[\d.]+[KMGT])\) exceeds available HBM \((?P<there>[\d.]+[KMGT])\)"),
+    re.compile(
+        r"memory required.{0,60}\((?P<used>[\d.]+[KMGT])\) exceeds available HBM"
+        r" \((?P<there>[\d.]+[KMGT])\)"
+    ),
 )
 """How libtpu says how much memory a program needs, and how much there is."""
-HELD = re.compile(r"TPU is already in use by (?:process with pid|another process.*?pid) (?P<pid>\d+)", re.IGNORECASE)
+HELD = re.compile(
+    r"TPU is already in use by (?:process with pid|another process.*?pid) (?P<pid>\d+)",
+    re.IGNORECASE,
+)
 
 
-def explain(error: BaseException, batch_size: int | None = None, cores: int = 1) -> CortextError | None:
-    """The one line for what XLA, JAX or TensorFlow raised in a step; None where it is none of theirs.
+def explain(
+    error: BaseException, batch_size: int | None = None, cores: int = 1
+) -> CortextError | None:
+    """The one line for what XLA, JAX or TensorFlow raised in a step.
 
-    batch_size: trials in the batch that was tried (all cores, before it is cut into pieces); cores: that shared it
+    None where it is none of theirs.
+
+    Args:
+        batch_size: Trials in the batch that was tried (all cores, before it is cut into pieces);
+            cores: that shared it.
     """
     if isinstance(error, CortextError):
         return error
@@ -31,14 +48,17 @@ def explain(error: BaseException, batch_size: int | None = None, cores: int = 1)
 
 
 def _out_of_memory(text: str, batch_size: int | None, cores: int) -> CortextError | None:
-    if not re.search(r"RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory|Ran out of memory", text):
+    if not re.search(
+        r"RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory|Ran out of memory", text
+    ):
         return None
     sizes = next((found for pattern in SIZES if (found := pattern.search(text))), None)
     needs = f" (it needs {sizes['used']} of {sizes['there']} a core)" if sizes else ""
     batch = f" with a batch of {batch_size}" if batch_size else ""
     share = f", {-(-batch_size // cores)} trials a core" if batch_size and cores > 1 else ""
     fix = (
-        "raise gradient_accumulation_steps (the same batch in pieces), or lower dataset.batch_size or the model's units"
+        "raise gradient_accumulation_steps (the same batch in pieces), or lower dataset.batch_size"
+        " or the model's units"
     )
     return RunError(f"out of memory: resource exhausted{batch}{share}{needs}", fix=fix)
 
@@ -47,31 +67,47 @@ def _held(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if (held := HELD.search(text)) is None and "libtpu_lockfile" not in text:
         return None
     by = f"process {held['pid']}" if held else "another process"
-    fix = "end it (a notebook kernel holds the TPU until it is restarted), and run one process a machine"
+    fix = (
+        "end it (a notebook kernel holds the TPU until it is restarted), and run one process a"
+        " machine"
+    )
     return RunError(f"the TPU is in use by {by}", fix=fix)
 
 
 def _workers(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if (wrong := re.search(r"Expected (\d+) worker addresses, got (\d+)", text)) is None:
         return None
-    what = f"one core instead of {wrong[1]}: this program was started as one of {wrong[1]} processes"
-    return RunError(what, fix="start it once, without xmp.spawn or torchrun: one process drives all cores of a machine")
+    what = (
+        f"one core instead of {wrong[1]}: this program was started as one of {wrong[1]} processes"
+    )
+    return RunError(
+        what,
+        fix=(
+            "start it once, without xmp.spawn or torchrun: one process drives all cores of a"
+            " machine"
+        ),
+    )
 
 
 def _not_started(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if not re.search(
-        r"Unable to initialize backend 'tpu'|No TPU devices? (were |was )?found|TPU initialization failed", text
+        r"Unable to initialize backend 'tpu'|No TPU devices? (were |was )?found|TPU initialization"
+        r" failed",
+        text,
     ):
         return None
     reason = " ".join(text.split())[:200]
     return RunError(
-        f"the TPU did not start: {reason}", fix="`cortext doctor` says what was found and which versions clash"
+        f"the TPU did not start: {reason}",
+        fix="`cortext doctor` says what was found and which versions clash",
     )
 
 
 def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     """Two shapes that differ in nothing but their type."""
-    shapes = [(SHORT.get(found["type"], found["type"]), found["sizes"]) for found in SHAPE.finditer(text)]
+    shapes = [
+        (SHORT.get(found["type"], found["type"]), found["sizes"]) for found in SHAPE.finditer(text)
+    ]
     for kind, sizes in shapes:
         for other, same in shapes:
             if (
@@ -79,7 +115,12 @@ def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | Non
                 and kind != other
                 and re.search("mismatch|must (have|match)|equal types|dtype|differ", text)
             ):
-                what = f"two types of numbers meet in the model: {kind}[{sizes}] and {other}[{same}]"
-                fix = "train with --precision fp32, and cast in your own layer: float32 states, bfloat16 products"
+                what = (
+                    f"two types of numbers meet in the model: {kind}[{sizes}] and {other}[{same}]"
+                )
+                fix = (
+                    "train with --precision fp32, and cast in your own layer: float32 states,"
+                    " bfloat16 products"
+                )
                 return RunError(what, fix=fix)
     return None

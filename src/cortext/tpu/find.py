@@ -1,8 +1,9 @@
 """Finding the TPU: what the environment says of one, in the order in which the environments decide.
 
-Nothing here needs JAX or TensorFlow, and no address is made up: one comes from the user, or from a variable that the
-environment has set. The order is that of TensorFlow's cluster resolver (an explicit name, GKE's endpoints, `TPU_NAME`)
-and that of JAX (`TPU_PROCESS_ADDRESSES`, `TPU_WORKER_HOSTNAMES`, the metadata server).
+Nothing here needs JAX or TensorFlow, and no address is made up: one comes from the user, or from a
+variable that the environment has set. The order is that of TensorFlow's cluster resolver (an
+explicit name, GKE's endpoints, `TPU_NAME`) and that of JAX (`TPU_PROCESS_ADDRESSES`,
+`TPU_WORKER_HOSTNAMES`, the metadata server).
 """
 
 from __future__ import annotations
@@ -33,27 +34,34 @@ PLATFORMS = {
     "colab": ("COLAB_TPU_1VM", "COLAB_RELEASE_TAG"),
     "gke": ("KUBERNETES_SERVICE_HOST",),
 }
-"""Variables by which a machine with TPU chips says whose it is; one that says nothing is a TPU VM of Google Cloud."""
+"""Variables by which a machine with TPU chips says whose it is.
+
+One that says nothing is a TPU VM of Google Cloud.
+"""
 ADDRESSES = {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "gke", "COLAB_TPU_ADDR": "colab"}
 """Variables that hold addresses of TPUs that are reached over the network."""
 VARIABLES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "COLAB_TPU_ADDR")
 NAMES = {"kaggle": "Kaggle", "colab": "Colab", "gke": "GKE", "vm": "a TPU VM"}
-GIVE = "give --tpu a Cloud TPU's name (`gcloud compute tpus tpu-vm list`), grpc://HOST:8470, or local"
+GIVE = (
+    "give --tpu a Cloud TPU's name (`gcloud compute tpus tpu-vm list`), grpc://HOST:8470, or local"
+)
 
 
 @dataclass(frozen=True)
 class Found:
     """What was found, and what was looked at.
 
-    kind:       none, named (a Cloud TPU's name), grpc (an address), colab, kaggle, gke, or vm
-    address:    what TensorFlow's cluster resolver is given: `grpc://...`, a name, or `local`; None: there is no TPU
-    attached:   whether its chips belong to this machine, which is all that JAX can use
-    chips:      of this machine; 0: none, or not known
-    generation: v3, v5e ...; None: not known
-    hosts:      of the whole slice, in the order of their numbers; empty: this machine alone
-    worker:     this machine's number among them
-    libtpu:     where the TPU's library is; None: not installed
-    looked:     what was looked at, and what was there
+    Attributes:
+        kind: None, named (a Cloud TPU's name), grpc (an address), colab, kaggle, gke, or vm.
+        address: What TensorFlow's cluster resolver is given: `grpc://...`, a name, or `local`;
+            None: there is no TPU.
+        attached: Whether its chips belong to this machine, which is all that JAX can use.
+        chips: Of this machine; 0: none, or not known.
+        generation: v3, v5e ...; None: not known.
+        hosts: Of the whole slice, in the order of their numbers; empty: this machine alone.
+        worker: This machine's number among them.
+        libtpu: Where the TPU's library is; None: not installed.
+        looked: What was looked at, and what was there.
     """
 
     kind: str = "none"
@@ -84,14 +92,21 @@ class Found:
     def required(self, attached: bool = False) -> Found:
         """Itself; raises RunError where there is no TPU.
 
-        attached: its chips must belong to this machine and libtpu be installed, as JAX needs it
+        Args:
+            attached: Its chips must belong to this machine and libtpu be installed, as JAX needs
+                it.
         """
         if self.address is None:
-            fix = "`cortext doctor` says what was looked at; use --device cpu or cuda, or a machine with a TPU"
+            fix = (
+                "`cortext doctor` says what was looked at; use --device cpu or cuda, or a machine"
+                " with a TPU"
+            )
             raise RunError("no TPU found", fix=fix)
         if attached and not self.attached:
             what = f"the TPU at {self.address} is reached over the network, which JAX cannot do"
-            raise RunError(what, fix="run on the TPU VM itself with --tpu local, or with --backend tensorflow")
+            raise RunError(
+                what, fix="run on the TPU VM itself with --tpu local, or with --backend tensorflow"
+            )
         if attached and self.libtpu is None:
             what = f"{self.summary}, but libtpu is not installed"
             raise RunError(what, fix="pip install 'jax[tpu]'")
@@ -99,15 +114,28 @@ class Found:
 
 
 def gce_metadata(path: str, timeout_s: float = 1.0) -> str | None:
-    """What Google Cloud's metadata server says of this machine (`instance/...`, `project/...`); None elsewhere."""
-    host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or "169.254.169.254"
+    """What Google Cloud's metadata server says of this machine (`instance/...`, `project/...`).
+
+    None elsewhere.
+    """
+    host = (
+        os.environ.get("GCE_METADATA_HOST")
+        or os.environ.get("GCE_METADATA_IP")
+        or "169.254.169.254"
+    )
     flavor = {"Metadata-Flavor": "Google"}
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({})
+    )  # a proxy knows nothing of this machine
     try:
         request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers=flavor)
         with direct.open(request, timeout=timeout_s) as answer:
             # Other networks answer at this address, too: with the page of a hotel, say.
-            return str(answer.read().decode()) if flavor.items() <= dict(answer.headers).items() else None
+            return (
+                str(answer.read().decode())
+                if flavor.items() <= dict(answer.headers).items()
+                else None
+            )
     except (OSError, ValueError, HTTPException):
         return None
 
@@ -120,11 +148,19 @@ def find_tpu(
     metadata: Callable[[str], str | None] = gce_metadata,
     find_spec: Callable[[str], object] = util.find_spec,
 ) -> Found:
-    """The TPU that `name` (what --tpu says) or the environment leads to; see docs/tpu.md for the table.
+    """The TPU that `name` (what --tpu says) or the environment leads to.
 
-    root, metadata, find_spec: where /dev and /sys are, who answers for the metadata server, who finds a module: for
-    tests. The metadata server is asked only about the hosts of a TPU VM, and about a name when no chips are attached.
-    Raises RunError for a name that cannot be right, and for variables that contradict each other.
+    See docs/tpu.md for the table.
+
+    tests. The metadata server is asked only about the hosts of a TPU VM, and about a name when no
+    chips are attached.
+
+    Args:
+        root, metadata, find_spec: Where /dev and /sys are, who answers for the metadata server, who
+            finds a module: for.
+
+    Raises:
+        RunError: For a name that cannot be right, and for variables that contradict each other.
     """
     search = _Search(env, root, metadata, find_spec)
     machine = search.machine()
@@ -152,28 +188,46 @@ def _checked_address(where: str, text: str) -> str:
 
 
 def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str | None]) -> Found:
-    """The chips of this machine for `local`, and for the name that a TPU VM has itself; else a Cloud TPU by name."""
+    """The chips of this machine for `local`, and for the name that a TPU VM has itself.
+
+    Else a Cloud TPU by name.
+    """
     if name == "local":
         if not machine.attached:
-            what = f"{where} is 'local', and this machine has no TPU chips (/dev/accel*, /dev/vfio/*)"
+            what = (
+                f"{where} is 'local', and this machine has no TPU chips (/dev/accel*, /dev/vfio/*)"
+            )
             raise RunError(what, fix="run on the TPU VM itself, or leave it out")
         return machine
     if re.fullmatch(r"(v\d+(e|p|litepod)?|tpu7x)-\d+", name):
-        raise RunError(f"{where} is {name!r}, which is a kind of TPU and not the name of one", fix=GIVE)
+        raise RunError(
+            f"{where} is {name!r}, which is a kind of TPU and not the name of one", fix=GIVE
+        )
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
         raise RunError(f"{where} is {name!r}, which cannot be the name of a TPU", fix=GIVE)
     if machine.attached:
         return replace(machine, address=name if len(machine.hosts) > 1 else "local")
     if metadata("project/project-id") is None:
-        what = f"{where} is {name!r}, and names are looked up in Google Cloud, which this machine is not part of"
-        raise RunError(what, fix="give grpc://HOST:8470, or log in to the TPU VM and run there with --tpu local")
+        what = (
+            f"{where} is {name!r}, and names are looked up in Google Cloud, which this machine is"
+            " not part of"
+        )
+        raise RunError(
+            what,
+            fix="give grpc://HOST:8470, or log in to the TPU VM and run there with --tpu local",
+        )
     return Found("named", name, looked=machine.looked)
 
 
 class _Search:
-    """What a machine and its variables say of its own TPU chips; `looked` is everything that was looked at."""
+    """What a machine and its variables say of its own TPU chips.
 
-    def __init__(self, env: Mapping[str, str], root: Path, metadata: Callable, find_spec: Callable) -> None:
+    `looked` is everything that was looked at.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str], root: Path, metadata: Callable, find_spec: Callable
+    ) -> None:
         self.env, self.root, self.metadata, self.find_spec = env, root, metadata, find_spec
         self.looked: list[tuple[str, str]] = []
 
@@ -181,26 +235,47 @@ class _Search:
         """The chips of this machine; `attached` says whether there are any."""
         chips, generation = self._chips()
         libtpu = self._libtpu()
-        kind = next((kind for kind, names in PLATFORMS.items() if any(self.env.get(name) for name in names)), "vm")
+        kind = next(
+            (
+                kind
+                for kind, names in PLATFORMS.items()
+                if any(self.env.get(name) for name in names)
+            ),
+            "vm",
+        )
         hosts, worker = self._slice(kind, chips > 0)
         address = "local" if chips else None
         return Found(kind, address, chips > 0, chips, generation, hosts, worker, libtpu)
 
     def _chips(self) -> tuple[int, str | None]:
         """How many TPU chips there are (as devices, or on the PCI bus), and of which generation."""
-        accel = [path.name for path in self.root.glob("dev/accel*") if re.fullmatch(r"accel\d+", path.name)]
+        accel = [
+            path.name
+            for path in self.root.glob("dev/accel*")
+            if re.fullmatch(r"accel\d+", path.name)
+        ]
         vfio = [path.name for path in self.root.glob("dev/vfio/*") if path.name.isdecimal()]
         numbers = []
         for vendor in self.root.glob("sys/bus/pci/devices/*/vendor"):
-            if _read(vendor) == GOOGLE and (number := _read(vendor.with_name("device"))) in GENERATIONS:
+            if (
+                _read(vendor) == GOOGLE
+                and (number := _read(vendor.with_name("device"))) in GENERATIONS
+            ):
                 numbers.append(number)
         self._note("/dev/accel*", f"{len(accel)} devices" if accel else "none")
         self._note("/dev/vfio/*", f"{len(vfio)} devices" if vfio else "none")
-        self._note("PCI bus", f"{len(numbers)} TPU chips ({GENERATIONS[numbers[0]]})" if numbers else "no TPU chips")
+        self._note(
+            "PCI bus",
+            f"{len(numbers)} TPU chips ({GENERATIONS[numbers[0]]})" if numbers else "no TPU chips",
+        )
         kind = self.env.get("TPU_ACCELERATOR_TYPE", "")
         self._note("TPU_ACCELERATOR_TYPE", kind or "not set")
         self._note("TPU_TOPOLOGY", self.env.get("TPU_TOPOLOGY") or "not set")
-        generation = GENERATIONS[numbers[0]] if numbers else kind.replace("litepod", "e").partition("-")[0] or None
+        generation = (
+            GENERATIONS[numbers[0]]
+            if numbers
+            else kind.replace("litepod", "e").partition("-")[0] or None
+        )
         # Other machines have such devices, too: graphics cards that are lent to a guest, say.
         is_tpu = bool(numbers or kind or (accel and self.find_spec("libtpu")))
         return (len(accel) or len(vfio) or len(numbers), generation) if is_tpu else (0, None)
@@ -220,23 +295,39 @@ class _Search:
 
     def _slice(self, kind: str, attached: bool) -> tuple[tuple[str, ...], int]:
         """The hosts of the slice and this one's number among them."""
-        addresses, names = self.env.get("TPU_PROCESS_ADDRESSES", ""), self.env.get("TPU_WORKER_HOSTNAMES", "")
+        addresses, names = (
+            self.env.get("TPU_PROCESS_ADDRESSES", ""),
+            self.env.get("TPU_WORKER_HOSTNAMES", ""),
+        )
         number = self.env.get("TPU_WORKER_ID") or self.env.get("CLOUD_TPU_TASK_ID") or ""
         self._note("TPU_PROCESS_ADDRESSES", addresses or "not set")
         self._note("TPU_WORKER_HOSTNAMES", names or "not set")
         self._note("TPU_WORKER_ID", number or "not set")
-        if not (addresses or names) and attached and kind == "vm" and not self.env.get("TPU_SKIP_MDS_QUERY"):
+        if (
+            not (addresses or names)
+            and attached
+            and kind == "vm"
+            and not self.env.get("TPU_SKIP_MDS_QUERY")
+        ):
             endpoints = self.metadata("instance/attributes/worker-network-endpoints") or ""
             names = ",".join(endpoint.rpartition(":")[2] for endpoint in endpoints.split(","))
             number = number or self.metadata("instance/attributes/agent-worker-number") or ""
-            self._note("metadata server", f"worker {number or 0} of {names}" if names else "says nothing of a slice")
+            self._note(
+                "metadata server",
+                f"worker {number or 0} of {names}" if names else "says nothing of a slice",
+            )
         hosts = tuple(host.partition(":")[0] for host in (addresses or names).split(",") if host)
         if not attached:
             return (), 0
         alone = hosts in ((), ("local",), ("localhost",))
         if not re.fullmatch(r"\d{0,6}", number) or (not alone and int(number or 0) >= len(hosts)):
-            what = f"TPU_WORKER_ID is {number!r}, and there are {len(hosts) or 1} hosts ({', '.join(hosts)})"
-            raise RunError(what, fix="it counts them from 0; set it and TPU_WORKER_HOSTNAMES together")
+            what = (
+                f"TPU_WORKER_ID is {number!r}, and there are {len(hosts) or 1} hosts"
+                f" ({', '.join(hosts)})"
+            )
+            raise RunError(
+                what, fix="it counts them from 0; set it and TPU_WORKER_HOSTNAMES together"
+            )
         return ((), 0) if alone else (hosts, int(number or 0))
 
 

@@ -1,7 +1,9 @@
-"""The text of a program that XLA has optimised, parsed: its computations and how often its loops run.
+"""The text of a program that XLA has optimised, parsed.
 
-`compiled.as_text()` of JAX gives that text. XLA's own cost analysis counts the body of a loop once, however often it
-runs; `cortext.tpu.cost` counts with what is found here.
+Its computations and how often its loops run.
+
+`compiled.as_text()` of JAX gives that text. XLA's own cost analysis counts the body of a loop once,
+however often it runs; `cortext.tpu.cost` counts with what is found here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ MOST_TRIPS = 100_000
 
 @dataclass(frozen=True)
 class Array:
-    """An array as the program lays it out. space: 0 is the device's main memory, others are on the chip."""
+    """An array as the program lays it out. space.
+
+    0 is the device's main memory, others are on the chip.
+    """
 
     dtype: str
     dims: tuple[int, ...]
@@ -48,7 +53,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line. arrays: what it gives out, tuples flattened; operands: names; literal: a constant's value."""
+    """One line. arrays: what it gives out, tuples flattened.
+
+    Operands: names; literal: a constant's value.
+    """
 
     name: str
     opcode: str
@@ -58,7 +66,10 @@ class Instruction:
     attributes: str
 
     def attribute(self, name: str) -> str:
-        """The value of `name=value`: what is in its braces, or one word; empty where it has none."""
+        """The value of `name=value`: what is in its braces, or one word.
+
+        Empty where it has none.
+        """
         found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.attributes)
         return (found[1] or found[2] or "") if found else ""
 
@@ -136,7 +147,12 @@ def _instruction(name: str, text: str) -> Instruction:
     close = start + _closing(text[start:])
     inside = text[start + 1 : close - 1]
     return Instruction(
-        name, opcode[1], _arrays(text[:end]), tuple(_OPERAND.findall(inside)), inside.strip(), text[close:]
+        name,
+        opcode[1],
+        _arrays(text[:end]),
+        tuple(_OPERAND.findall(inside)),
+        inside.strip(),
+        text[close:],
     )
 
 
@@ -162,8 +178,9 @@ def _arrays(text: str) -> tuple[Array, ...]:
 def trip_count(program: Program, parent: Computation, loop: Instruction) -> int | None:
     """How often the body of a `while` runs; None where that depends on what the program is given.
 
-    XLA for CPUs and GPUs writes it down. The TPU's does not: there the condition and the counters are worked out, as
-    far as they are made of constants, additions and comparisons, which is what `lax.scan` and `fori_loop` become.
+    XLA for CPUs and GPUs writes it down. The TPU's does not: there the condition and the counters
+    are worked out, as far as they are made of constants, additions and comparisons, which is what
+    `lax.scan` and `fori_loop` become.
     """
     if known := _TRIPS.search(loop.attributes):
         return int(known[1])
@@ -211,8 +228,9 @@ class _Scalars:
     ) -> int | None:
         """The value of an instruction.
 
-        place:     of the values in the tuple that a loop's computation takes, by number
-        arguments: of a fused computation
+        Args:
+            place: Of the values in the tuple that a loop's computation takes, by number.
+            arguments: Of a fused computation.
         """
         instruction = computation.instructions[name]
         opcode = instruction.opcode
@@ -223,10 +241,23 @@ class _Scalars:
             return None if arguments is None else arguments[int(instruction.literal)]
         if opcode == "get-tuple-element":
             source = computation.operand(instruction, 0)
-            return place(int(instruction.attribute("index"))) if source.opcode == "parameter" else None
-        if opcode not in ("fusion", "copy", "bitcast", "convert", "add", "subtract", "and", "compare"):
+            return (
+                place(int(instruction.attribute("index"))) if source.opcode == "parameter" else None
+            )
+        if opcode not in (
+            "fusion",
+            "copy",
+            "bitcast",
+            "convert",
+            "add",
+            "subtract",
+            "and",
+            "compare",
+        ):
             return None
-        values = [self.value(computation, operand, place, arguments) for operand in instruction.operands]
+        values = [
+            self.value(computation, operand, place, arguments) for operand in instruction.operands
+        ]
         if opcode == "fusion":
             inner = self.program.called(instruction)
             return self.value(inner, inner.root, lambda _: None, values)
@@ -243,6 +274,10 @@ class _Scalars:
             case "and":
                 return values[0] & values[1]
             case "compare":
-                return int(getattr(operator, instruction.attribute("direction").lower())(values[0], values[1]))
+                return int(
+                    getattr(operator, instruction.attribute("direction").lower())(
+                        values[0], values[1]
+                    )
+                )
             case _:
                 return values[0]

@@ -1,4 +1,6 @@
-"""How a batch lies on the cores of all hosts: trials are shared out over one axis, weights are everywhere the same.
+"""How a batch lies on the cores of all hosts.
+
+Trials are shared out over one axis, weights are everywhere the same.
 
 Several hosts of a slice are several processes, one on each, which start the same command.
 """
@@ -42,8 +44,13 @@ def everywhere(mesh: Mesh) -> NamedSharding:
 
 
 def put(layout: NamedSharding, tree: Any) -> Any:
-    """Arrays of the host on the cores. Laid out by trial, they are this host's rows of what all hosts have."""
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(layout, np.asarray(x)), tree)
+    """Arrays of the host on the cores.
+
+    Laid out by trial, they are this host's rows of what all hosts have.
+    """
+    return jax.tree.map(
+        lambda x: jax.make_array_from_process_local_data(layout, np.asarray(x)), tree
+    )
 
 
 def own_rows(array: jax.Array) -> np.ndarray:
@@ -58,7 +65,9 @@ def own_copy(tree: Any) -> Any:
 
 
 def find_own_tpu(place: Place) -> Found:
-    """The TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices. Raises RunError without one.
+    """The TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices.
+
+    Raises RunError without one.
 
     `JAX_PLATFORMS=cpu` is for trying things out: the same programs on a CPU.
     """
@@ -78,25 +87,33 @@ class Hosts(Processes):
         lengths = multihost_utils.process_allgather(np.array(len(content))).tolist()
         room = 1 << max(lengths).bit_length()  # few sizes, because each is a program
         contents = multihost_utils.process_allgather(np.pad(content, (0, room - len(content))))
-        return [pickle.loads(row[:length].tobytes()) for row, length in zip(contents, lengths, strict=True)]
+        return [
+            pickle.loads(row[:length].tobytes())
+            for row, length in zip(contents, lengths, strict=True)
+        ]
 
 
 @contextmanager
 def hosts(place: Place) -> Iterator[Processes]:
     """A context in which the hosts of a slice train together; one host alone needs nothing for it.
 
-    Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID
-    say who is who. Raises RunError where the others do not come.
+    Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES
+    and JAX_PROCESS_ID say who is who. Raises RunError where the others do not come.
     """
     found = find_own_tpu(place)
     several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
     if not several or jax.distributed.is_initialized():
-        yield Hosts(jax.process_index(), jax.process_count()) if jax.distributed.is_initialized() else ALONE
+        yield (
+            Hosts(jax.process_index(), jax.process_count())
+            if jax.distributed.is_initialized()
+            else ALONE
+        )
         return
     number, count = os.environ.get("JAX_PROCESS_ID"), os.environ.get("JAX_NUM_PROCESSES")
     try:
         jax.distributed.initialize(
-            num_processes=None if count is None else int(count), process_id=None if number is None else int(number)
+            num_processes=None if count is None else int(count),
+            process_id=None if number is None else int(number),
         )
     except (RuntimeError, ValueError) as error:
         what = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"

@@ -1,6 +1,7 @@
 """Torch on a TPU through Google's own backend, `torch_tpu`, one process for each core.
 
-It was written after that package's interface (0.2.0) and has run on no TPU: `torchax` is what is tested here.
+It was written after that package's interface (0.2.0) and has run on no TPU: `torchax` is what is
+tested here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class TorchTPUEngine(TorchEngine):
 
     @staticmethod
     def processes(place: Place) -> AbstractContextManager[Processes]:
-        """See `Engine`. Raises MissingLibrary and RunError where torch_tpu is not installed or does not start."""
+        """See `Engine`. Raises MissingLibrary and RunError where torch_tpu is not installed or
+        does not start.
+        """
         _load()
         return TorchEngine.processes(_own_core(place))
 
@@ -37,7 +40,9 @@ def _load() -> None:
     try:
         import_module("torch_tpu")
     except ModuleNotFoundError:
-        raise MissingLibrary("torch_tpu is not installed", fix=f"pip install torch_tpu, or {fix}") from None
+        raise MissingLibrary(
+            "torch_tpu is not installed", fix=f"pip install torch_tpu, or {fix}"
+        ) from None
     except (ImportError, OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(f"torch_tpu does not start: {reason}", fix=fix) from None

@@ -1,7 +1,9 @@
-"""`cortext.training.optim.Optimizer` on XLA: the same groups, the same moments under the same names.
+"""`cortext.training.optim.Optimizer` on XLA.
 
-The days of a batch are a mask here, not a list: every day's update is computed, and those of absent days are thrown
-away, so that shapes do not depend on the batch.
+The same groups, the same moments under the same names.
+
+The days of a batch are a mask here, not a list: every day's update is computed, and those of absent
+days are thrown away, so that shapes do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -63,24 +65,36 @@ class AdamW:
         lr_day: Array,
         idle: frozenset[str] = frozenset(),
     ) -> tuple[Tensors, State, Array]:
-        """Clip the gradients and move the weights: the new weights, the new state, and the norm before clipping.
+        """Clip the gradients and move the weights.
 
-        A norm that is not finite moves nothing. Of day layers only those of `day_B`, int32 [B], move, and of `idle`
-        weights, which no gradient reaches, none.
+        The new weights, the new state, and the norm before clipping.
+
+        A norm that is not finite moves nothing. Of day layers only those of `day_B`, int32 [B],
+        move, and of `idle` weights, which no gradient reaches, none.
         """
-        norm = jnp.sqrt(sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(())))
+        norm = jnp.sqrt(
+            sum((jnp.square(gradient).sum() for gradient in gradients.values()), jnp.zeros(()))
+        )
         limit = self.config.grad_norm_clip_value or math.inf
         scale = jnp.minimum(1.0, limit / (norm + 1e-6))  # torch's clip_grad_norm_ adds 1e-6 too
         moves = jnp.isfinite(norm)
         present_D = jnp.zeros(state.day_steps.shape, bool).at[day_B].set(True) & moves
         day_steps = state.day_steps + present_D
-        moved, mean, square, steps = dict(weights), dict(state.mean), dict(state.square), dict(state.steps)
+        moved, mean, square, steps = (
+            dict(weights),
+            dict(state.mean),
+            dict(state.square),
+            dict(state.steps),
+        )
         for name, weight in weights.items():
             if name in idle:
                 continue
             if is_day(name):
                 per_day = (-1, *[1] * (weight.ndim - 1))
-                chosen, count = present_D.reshape(per_day), jnp.maximum(day_steps, 1).reshape(per_day)
+                chosen, count = (
+                    present_D.reshape(per_day),
+                    jnp.maximum(day_steps, 1).reshape(per_day),
+                )
                 rate, decay = lr_day, self.config.weight_decay_day
             else:
                 steps[name] = state.steps[name] + moves
@@ -93,14 +107,23 @@ class AdamW:
         return moved, State(mean, square, steps, day_steps), norm
 
     def _adam(
-        self, weight: Array, mean: Array, square: Array, gradient: Array, steps: Array, lr: Array, decay: float
+        self,
+        weight: Array,
+        mean: Array,
+        square: Array,
+        gradient: Array,
+        steps: Array,
+        lr: Array,
+        decay: float,
     ) -> tuple[Array, Array, Array]:
         beta0, beta1 = self.config.beta0, self.config.beta1
         mean = mean + (gradient - mean) * (1 - beta0)
         square = square * beta1 + gradient * gradient * (1 - beta1)
         root = jnp.sqrt(_missing(beta1, steps))
         step_size = lr / _missing(beta0, steps)
-        weight = weight * (1 - lr * decay) - step_size * mean / (jnp.sqrt(square) / root + self.config.epsilon)
+        weight = weight * (1 - lr * decay) - step_size * mean / (
+            jnp.sqrt(square) / root + self.config.epsilon
+        )
         return weight, mean, square
 
 

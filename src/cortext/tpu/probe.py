@@ -1,4 +1,6 @@
-"""What an engine sees, and a step of training with it: run in a process of its own, `python -m cortext.tpu.probe`.
+"""What an engine sees, and a step of training with it.
+
+Run in a process of its own, `python -m cortext.tpu.probe`.
 
 An engine that crashes, or that waits for a TPU that somebody else holds, takes nobody with it.
 """
@@ -32,7 +34,12 @@ MODELS = {
 }
 """The published recipes at a size that any machine trains a step of in seconds."""
 STEP = ["num_training_batches=2", "batches_per_train_log=1", "dataset.days_per_batch=2"]
-STEP += ["tpu.length_shapes=1", "tpu.compilation_cache=null", "lr_warmup_steps=0", "lr_warmup_steps_day=0"]
+STEP += [
+    "tpu.length_shapes=1",
+    "tpu.compilation_cache=null",
+    "lr_warmup_steps=0",
+    "lr_warmup_steps_day=0",
+]
 
 
 def torch_devices(tpu: str | None) -> list[Device]:
@@ -66,7 +73,10 @@ def torchax_devices(tpu: str | None) -> list[Device]:
 
 
 def tensorflow_devices(tpu: str | None) -> list[Device]:
-    """The cores of the TPU at that address, else the processor and GPUs: its usual build has no TPUs."""
+    """The cores of the TPU at that address, else the processor and GPUs.
+
+    Its usual build has no TPUs.
+    """
     import tensorflow as tf
 
     try:
@@ -77,10 +87,13 @@ def tensorflow_devices(tpu: str | None) -> list[Device]:
             raise
     if tf.config.list_logical_devices("TPU"):
         return [
-            {"kind": "tpu", "name": core.name, "memory_gib": None} for core in tf.config.list_logical_devices("TPU")
+            {"kind": "tpu", "name": core.name, "memory_gib": None}
+            for core in tf.config.list_logical_devices("TPU")
         ]
     gpus = tf.config.list_physical_devices("GPU")
-    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    names = [
+        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus
+    ]
     processor = {"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}
     return [processor, *({"kind": "cuda", "name": name, "memory_gib": None} for name in names)]
 
@@ -90,17 +103,21 @@ def torch_tpu_devices(tpu: str | None) -> list[Device]:
     import torch
     import torch_tpu  # noqa: F401 # makes itself torch's accelerator
 
-    return [{"kind": "tpu", "name": "TPU", "memory_gib": None} for _ in range(torch.accelerator.device_count())]
+    return [
+        {"kind": "tpu", "name": "TPU", "memory_gib": None}
+        for _ in range(torch.accelerator.device_count())
+    ]
 
 
 @dataclass(frozen=True)
 class Probe:
     """An engine, as the doctor asks it.
 
-    packages: without these it is not installed; the versions of `shown` are told besides
-    devices:  lists what it sees, given the address of a TPU or None
-    place:    where to train on devices of a kind
-    env:      variables for that
+    Attributes:
+        packages: Without these it is not installed; the versions of `shown` are told besides.
+        devices: Lists what it sees, given the address of a TPU or None.
+        place: Where to train on devices of a kind.
+        env: Variables for that.
     """
 
     packages: tuple[str, ...]
@@ -133,7 +150,10 @@ ENGINES = {
         lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
     ),
     "torch_tpu": Probe(
-        ("torch_tpu",), torch_tpu_devices, lambda kind: _place("tpu", tpu_engine="torch_tpu"), ("libtpu",)
+        ("torch_tpu",),
+        torch_tpu_devices,
+        lambda kind: _place("tpu", tpu_engine="torch_tpu"),
+        ("libtpu",),
     ),
 }
 """Every engine that trains; `training.engine.ENGINES` says where they are."""
@@ -142,7 +162,10 @@ ENGINES = {
 def take_step(
     engine: str, model: str, kind: str, tpu: str | None, data: Path, out: Path, batch_size: int
 ) -> dict[str, Any]:
-    """One training step of a recipe on made-up data: the cores that took it, the loss, seconds with compiling."""
+    """One training step of a recipe on made-up data.
+
+    The cores that took it, the loss, seconds with compiling.
+    """
     from dataclasses import replace
 
     from cortext.training import Callback, Trainer
@@ -158,7 +181,9 @@ def take_step(
     if place.engine != "torch":
         place = replace(place, tpu=tpu)
     overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
-    with Trainer(model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False) as trainer:
+    with Trainer(
+        model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False
+    ) as trainer:
         trainer.run(1)  # not to the end, where it would compile the validation, too
         told = {"device": trainer.engine.name, "cores": trainer.engine.cores}
     return told | {"loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}

@@ -1,4 +1,7 @@
-"""Traces of training steps by JAX and by TensorFlow, for TensorBoard's profiler; torch's is in `training.loop`."""
+"""Traces of training steps by JAX and by TensorFlow, for TensorBoard's profiler.
+
+Torch's is in `training.loop`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from cortext.extras import need
 
 @contextmanager
 def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder; call its value after each batch."""
+    """A context that traces batches `first` to `end - 1` into the folder.
+
+    Call its value after each batch.
+    """
     jax = need("jax", "tpu")
 
     def wait() -> None:
@@ -33,14 +39,19 @@ def traced_jax(folder: Path, first: int, end: int) -> Iterator[Callable[[], None
 
 @contextmanager
 def traced_tensorflow(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder; call its value after each batch."""
+    """A context that traces batches `first` to `end - 1` into the folder.
+
+    Call its value after each batch.
+    """
     profiler = need("tensorflow", "tensorflow").profiler.experimental
     with _window(first, end, lambda: profiler.start(str(folder)), profiler.stop) as stepped:
         yield stepped
 
 
 @contextmanager
-def _window(first: int, end: int, start: Callable[[], None], stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
+def _window(
+    first: int, end: int, start: Callable[[], None], stop: Callable[[], None]
+) -> Iterator[Callable[[], None]]:
     """Start before batch `first` and stop after batch `end - 1`, or where the batches end."""
     count, running = 0, False
 

@@ -14,11 +14,15 @@ BATCHES = 1000
 
 
 class Shapes:
-    """Lengths to one of which every batch of a split is padded: those that pad the sampler's batches least.
+    """Lengths to one of which every batch of a split is padded.
 
-    count:                    at most so many lengths
+    Those that pad the sampler's batches least.
+
     patch_size, patch_stride: bins; a length ends with a whole patch
-    sampler:                  draws the batches; without one every trial is a batch of its own
+
+    Attributes:
+        count: At most so many lengths.
+        sampler: Draws the batches; without one every trial is a batch of its own.
     """
 
     def __init__(
@@ -43,21 +47,31 @@ class Shapes:
     def of(cls, job: Job) -> Shapes:
         """Those of a run."""
         model = job.model.network.config
-        return cls(job.split, job.config.tpu.length_shapes, model.patch_size, model.patch_stride, job.sampler)
+        return cls(
+            job.split,
+            job.config.tpu.length_shapes,
+            model.patch_size,
+            model.patch_stride,
+            job.sampler,
+        )
 
     def bins(self, indices: np.ndarray) -> int:
         """The length in bins of a batch of the trials of `indices`."""
         return self.padded(int(self._n_bins_N[indices].max()))
 
     def padded(self, n_bins: int) -> int:
-        """The shortest length that holds `n_bins`; beyond the longest of all, as many times that as are needed."""
+        """The shortest length that holds `n_bins`.
+
+        Beyond the longest of all, as many times that as are needed.
+        """
         fitting = [length for length in self.all if length >= n_bins]
         return fitting[0] if fitting else self.all[-1] * -(-n_bins // self.all[-1])
 
     def pad(self, batch: TrainBatch, least: int, cores: int) -> dict[str, np.ndarray]:
         """A batch of one of the lengths, of `least` trials or more that `cores` share evenly.
 
-        features float32 [B, T, C], day and n_patches int32 [B]; what is added are trials of one patch, all zeros.
+        features float32 [B, T, C], day and n_patches int32 [B]; what is added are trials of one
+        patch, all zeros.
         """
         n_trials, n_bins, n_features = batch.x_BTC.shape
         n_rows = -(-max(n_trials, least) // cores) * cores
@@ -75,17 +89,23 @@ class Shapes:
 
 
 def least_padding(lengths_N: np.ndarray, count: int) -> list[int]:
-    """At most `count` of the lengths, the longest among them, such that to pad each to the next of them costs least.
+    """At most `count` of the lengths, the longest among them, such that to pad each to the next
+    of them costs least.
 
-    By dynamic programming over the different lengths: the cheapest way to cover the first j of them with k.
+    By dynamic programming over the different lengths: the cheapest way to cover the first j of them
+    with k.
     """
     lengths, trials = np.unique(lengths_N, return_counts=True)
     before = np.concatenate([[0], np.cumsum(trials)])
     # padded[i, j]: to pad lengths i to j to the j-th
-    padded = np.where(np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf)
+    padded = np.where(
+        np.tri(len(lengths), dtype=bool).T, (before[1:] - before[:-1, None]) * lengths, np.inf
+    )
     cost, begins = padded[0], []
     for _ in range(min(count, len(lengths)) - 1):
-        through = np.concatenate([[0.0], cost[:-1]])[:, None] + padded  # the last length covers i to j
+        through = (
+            np.concatenate([[0.0], cost[:-1]])[:, None] + padded
+        )  # the last length covers i to j
         begins.append(through.argmin(0))
         cost = through.min(0)
     chosen, last = [], len(lengths) - 1

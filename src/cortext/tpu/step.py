@@ -1,8 +1,9 @@
 """One training step as one XLA program: augmentation, forward, loss, backward, clipping and AdamW.
 
-The torch modules and losses run under torchax, which turns their operations into JAX's while the program is traced.
-What changes from step to step (learning rates, reversal strength, random keys, days) are arguments, so that there is
-one program for each length of trials. Weights and moments are donated: the new ones take their place.
+The torch modules and losses run under torchax, which turns their operations into JAX's while the
+program is traced. What changes from step to step (learning rates, reversal strength, random keys,
+days) are arguments, so that there is one program for each length of trials. Weights and moments are
+donated: the new ones take their place.
 
 B trials, T bins of 20 ms, C features, P patches, U phonemes of the longest label, V tokens.
 """
@@ -40,18 +41,27 @@ Array = Any
 Batch = dict[str, Any]
 """features float16 [B, T, C], and int32: day, n_bins and n_labels [B], labels [B, U] (0-padded)."""
 Numbers = dict[str, Any]
-"""Of one step: float32 lr, lr_day, fraction (of the training that is done); uint32 [2] keys dropout, augmentation."""
+"""Of one step: float32 lr, lr_day, fraction (of the training that is done).
+
+Uint32 [2] keys dropout, augmentation.
+"""
 
 
 class Programs:
     """The programs of a run, to be lowered for one length of trials at a time.
 
-    network:      on any device, `meta` too: its own parameters are never read
     n_features, n_labels: C, and U, what labels are padded to
-    on_host:      whether the host augments (registered augmentations), so that the step only smooths
-    Raises ConfigError for a batch that does not divide by the cores and the pieces of it that are added up, and for a
-    network with numbers of a type that XLA is not given; lowering raises it for a network that changes its buffers, and
-    for a loss that `check_losses` refuses.
+
+    Attributes:
+        network: On any device, `meta` too: its own parameters are never read.
+        on_host: Whether the host augments (registered augmentations), so that the step only
+            smooths.
+
+    Raises:
+        ConfigError: For a batch that does not divide by the cores and the pieces of it that are
+            added up, and for a network with numbers of a type that XLA is not given; lowering
+            raises it for a network that changes its buffers, and for a loss that `check_losses`
+            refuses.
     """
 
     def __init__(
@@ -76,8 +86,9 @@ class Programs:
     def lower_update(self, n_bins: int) -> Any:
         """The training step for trials padded to `n_bins`, as a `jax.stages.Lowered`.
 
-        It is called with (weights, fixed, state, batch, numbers), see `structures`, and gives (weights, state, losses,
-        norm): float32 [B] by name, and the norm of the gradient before clipping. Weights and state are given away.
+        It is called with (weights, fixed, state, batch, numbers), see `structures`, and gives
+        (weights, state, losses, norm): float32 [B] by name, and the norm of the gradient before
+        clipping. Weights and state are given away.
         """
         whole, shared = everywhere(self.mesh), by_trial(self.mesh)
         program = jax.jit(
@@ -92,16 +103,26 @@ class Programs:
             self._idle = frozenset() if whole_used else self._unreached(n_bins)
         state = jax.eval_shape(first_state, weights)
         return self._lower(
-            program, self.mesh, weights, fixed, state, self.batch(n_bins), numbers(self.config, 0, 0.0, 0.0)
+            program,
+            self.mesh,
+            weights,
+            fixed,
+            state,
+            self.batch(n_bins),
+            numbers(self.config, 0, 0.0, 0.0),
         )
 
     def lower_forward(self, n_bins: int, n_trials: int, mesh: Mesh) -> Any:
-        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day, n_patches).
+        """Logits of features float32 [B, T, C], called with (weights, fixed, features, day,
+        n_patches).
 
-        mesh: the cores that share the trials, perhaps fewer than train
+        Args:
+            mesh: The cores that share the trials, perhaps fewer than train.
         """
         whole, shared = everywhere(mesh), by_trial(mesh)
-        program = jax.jit(self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared)
+        program = jax.jit(
+            self._forward, in_shardings=(whole, whole, shared, shared, shared), out_shardings=shared
+        )
         of_trials = jax.ShapeDtypeStruct((n_trials,), jnp.int32)
         features = jax.ShapeDtypeStruct((n_trials, n_bins, self.n_features), jnp.float32)
         return self._lower(program, mesh, *structures(self.network), features, of_trials, of_trials)
@@ -109,7 +130,9 @@ class Programs:
     def batch(self, n_bins: int) -> Batch:
         """The shapes of a batch padded to `n_bins`."""
         size = self.config.dataset.batch_size
-        batch = {name: jax.ShapeDtypeStruct((size,), jnp.int32) for name in ("day", "n_bins", "n_labels")}
+        batch = {
+            name: jax.ShapeDtypeStruct((size,), jnp.int32) for name in ("day", "n_bins", "n_labels")
+        }
         batch["labels"] = jax.ShapeDtypeStruct((size, self.n_labels), jnp.int32)
         batch["features"] = jax.ShapeDtypeStruct((size, n_bins, self.n_features), jnp.float16)
         return batch
@@ -127,31 +150,54 @@ class Programs:
         ready = {**batch, "features": features, "n_bins": n_bins_B}
         gradients, losses = self.gradients(weights, fixed, ready, numbers)
         moved, state, norm = self.optimizer.move(
-            weights, gradients, state, batch["day"], numbers["lr"], numbers["lr_day"], self._idle or frozenset()
+            weights,
+            gradients,
+            state,
+            batch["day"],
+            numbers["lr"],
+            numbers["lr_day"],
+            self._idle or frozenset(),
         )
         return moved, state, losses, norm
 
     def _unreached(self, n_bins: int) -> frozenset[str]:
-        """Names of weights that no gradient reaches, which torch leaves alone: theirs are zeros, whatever comes in."""
+        """Names of weights that no gradient reaches, which torch leaves alone.
+
+        Theirs are zeros, whatever comes in.
+        """
         weights, fixed = structures(self.network)
         batch = self.batch(n_bins)
         batch["features"] = batch["features"].update(dtype=jnp.float32)
         key, fraction = jax.eval_shape(jax.random.key, 0), np.float32(0)
         with tracing(self.bf16, self.mesh):
-            traced = jax.make_jaxpr(jax.grad(self._losses, has_aux=True))(weights, fixed, batch, key, fraction)
+            traced = jax.make_jaxpr(jax.grad(self._losses, has_aux=True))(
+                weights, fixed, batch, key, fraction
+            )
         depends = set(traced.jaxpr.invars)
         for equation in traced.jaxpr.eqns:
-            if any(variable in depends for variable in equation.invars if not hasattr(variable, "val")):
+            if any(
+                variable in depends for variable in equation.invars if not hasattr(variable, "val")
+            ):
                 depends.update(equation.outvars)
         gradients = dict(zip(sorted(weights), traced.jaxpr.outvars, strict=False))
         return frozenset(name for name, gradient in gradients.items() if gradient not in depends)
 
-    def gradients(self, weights: Tensors, fixed: Tensors, batch: Batch, numbers: Numbers) -> tuple[Tensors, Tensors]:
-        """Of the mean loss of the batch, and the losses [B]; a batch may go through the model piece by piece."""
+    def gradients(
+        self, weights: Tensors, fixed: Tensors, batch: Batch, numbers: Numbers
+    ) -> tuple[Tensors, Tensors]:
+        """Of the mean loss of the batch, and the losses [B].
+
+        A batch may go through the model piece by piece.
+        """
         differentiate = jax.grad(self._losses, has_aux=True)
-        key, pieces = jax.random.wrap_key_data(numbers["dropout"]), self.config.gradient_accumulation_steps
+        key, pieces = (
+            jax.random.wrap_key_data(numbers["dropout"]),
+            self.config.gradient_accumulation_steps,
+        )
         if pieces == 1:
-            found: tuple[Tensors, Tensors] = differentiate(weights, fixed, batch, key, numbers["fraction"])
+            found: tuple[Tensors, Tensors] = differentiate(
+                weights, fixed, batch, key, numbers["fraction"]
+            )
             return found
 
         def add(total: Tensors, at: tuple[Batch, Array]) -> tuple[Tensors, Tensors]:
@@ -189,17 +235,28 @@ class Programs:
         found = self._on_torchax(losses, key, weights, fixed, batch, fraction)
         return found["loss"].sum() / self.config.dataset.batch_size, found
 
-    def _forward(self, weights: Tensors, fixed: Tensors, x_BTC: Array, day_B: Array, n_patches_B: Array) -> Array:
-        def logits(weights: Any, fixed: Any, x_BTC: Any, day_B: Any, n_patches_B: Any) -> torch.Tensor:
-            result: torch.Tensor = self._with(weights, fixed)(x_BTC, day_B, n_patches_B=n_patches_B)[0]
+    def _forward(
+        self, weights: Tensors, fixed: Tensors, x_BTC: Array, day_B: Array, n_patches_B: Array
+    ) -> Array:
+        def logits(
+            weights: Any, fixed: Any, x_BTC: Any, day_B: Any, n_patches_B: Any
+        ) -> torch.Tensor:
+            result: torch.Tensor = self._with(weights, fixed)(
+                x_BTC, day_B, n_patches_B=n_patches_B
+            )[0]
             return result.float()
 
         self.network.eval()
-        found: Array = self._on_torchax(logits, jax.random.key(0), weights, fixed, x_BTC, day_B, n_patches_B)
+        found: Array = self._on_torchax(
+            logits, jax.random.key(0), weights, fixed, x_BTC, day_B, n_patches_B
+        )
         return found
 
     def _with(self, weights: Any, fixed: Any) -> Any:
-        """The network as a function, with these weights. It raises ConfigError where a call changes one of them."""
+        """The network as a function, with these weights.
+
+        It raises ConfigError where a call changes one of them.
+        """
         given = {**weights, **fixed}
         values = {name: tensor.jax() for name, tensor in given.items()}
 
@@ -215,9 +272,18 @@ class Programs:
 
     def _refuse_change(self, name: str) -> None:
         path, _, own = name.rpartition(".")
-        module = f"{type(self.network.get_submodule(path)).__name__} {path!r} of model" if path else "model"
-        what = f"{module} {self.config.model.kind!r} changes its {own!r} when it is called, which XLA would not keep"
-        raise ConfigError(what, fix="train on cpu or cuda, or do without (a BatchNorm: track_running_stats=False)")
+        module = (
+            f"{type(self.network.get_submodule(path)).__name__} {path!r} of model"
+            if path
+            else "model"
+        )
+        what = (
+            f"{module} {self.config.model.kind!r} changes its {own!r} when it is called, which XLA"
+            " would not keep"
+        )
+        raise ConfigError(
+            what, fix="train on cpu or cuda, or do without (a BatchNorm: track_running_stats=False)"
+        )
 
     def _on_torchax(self, function: Any, key: Array, *arguments: Any) -> Any:
         with torchax.default_env().override_property(prng=key):
@@ -227,21 +293,30 @@ class Programs:
 def structures(network: nn.Module) -> tuple[Any, Any]:
     """Shapes of the parameters that learn, and of the other parameters and the buffers, by name.
 
-    Raises ConfigError for numbers of another type than XLA is given.
+    Raises:
+        ConfigError: For numbers of another type than XLA is given.
     """
     learns = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     named = [*network.named_parameters(), *network.named_buffers()]
     for name, tensor in named:
         if tensor.dtype not in _DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-            what = f"the model's {name!r} is {str(tensor.dtype).removeprefix('torch.')}; XLA is given {known}"
+            what = (
+                f"the model's {name!r} is {str(tensor.dtype).removeprefix('torch.')}; XLA is given"
+                f" {known}"
+            )
             raise ConfigError(what, fix="make it one of those (float32), or train on cpu or cuda")
     shapes = {name: jax.ShapeDtypeStruct(tuple(x.shape), _DTYPES[x.dtype]) for name, x in named}
     weights = {name: shape for name, shape in shapes.items() if name in learns}
     return weights, {name: shape for name, shape in shapes.items() if name not in learns}
 
 
-_DTYPES = {torch.float32: jnp.float32, torch.int64: jnp.int32, torch.int32: jnp.int32, torch.bool: jnp.bool_}
+_DTYPES = {
+    torch.float32: jnp.float32,
+    torch.int64: jnp.int32,
+    torch.int32: jnp.int32,
+    torch.bool: jnp.bool_,
+}
 
 
 def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers:
@@ -253,12 +328,21 @@ def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers
     return found
 
 
-def lower_step(config: TrainConfig, mesh: Mesh, *, n_features: int, n_days: int, n_bins: int, n_labels: int) -> Any:
-    """The whole training step of a configuration as a `jax.stages.Lowered`; nothing is made of the weights' size.
+def lower_step(
+    config: TrainConfig, mesh: Mesh, *, n_features: int, n_days: int, n_bins: int, n_labels: int
+) -> Any:
+    """The whole training step of a configuration as a `jax.stages.Lowered`.
 
-    mesh: may be of a topology without devices
+    Nothing is made of the weights' size.
+
+    Args:
+        mesh: May be of a topology without devices.
     """
     with torch.device("meta"):
-        network = build_model(config.model, n_features=n_features, n_days=n_days, n_classes=len(RELEASE))
+        network = build_model(
+            config.model, n_features=n_features, n_days=n_days, n_classes=len(RELEASE)
+        )
     loss = build_loss(config.loss, config.model.kind)
-    return Programs(network, loss, config, mesh, n_features=n_features, n_labels=n_labels).lower_update(n_bins)
+    return Programs(
+        network, loss, config, mesh, n_features=n_features, n_labels=n_labels
+    ).lower_update(n_bins)

@@ -12,8 +12,14 @@ ENABLE_HUGEPAGES = f'sudo sh -c "echo always > {HUGEPAGES}"'
 OLDER = ("v2", "v3", "v4", "v5p")
 """Generations for which transparent hugepages make no difference worth a command."""
 
-_BF16 = "only torch_xla read it, and it turned losses and optimiser into bfloat16, too; --precision bf16 does not"
-_XRT = "torch_xla's first runtime read it, which is gone; --tpu says which TPU, if it is not found without"
+_BF16 = (
+    "only torch_xla read it, and it turned losses and optimiser into bfloat16, too; --precision"
+    " bf16 does not"
+)
+_XRT = (
+    "torch_xla's first runtime read it, which is gone; --tpu says which TPU, if it is not found"
+    " without"
+)
 DEPRECATED = {
     "XLA_USE_BF16": _BF16,
     "XLA_DOWNCAST_BF16": _BF16,
@@ -25,13 +31,21 @@ DEPRECATED = {
     "PJRT_DEVICE": "only torch_xla reads it; --device tpu says where to train",
 }
 """Variables of older scripts that change nothing here."""
-HIDING = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")
+HIDING = (
+    "TPU_VISIBLE_CHIPS",
+    "TPU_VISIBLE_DEVICES",
+    "TPU_CHIPS_PER_PROCESS_BOUNDS",
+    "TPU_PROCESS_BOUNDS",
+)
 """Variables that leave a process some of the chips only."""
 
 
 @dataclass(frozen=True)
 class Hugepages:
-    """Transparent hugepages. state: always, madvise or never; None: the kernel has none. advice: None: all is well."""
+    """Transparent hugepages. state: always, madvise or never.
+
+    None: the kernel has none. advice: None: all is well.
+    """
 
     state: str | None
     advice: str | None
@@ -39,7 +53,9 @@ class Hugepages:
 
 
 def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
-    """Their state, and whether to enable them for a TPU of that generation (None: there is none)."""
+    """Their state, and whether to enable them for a TPU of that generation (None: there is
+    none).
+    """
     try:
         found = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
     except OSError:
@@ -47,15 +63,24 @@ def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
     state = found[1] if found else None
     if state in ("always", None) or generation is None or generation in OLDER:
         return Hugepages(state, None)
-    what = f"transparent hugepages are {state!r}; a TPU {generation} starts and stops much faster with 'always'"
+    what = (
+        f"transparent hugepages are {state!r}; a TPU {generation} starts and stops much faster with"
+        " 'always'"
+    )
     return Hugepages(state, f"{what}: {ENABLE_HUGEPAGES}")
 
 
 def variables(env: Mapping[str, str], chips: int) -> list[str]:
     """A line for every variable that is set and does not do what its setter may think."""
-    lines = [f"{name}={env[name]} changes nothing: {why}" for name, why in DEPRECATED.items() if env.get(name)]
+    lines = [
+        f"{name}={env[name]} changes nothing: {why}"
+        for name, why in DEPRECATED.items()
+        if env.get(name)
+    ]
     if chips:
-        lines += [f"{name}={env[name]} hides chips from this process" for name in HIDING if env.get(name)]
+        lines += [
+            f"{name}={env[name]} hides chips from this process" for name in HIDING if env.get(name)
+        ]
         if (platforms := env.get("JAX_PLATFORMS")) and "tpu" not in platforms.split(","):
             lines.append(f"JAX_PLATFORMS={platforms} hides the TPU from JAX; unset it")
     return lines

@@ -38,7 +38,9 @@ def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def libtpu_pins(requires: Callable[[str], list[str] | None] = metadata.requires) -> dict[str, SpecifierSet]:
+def libtpu_pins(
+    requires: Callable[[str], list[str] | None] = metadata.requires,
+) -> dict[str, SpecifierSet]:
     """The versions of libtpu that each installed package of `PINS_LIBTPU` asks for, by name."""
     pins = {}
     for name in PINS_LIBTPU:
@@ -51,7 +53,9 @@ def libtpu_pins(requires: Callable[[str], list[str] | None] = metadata.requires)
                 needed = Requirement(line)
             except InvalidRequirement:
                 continue
-            if needed.name == "libtpu" and (needed.marker is None or needed.marker.evaluate({"extra": "tpu"})):
+            if needed.name == "libtpu" and (
+                needed.marker is None or needed.marker.evaluate({"extra": "tpu"})
+            ):
                 pins[name] = needed.specifier
     return pins
 
@@ -68,21 +72,32 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
     torch = have.get("torch", Version("0"))
     if "torch_xla" in have and torch.release[:2] > have["torch_xla"].release[:2]:
         what = f"torch_xla {versions['torch_xla']} does not import with torch {versions['torch']}"
-        lines.append(f"{what}, and there is no newer one; pip uninstall torch_xla (nothing here uses it)")
+        lines.append(
+            f"{what}, and there is no newer one; pip uninstall torch_xla (nothing here uses it)"
+        )
     if "torchax" in have and have["torchax"] <= Version("0.0.13") and torch >= Version("2.13"):
         what = f"torchax {versions['torchax']} does not work with torch {versions['torch']}"
         lines.append(f"{what}; pip install --pre --upgrade 'torchax>=0.0.14.dev20261026'")
     libtpu = have.get("libtpu")
     for name, pin in pins.items():
-        # torch_tpu always needs it; jax and tensorflow-tpu only where they are to use a TPU, as here.
+        # torch_tpu always needs it; jax and tensorflow-tpu only where they are to use a TPU, as
+        # here.
         if libtpu is not None and not pin.contains(libtpu, prereleases=True):
-            what = f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is installed"
+            what = (
+                f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is"
+                " installed"
+            )
             lines.append(f"{what}; give each engine an environment of its own")
     return lines
 
 
 def tensorflow_without_tpu(versions: Mapping[str, str], chips: int) -> str | None:
-    """A line where a TPU is attached and TensorFlow is installed in the build that cannot use one."""
+    """A line where a TPU is attached and TensorFlow is installed in the build that cannot use
+    one.
+    """
     if not chips or "tensorflow" not in versions or "tensorflow-tpu" in versions:
         return None
-    return f"tensorflow {versions['tensorflow']} is built without TPUs; pip install tensorflow-tpu in its place"
+    return (
+        f"tensorflow {versions['tensorflow']} is built without TPUs; pip install tensorflow-tpu in"
+        " its place"
+    )

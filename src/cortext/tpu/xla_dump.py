@@ -13,7 +13,9 @@ from cortext.errors import ConfigError
 
 
 def dump_xla(
-    folder: str | Path, env: MutableMapping[str, str] = os.environ, loaded: Container[str] = sys.modules
+    folder: str | Path,
+    env: MutableMapping[str, str] = os.environ,
+    loaded: Container[str] = sys.modules,
 ) -> None:
     """Let XLA write every program that it compiles to the folder; flags that were set stay.
 
@@ -27,6 +29,9 @@ def dump_xla(
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     env["XLA_FLAGS"] = (
-        f"{env.get('XLA_FLAGS', '')} --xla_dump_to={shlex.quote(str(path))} --xla_dump_hlo_as_text".strip()
+        f"{env.get('XLA_FLAGS', '')} --xla_dump_to={shlex.quote(str(path))}"
+        " --xla_dump_hlo_as_text".strip()
     )
-    env["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # what comes out of the cache is not compiled, so nothing is written
+    env["JAX_ENABLE_COMPILATION_CACHE"] = (
+        "false"  # what comes out of the cache is not compiled, so nothing is written
+    )

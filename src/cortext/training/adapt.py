@@ -1,9 +1,10 @@
 """Adaptation: a day that the model has never seen gets a day layer, fitted to its first trials.
 
-The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss. Then either it alone
-learns, and everything about the known days stays as it is to the bit, or the whole model learns with small steps, with
-old trials in every batch where there are some. A day that the model knows, of which there are more trials now, goes
-the same way: its own layer is one of those compared, and is the one that learns.
+The new layer starts as a copy of the known day's under which the trials have the lowest CTC loss.
+Then either it alone learns, and everything about the known days stays as it is to the bit, or the
+whole model learns with small steps, with old trials in every batch where there are some. A day that
+the model knows, of which there are more trials now, goes the same way: its own layer is one of
+those compared, and is the one that learns.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ COMPARED_TRIALS = 20
 
 @dataclass(frozen=True)
 class AdaptSummary:
-    """What an adaptation has made; `adaptation.json` holds it. Rates are fractions, losses CTC losses of a trial."""
+    """What an adaptation has made; `adaptation.json` holds it.
+
+    Rates are fractions, losses CTC losses of a trial.
+    """
 
     run: str
     source: str
@@ -50,7 +54,10 @@ class AdaptSummary:
     session: str
     """The day that was adapted to."""
     nearest: str
-    """The known day whose layer its layer began as; a day that the model knew may be nearest to itself."""
+    """The known day whose layer its layer began as.
+
+    A day that the model knew may be nearest to itself.
+    """
     loss_by_session: dict[str, float]
     """Of the day's training trials under each known day's layer."""
     whole_model: bool
@@ -66,7 +73,10 @@ class AdaptSummary:
     val_loss: float
     batches: int
     best_step: int
-    """Batches after which the kept weights were taken; 0 where learning made the validation loss no lower."""
+    """Batches after which the kept weights were taken.
+
+    0 where learning made the validation loss no lower.
+    """
     skipped: tuple[Problem, ...]
     """Trials and files that the data lack because they were left out as bad."""
     seconds: float
@@ -76,7 +86,10 @@ class AdaptSummary:
         old = f" and {self.n_old_trials} old ones" if self.n_old_trials else ""
         before, after = 100 * self.val_per_before, 100 * self.val_per
         found = f"PER {before:.1f} % with the layer of {self.nearest}, {after:.1f} % now"
-        what = f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in {self.seconds:.0f} s"
+        what = (
+            f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
+            f" {self.seconds:.0f} s"
+        )
         return f"{self.run}: {what}; {found} ({self.validated_on}: {self.n_val_trials})"
 
 
@@ -96,18 +109,25 @@ def adapt(
     skip_bad: bool = False,
     progress: bool = True,
 ) -> AdaptSummary:
-    """Fit the model of `run` to a new day and write run directory `out`, which knows the old days and the new one.
+    """Fit the model of `run` to a new day and write run directory `out`, which knows the old
+    days and the new one.
 
-    data:        packed directory or session files with training trials of the new day; its validation split of that
-                 day is validated on, or else a share of the trials (`dataset.test_percentage`), which then do not train
-    trials:      how many of the day's training trials to use, in the order of recording; None for all
-    session:     the day to adapt to; must be given where the data have several new days, or only known ones and several
-    whole_model: everything learns, not the new day's layer alone
-    old_data:    known days, which may be in the same directory; their trials are mixed in, an old day in every batch
-    old_trials:  how many, evenly spread over the known days
-    batches:     of 16 trials of the new day, and as many of an old day
-    overrides:   `key=value` changes to the training configuration
     Nothing is left in `out` where it fails. Raises ConfigError, DataError and RunError.
+
+    Args:
+        data: Packed directory or session files with training trials of the new day; its validation
+            split of that day is validated on, or else a share of the trials
+            (`dataset.test_percentage`), which then do not train.
+        trials: How many of the day's training trials to use, in the order of recording; None for
+            all.
+        session: The day to adapt to; must be given where the data have several new days, or only
+            known ones and several.
+        whole_model: Everything learns, not the new day's layer alone.
+        old_data: Known days, which may be in the same directory; their trials are mixed in, an old
+            day in every batch.
+        old_trials: How many, evenly spread over the known days.
+        batches: Of 16 trials of the new day, and as many of an old day.
+        overrides: `key=value` changes to the training configuration.
     """
     started, out = time.perf_counter(), Path(out)
     _check_arguments(out, trials, whole_model, old_data, old_trials, batches)
@@ -120,11 +140,23 @@ def adapt(
     chosen = _trials_of(new, name, trials, config)
     model = source if name in source.sessions else _with_day(source, name)
     day = model.sessions.index(name)
-    settings = _settings(config, model, day, len(chosen.split("train")), old is not None, whole_model, batches)
+    settings = _settings(
+        config, model, day, len(chosen.split("train")), old is not None, whole_model, batches
+    )
     if old is not None:
-        chosen = joined([chosen, _old_days(old, [s for s in source.sessions if s != name], old_trials, config)])
+        chosen = joined(
+            [chosen, _old_days(old, [s for s in source.sessions if s != name], old_trials, config)]
+        )
     with (
-        Trainer(settings, chosen, out, model=model, device=device, overrides=overrides, progress=progress) as trainer,
+        Trainer(
+            settings,
+            chosen,
+            out,
+            model=model,
+            device=device,
+            overrides=overrides,
+            progress=progress,
+        ) as trainer,
         _emptied_on_failure(out),
     ):
         losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
@@ -140,7 +172,10 @@ def adapt(
 
 @contextmanager
 def _emptied_on_failure(out: Path) -> Iterator[None]:
-    """A context that leaves nothing of a run that it cannot finish: an adaptation takes too little time to resume."""
+    """A context that leaves nothing of a run that it cannot finish.
+
+    An adaptation takes too little time to resume.
+    """
     try:
         yield
     except BaseException as error:
@@ -165,7 +200,10 @@ def _check_arguments(
 
 
 def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
-    """The configuration that the run was trained with, as far as it is known; the model itself knows what it reads."""
+    """The configuration that the run was trained with, as far as it is known.
+
+    The model itself knows what it reads.
+    """
     architecture = model.network.config
     config = read_run_config(run) if (run / "config.yaml").is_file() else TrainConfig()
     dataset = replace(
@@ -177,32 +215,52 @@ def _run_config(run: Path, model: AcousticModel) -> TrainConfig:
 
 
 def _checked(
-    data: str | Path | PackedDataset, model: AcousticModel, splits: Sequence[str], skip_bad: bool, reading: Any
+    data: str | Path | PackedDataset,
+    model: AcousticModel,
+    splits: Sequence[str],
+    skip_bad: bool,
+    reading: Any,
 ) -> PackedDataset:
-    """The data, opened and verified. Raises DataError, also for another number of features than the model's."""
+    """The data, opened and verified.
+
+    Raises DataError, also for another number of features than the model's.
+    """
     if not isinstance(data, PackedDataset):
         data = open_data(data, skip_bad=skip_bad, progress=reading)
         data.verify(reading, splits=[name for name in splits if name in data.splits])
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
-        raise DataError(found, where=data.path, fix="give recordings like those the run was trained on")
+        raise DataError(
+            found, where=data.path, fix="give recordings like those the run was trained on"
+        )
     return data
 
 
 def _session(model: AcousticModel, data: PackedDataset, wanted: str | None) -> str:
-    """The day to adapt to: as named, or the only one that the model does not know, or the only one that there is."""
+    """The day to adapt to.
+
+    As named, or the only one that the model does not know, or the only one that there is.
+    """
     split = data.split("train")
     recorded = [data.sessions[day] for day in np.unique(split.day_N)]
     if wanted is not None:
         if wanted not in recorded:
-            what = f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+            what = (
+                f"there are no training trials of session {wanted!r}; {nearest(wanted, recorded)}"
+            )
             raise DataError(what, where=data.path)
         return wanted
     unknown = [name for name in recorded if name not in model.sessions]
     choice: list[str] = unknown or recorded
     if len(choice) > 1:
-        what = f"{len(choice)} sessions are new to the model" if unknown else "the model knows every session here"
-        raise DataError(f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session")
+        what = (
+            f"{len(choice)} sessions are new to the model"
+            if unknown
+            else "the model knows every session here"
+        )
+        raise DataError(
+            f"{what}: {', '.join(choice)}", where=data.path, fix="name one with --session"
+        )
     return choice[0]
 
 
@@ -212,8 +270,12 @@ def _recorded(split: PackedSplit, session: str) -> np.ndarray:
     return trials[np.lexsort((split.trial_N[trials], split.block_N[trials]))]
 
 
-def _trials_of(data: PackedDataset, session: str, trials: int | None, config: TrainConfig) -> PackedDataset:
-    """The data with only the day's first training trials and, where there is one, its validation split."""
+def _trials_of(
+    data: PackedDataset, session: str, trials: int | None, config: TrainConfig
+) -> PackedDataset:
+    """The data with only the day's first training trials and, where there is one, its validation
+    split.
+    """
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
     recorded = _recorded(train, session)
@@ -221,7 +283,9 @@ def _trials_of(data: PackedDataset, session: str, trials: int | None, config: Tr
     count = len(recorded) if trials is None else trials
     if count > len(recorded):
         what = f"session {session} has {len(recorded)} training trials, and {count} are asked for"
-        raise DataError(what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out")
+        raise DataError(
+            what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out"
+        )
     if count < 2 and not validates:
         what = f"one trial of session {session} cannot be both learnt from and validated on"
         raise DataError(what, where=data.path, fix="give --trials 2 or more")
@@ -231,14 +295,23 @@ def _trials_of(data: PackedDataset, session: str, trials: int | None, config: Tr
     return data.showing(splits)
 
 
-def _old_days(data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig) -> PackedDataset:
-    """The data with at most that many training trials, evenly spread over the known days; the latest get the rest."""
+def _old_days(
+    data: PackedDataset, known: Sequence[str], most: int, config: TrainConfig
+) -> PackedDataset:
+    """The data with at most that many training trials, evenly spread over the known days.
+
+    The latest get the rest.
+    """
     data = data.select(bad_trials=config.dataset.bad_trials_dict)
     train = data.split("train")
-    days = [trials for name in known if name in data.sessions and len(trials := _recorded(train, name))]
+    days = [
+        trials for name in known if name in data.sessions and len(trials := _recorded(train, name))
+    ]
     if not days:
         what = f"none of its sessions is known to the model; known: {', '.join(known)}"
-        raise DataError(what, where=data.path, fix="give data of the days it was trained on as old data")
+        raise DataError(
+            what, where=data.path, fix="give data of the days it was trained on as old data"
+        )
     each, rest = divmod(most, len(days))
     chosen = []
     for number, trials in enumerate(days):
@@ -253,7 +326,10 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
     sessions = (*source.sessions, session)
     n_used = source.n_features if source.feature_subset is None else len(source.feature_subset)
     network = build_model(
-        source.network.config, n_features=n_used, n_days=len(sessions), n_classes=len(source.inventory)
+        source.network.config,
+        n_features=n_used,
+        n_days=len(sessions),
+        n_classes=len(source.inventory),
     )
     for name, tensor in network.state_dict().items():
         (tensor[:-1] if name.startswith("day_") else tensor).copy_(weights[name])
@@ -268,9 +344,17 @@ def _with_day(source: AcousticModel, session: str) -> AcousticModel:
 
 
 def _settings(
-    config: TrainConfig, model: AcousticModel, day: int, n_trials: int, mixed: bool, whole_model: bool, batches: int
+    config: TrainConfig,
+    model: AcousticModel,
+    day: int,
+    n_trials: int,
+    mixed: bool,
+    whole_model: bool,
+    batches: int,
 ) -> TrainConfig:
-    """The run's configuration, made to adapt: few trials overfit, and the fewer, the smaller the steps must be.
+    """The run's configuration, made to adapt.
+
+    Few trials overfit, and the fewer, the smaller the steps must be.
 
     The numbers were chosen on simulated drift over two days to three weeks; see docs/adapt.md.
     """
@@ -300,7 +384,9 @@ def _settings(
         lr_min_day=lr_day / 20,
         lr_decay_steps_day=batches,
         lr_warmup_steps_day=warmup,
-        epsilon=1e-8,  # the published 0.1 belongs to long trainings: within some dozens of batches little would move
+        # the published 0.1 belongs to long trainings: within some dozens of batches little would
+        # move
+        epsilon=1e-8,
         batches_per_train_log=max(1, batches // 6),
         batches_per_val_step=max(1, batches // 3),
         batches_per_save=0,
@@ -314,12 +400,17 @@ def _settings(
 
 @torch.no_grad()
 def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) -> dict[str, float]:
-    """Make the day's layer that of the known day with the lowest CTC loss; returns the losses by session."""
+    """Make the day's layer that of the known day with the lowest CTC loss.
+
+    Returns the losses by session.
+    """
     network, sessions, engine = trainer.model.network, trainer.model.sessions, trainer.engine
     split, transforms = trainer.train_split, trainer.config.dataset.data_transforms
     new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]
-    batch = Batches(split, trainer.layer_of_day, transforms, engine.host, network.n_patches).batch(compared)
+    batch = Batches(split, trainer.layer_of_day, transforms, engine.host, network.n_patches).batch(
+        compared
+    )
     losses = {}
     with reading_bar(progress, "comparing days") as bar:
         for known, session in enumerate(sessions[:n_known]):

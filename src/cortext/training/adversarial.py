@@ -1,4 +1,7 @@
-"""The loss of the three-network model (`cortext.models.triple_gru`): two readers of phonemes and a price on noise."""
+"""The loss of the three-network model (`cortext.models.triple_gru`).
+
+Two readers of phonemes and a price on noise.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,32 @@ class AdversarialConfig:
     noisy_weight: float = 0.2
     """Weight of the adversary's CTC loss."""
     noise_weight: float = 0.001
-    """Weight of the noise estimate's energy: the squared norm of a patch's noise, the mean over a trial's patches."""
+    """Weight of the noise estimate's energy.
+
+    The squared norm of a patch's noise, the mean over a trial's patches.
+    """
     reversal_start: float = 0.0
     """Reversal strength at the first batch."""
     reversal_end: float = 0.5
     """Reversal strength at the end of the ramp."""
     reversal_schedule: Literal["linear", "sigmoid"] = "linear"
-    """From start to end: a straight line, or 2 / (1 + exp(-10 p)) - 1, which rises fast and then flattens."""
+    """From start to end.
+
+    A straight line, or 2 / (1 + exp(-10 p)) - 1, which rises fast and then flattens.
+    """
     reversal_ramp: float = 1.0
     """Share of the training that the ramp takes."""
 
     def __post_init__(self) -> None:
         for name in ("noisy_weight", "noise_weight", "reversal_start", "reversal_end"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"loss.{name} is {getattr(self, name)}; it must be at least 0 and finite")
+                raise ConfigError(
+                    f"loss.{name} is {getattr(self, name)}; it must be at least 0 and finite"
+                )
         if not 0 < self.reversal_ramp <= 1:
-            raise ConfigError(f"loss.reversal_ramp is {self.reversal_ramp}; it must be above 0 and at most 1")
+            raise ConfigError(
+                f"loss.reversal_ramp is {self.reversal_ramp}; it must be above 0 and at most 1"
+            )
 
     def reversal(self, fraction: float | torch.Tensor) -> float | torch.Tensor:
         """Reversal strength when `fraction` of the training is done; a tensor gives a tensor."""
@@ -46,13 +59,18 @@ class AdversarialConfig:
         progress = progress.clamp(max=1.0) if traced else min(1.0, progress)
         if self.reversal_schedule == "sigmoid":  # Ganin et al., JMLR 2016, section 5.2.2
             progress = 2 / (1 + (torch if traced else math).exp(-10 * progress)) - 1
-        strength: float | torch.Tensor = self.reversal_start + (self.reversal_end - self.reversal_start) * progress
+        strength: float | torch.Tensor = (
+            self.reversal_start + (self.reversal_end - self.reversal_start) * progress
+        )
         return strength
 
 
 @register_loss("adversarial")
 class Adversarial:
-    """CTC(clean) + 0.2 CTC(noisy, through gradient reversal) + 0.001 energy of the noise; the weights are settings."""
+    """CTC(clean) + 0.2 CTC(noisy, through gradient reversal) + 0.001 energy of the noise.
+
+    The weights are settings.
+    """
 
     Config: ClassVar[type] = AdversarialConfig
     models: ClassVar[tuple[str, ...]] = ("triple_gru",)  # the kinds it can train
@@ -61,7 +79,10 @@ class Adversarial:
         self.config = config
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Float32 [B] of each trial: `loss`, and its parts `clean`, `noisy` and `noise` without their weights."""
+        """Float32 [B] of each trial.
+
+        `loss`, and its parts `clean`, `noisy` and `noise` without their weights.
+        """
         clean_BPV, noisy_BPV, noise_BPI = network(
             batch.x_BTC,
             batch.day_B,
@@ -73,15 +94,23 @@ class Adversarial:
         clean_B, noisy_B = ctc_loss(clean_BPV, *labels), ctc_loss(noisy_BPV, *labels)
         noise_B = noise_energy(noise_BPI, batch.n_patches_B)
         loss_B = clean_B + self.config.noisy_weight * noisy_B + self.config.noise_weight * noise_B
-        return {"loss": loss_B, "clean": clean_B.detach(), "noisy": noisy_B.detach(), "noise": noise_B.detach()}
+        return {
+            "loss": loss_B,
+            "clean": clean_B.detach(),
+            "noisy": noisy_B.detach(),
+            "noise": noise_B.detach(),
+        }
 
 
 def noise_energy(noise_BPI: torch.Tensor, n_patches_B: torch.Tensor) -> torch.Tensor:
-    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B]; padding does not count.
+    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B].
 
-    A sum over the patch's values and a mean over time, which a weight of 0.001 suits: to take out everything of the
-    published shape (7,168 values whose mean square is about 0.13) then costs one nat a trial, where a CTC loss is tens
-    of them. A mean over the values would be without effect, and a sum over time would outweigh the CTC loss.
+    Padding does not count.
+
+    A sum over the patch's values and a mean over time, which a weight of 0.001 suits: to take out
+    everything of the published shape (7,168 values whose mean square is about 0.13) then costs one
+    nat a trial, where a CTC loss is tens of them. A mean over the values would be without effect,
+    and a sum over time would outweigh the CTC loss.
     """
     n_patches_B = n_patches_B.to(noise_BPI.device, non_blocking=True)
     summed = torch.float64 if noise_BPI.dtype == torch.float64 else torch.float32

@@ -1,7 +1,10 @@
-"""Training batches: drawn, read, augmented and smoothed, each a function of the seeds and its number alone.
+"""Training batches.
 
-Nothing remembers what was drawn before, so that a resumed run needs only the number of the next batch. Where several
-processes share a batch, each draws the noise of the whole batch and keeps its own trials: the same as in one process.
+Drawn, read, augmented and smoothed, each a function of the seeds and its number alone.
+
+Nothing remembers what was drawn before, so that a resumed run needs only the number of the next
+batch. Where several processes share a batch, each draws the noise of the whole batch and keeps its
+own trials: the same as in one process.
 """
 
 from __future__ import annotations
@@ -25,16 +28,19 @@ DROPOUT, AUGMENTATION = 1, 2  # independent streams of random numbers
 
 def derived_seed(seed: int, stream: int, step: int) -> int:
     """A seed for torch that is independent for every stream and step."""
-    return int(np.random.SeedSequence((seed, stream, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(
+        np.random.SeedSequence((seed, stream, step)).generate_state(1, np.uint64)[0] >> np.uint64(1)
+    )
 
 
 @dataclass(frozen=True)
 class TrainBatch:
     """A batch, ready for the model.
 
-    On the model's device: x_BTC float32, day_B int64 (day layers), labels_BU int64 (0-padded), and days int64, the
-    different day layers in the whole batch. On the host, where CUDA's CTC wants lengths: n_bins_B, n_patches_B (frames
-    of logits) and n_labels_B, int64. indices: int64 [B], the trials' numbers in the split
+    On the model's device: x_BTC float32, day_B int64 (day layers), labels_BU int64 (0-padded), and
+    days int64, the different day layers in the whole batch. On the host, where CUDA's CTC wants
+    lengths: n_bins_B, n_patches_B (frames of logits) and n_labels_B, int64. indices: int64 [B], the
+    trials' numbers in the split
     """
 
     x_BTC: torch.Tensor
@@ -59,10 +65,11 @@ class TrainBatch:
 class Batches:
     """The batches of a split on a device.
 
-    layer_of_day: int64, the day layer of each session of the split (-1: none)
-    n_patches:    frames of logits for so many bins
-    resident:     the trials of the split on the device; without it they are read batch by batch
-    extra:        augmentations beyond the release's
+    Attributes:
+        layer_of_day: int64, the day layer of each session of the split (-1: none).
+        n_patches: Frames of logits for so many bins.
+        resident: The trials of the split on the device; without it they are read batch by batch.
+        extra: Augmentations beyond the release's.
     """
 
     def __init__(
@@ -75,15 +82,25 @@ class Batches:
         resident: ResidentTrials | None = None,
         extra: Sequence[Augmenter] = (),
     ) -> None:
-        self.split, self.layer_of_day, self.transforms, self.device = split, layer_of_day, transforms, device
+        self.split, self.layer_of_day, self.transforms, self.device = (
+            split,
+            layer_of_day,
+            transforms,
+            device,
+        )
         self.n_patches, self.resident, self.extra = n_patches, resident, extra
 
     def batch(
-        self, indices: np.ndarray, generator: torch.Generator | None = None, part: tuple[int, int] = (0, 1)
+        self,
+        indices: np.ndarray,
+        generator: torch.Generator | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> TrainBatch:
-        """The trials of `indices`, smoothed, and augmented where there is a generator (on the same device).
+        """The trials of `indices`, smoothed, and augmented where there is a generator (on the
+        same device).
 
-        part: which trials of them are wanted: every `part[1]`-th from `part[0]` on
+        Args:
+            part: Which trials of them are wanted: every `part[1]`-th from `part[0]` on.
         """
         rows = slice(part[0], None, part[1])
         layers = self.layer_of_day[self.split.day_N[indices]]
@@ -104,7 +121,10 @@ class Batches:
         )
 
     def _features(self, indices: np.ndarray, rows: slice) -> torch.Tensor:
-        """float16 [B, T, C] on the device, T bins long for all of `indices`; other rows than `rows` are arbitrary."""
+        """float16 [B, T, C] on the device, T bins long for all of `indices`.
+
+        Other rows than `rows` are arbitrary.
+        """
         n_bins = int(self.split.n_bins_N[indices].max())
         if self.resident is not None:
             own_BTC = self.resident.features(indices[rows], n_bins)
@@ -123,16 +143,26 @@ class Batches:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def training(
-        self, sampler: DayBalancedSampler, seed: int, first: int, end: int, part: tuple[int, int] = (0, 1)
+        self,
+        sampler: DayBalancedSampler,
+        seed: int,
+        first: int,
+        end: int,
+        part: tuple[int, int] = (0, 1),
     ) -> Generator[TrainBatch]:
-        """Augmented batches number `first` to `end - 1`; a thread prepares each while the one before is in use."""
+        """Augmented batches number `first` to `end - 1`.
+
+        A thread prepares each while the one before is in use.
+        """
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
         if stream is not None:  # resident trials may still be on their way
             stream.wait_stream(torch.cuda.current_stream(self.device))
 
         def load(step: int) -> tuple[TrainBatch, torch.cuda.Event | None]:
-            generator = torch.Generator(self.device).manual_seed(derived_seed(seed, AUGMENTATION, step))
+            generator = torch.Generator(self.device).manual_seed(
+                derived_seed(seed, AUGMENTATION, step)
+            )
             with nullcontext() if stream is None else torch.cuda.stream(stream):
                 batch = self.batch(sampler.indices(step), generator, part)
                 return batch, None if stream is None else stream.record_event()
@@ -149,7 +179,9 @@ class Batches:
 
 
 def _hand_over(batch: TrainBatch, prepared: torch.cuda.Event, device: torch.device) -> None:
-    """Let the model's stream wait for the batch, and keep its memory until that stream is done with it."""
+    """Let the model's stream wait for the batch, and keep its memory until that stream is done
+    with it.
+    """
     current = torch.cuda.current_stream(device)
     current.wait_event(prepared)
     for tensor in (batch.x_BTC, batch.day_B, batch.labels_BU, batch.days):

@@ -10,13 +10,19 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Called as training goes; every method may be left out. An exception stops the run, whose last state stays.
+    """Called as training goes; every method may be left out.
 
-    `trainer.model` is the model, `trainer.processes.first` tells which of several processes this is.
+    An exception stops the run, whose last state stays.
+
+    `trainer.model` is the model, `trainer.processes.first` tells which of several processes this
+    is.
     """
 
     def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
-        """After every `batches_per_train_log` batches: mean losses by name, `grad_norm`, `lr`, `trials_per_s`."""
+        """After every `batches_per_train_log` batches.
+
+        Mean losses by name, `grad_norm`, `lr`, `trials_per_s`.
+        """
 
     def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
         """After every validation: `val_loss`, `val_per`, `val_per_by_session`, `val_wer`."""
@@ -26,7 +32,9 @@ class Callback:
 
 
 class First(Callback):
-    """Knows after a run whether this process, of perhaps several, is the one that tells the user what came of it."""
+    """Knows after a run whether this process, of perhaps several, is the one that tells the user
+    what came of it.
+    """
 
     here = False
 

@@ -1,8 +1,9 @@
 """A run directory: what it holds, and how it survives being killed at any moment.
 
-Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole; the state before it is kept as
-`state.previous.safetensors`, and a run goes on from it where the newest is damaged. `metrics.jsonl` only grows; the
-state records how long it was, and resuming cuts off what was written later and will be written again.
+Everything needed to go on is one file, `train_state/state.safetensors`, replaced whole; the state
+before it is kept as `state.previous.safetensors`, and a run goes on from it where the newest is
+damaged. `metrics.jsonl` only grows; the state records how long it was, and resuming cuts off what
+was written later and will be written again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Progress:
             raise ConfigError("it counts below 0")
         for metrics in (self.best, self.last):
             if metrics is not None and not all(
-                isinstance(metrics.get(name), int | float) for name in ("step", "val_per", "val_loss")
+                isinstance(metrics.get(name), int | float)
+                for name in ("step", "val_per", "val_loss")
             ):
                 raise ConfigError("its metrics lack a step, val_per or val_loss")
 
@@ -70,21 +72,30 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.jsonl"
-        self.state, self.summary = self.path / "train_state" / "state.safetensors", self.path / "summary.json"
+        self.state, self.summary = (
+            self.path / "train_state" / "state.safetensors",
+            self.path / "summary.json",
+        )
         self.previous = self.state.with_name("state.previous.safetensors")
         self._newest_is_sound = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A context in which no other process trains here. Raises RunError where one does, or the path is no folder.
+        """A context in which no other process trains here.
+
+        Raises RunError where one does, or the path is no folder.
 
         A directory that is still empty at the end is removed.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise RunError("is a file; a directory is needed", where=self.path, fix="give another --out")
+            raise RunError(
+                "is a file; a directory is needed", where=self.path, fix="give another --out"
+            )
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        busy = RunError("another training is writing here", where=self.path, fix="give another --out")
+        busy = RunError(
+            "another training is writing here", where=self.path, fix="give another --out"
+        )
         with alone_in(self.path, busy):
             try:
                 yield
@@ -105,7 +116,10 @@ class RunDirectory:
         write_whole(self.config, text.encode())
 
     def check(self, resume: bool) -> None:
-        """Raise RunError where the run is finished; without `resume` also where one has begun, or is something else."""
+        """Raise RunError where the run is finished.
+
+        Without `resume` also where one has begun, or is something else.
+        """
         if self.summary.is_file():
             fix = "give another --out, or delete the directory"
             raise RunError("the run is finished", where=self.path, fix=fix)
@@ -113,7 +127,9 @@ class RunDirectory:
             fix = "continue it with --resume, or give another --out"
             raise RunError("there is an unfinished run", where=self.path, fix=fix)
         if not resume and self.path.is_dir() and not self._is_ours():
-            raise RunError("there is something else than a run", where=self.path, fix="give another --out")
+            raise RunError(
+                "there is something else than a run", where=self.path, fix="give another --out"
+            )
 
     def abandon(self) -> None:
         """Take back a run that came to nothing before its first state was written."""
@@ -127,33 +143,52 @@ class RunDirectory:
 
     def _is_ours(self) -> bool:
         """Empty, or what is left of a run that was killed before its first state was written."""
-        known = {self.config.name, self.metrics.name, "packed", "train_state", "tensorboard", "stages"}
+        known = {
+            self.config.name,
+            self.metrics.name,
+            "packed",
+            "train_state",
+            "tensorboard",
+            "stages",
+        }
         names = (path.name for path in self.path.iterdir())
         return all(name in known or name.startswith(".") for name in names)
 
     def _remove_unfinished(self) -> None:
-        """Remove what a killed process was writing: nobody will rename it, and a state may take half a gigabyte."""
+        """Remove what a killed process was writing.
+
+        Nobody will rename it, and a state may take half a gigabyte.
+        """
         for folder in (self.path, self.state.parent, self.path / "checkpoints"):
             for path in folder.glob(".*.tmp"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _check_resumable(self, config: TrainConfig) -> None:
         if not self.config.is_file():
-            raise RunError("there is no run to resume", where=self.path, fix="leave out --resume to start one")
+            raise RunError(
+                "there is no run to resume", where=self.path, fix="leave out --resume to start one"
+            )
         before, now = to_mapping(load_config(self.config, type(config))), to_mapping(config)
         for settings in (before, now):
             settings.pop("tpu")  # what a device needs may change, as the device may
         if changed := first_difference(before, now):
             key, old, new = changed
             fix = "resume with the configuration it began with, or start another run"
-            raise RunError(f"the run was begun with {key} = {old!r}, now it is {new!r}", where=self.config, fix=fix)
+            raise RunError(
+                f"the run was begun with {key} = {old!r}, now it is {new!r}",
+                where=self.config,
+                fix=fix,
+            )
 
     def save_state(self, tensors: Mapping[str, torch.Tensor], progress: Progress) -> None:
         """Replace the state; the one before becomes the previous one.
 
-        Raises RunError where it cannot be written; both states stay as they were.
+        Raises:
+            RunError: Where it cannot be written; both states stay as they were.
         """
-        keep = self.previous if self._newest_is_sound else None  # a damaged one must not replace the last sound one
+        keep = (
+            self.previous if self._newest_is_sound else None
+        )  # a damaged one must not replace the last sound one
         _write_state(self.state, tensors, progress, keep)
         self._newest_is_sound = True
 
@@ -162,9 +197,10 @@ class RunDirectory:
     ) -> tuple[dict[str, torch.Tensor], Progress] | None:
         """Tensors and progress of the newest state that is whole, or None before the first.
 
-        `note` is called with a line for the user where that is not the newest one, and where model.safetensors does not
-        hold the best weights that the state tells of; `progress.best` is then None, so that the weights of the next
-        validation are kept. Raises RunError where no state is whole.
+        `note` is called with a line for the user where that is not the newest one, and where
+        model.safetensors does not hold the best weights that the state tells of; `progress.best` is
+        then None, so that the weights of the next validation are kept. Raises RunError where no
+        state is whole.
         """
         failures = []
         for path in (self.state, self.previous):
@@ -187,8 +223,13 @@ class RunDirectory:
         fix = f"start another run, from its best weights with --init-from {self.path}"
         raise RunError(f"{failures[0].what}{also}", where=self.state, fix=fix)
 
-    def save_named(self, name: str, tensors: Mapping[str, torch.Tensor], progress: Progress) -> Path:
-        """Write a state that stays until it is written again: `checkpoints/<name>.safetensors`. Raises RunError."""
+    def save_named(
+        self, name: str, tensors: Mapping[str, torch.Tensor], progress: Progress
+    ) -> Path:
+        """Write a state that stays until it is written again: `checkpoints/<name>.safetensors`.
+
+        Raises RunError.
+        """
         path = self._named(name)
         _write_state(path, tensors, progress)
         return path
@@ -196,7 +237,10 @@ class RunDirectory:
     def load_named(
         self, name: str, note: Callable[[str], None] = lambda line: None
     ) -> tuple[dict[str, torch.Tensor], Progress]:
-        """Tensors and progress that `save_named` wrote; `note` as in `load_state`. Raises RunError."""
+        """Tensors and progress that `save_named` wrote; `note` as in `load_state`.
+
+        Raises RunError.
+        """
         path = self._named(name)
         if not path.is_file():
             names = [found.stem for found in path.parent.glob("[!.]*.safetensors")]
@@ -209,25 +253,41 @@ class RunDirectory:
     def _named(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
             what = f"{name!r} cannot name a state"
-            raise RunError(what, fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start")
+            raise RunError(
+                what, fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start"
+            )
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def _forget_lost_best(self, progress: Progress, note: Callable[[str], None]) -> None:
-        """Take `best` out of the progress if model.safetensors does not hold it: damaged, or of a later validation."""
+        """Take `best` out of the progress if model.safetensors does not hold it.
+
+        Damaged, or of a later validation.
+        """
         if progress.best is None or progress.best_crc32 is None:
             return
         weights = self.path / "model.safetensors"
         try:
             checksum = read_tensors(weights)[2]
-            reason = f"is of another validation than that of batch {progress.best['step']}, the best until then"
+            reason = (
+                f"is of another validation than that of batch {progress.best['step']}, the best"
+                " until then"
+            )
         except (RunError, FileNotFoundError) as error:
-            checksum, reason = None, "is missing" if isinstance(error, FileNotFoundError) else error.what
+            checksum, reason = (
+                None,
+                "is missing" if isinstance(error, FileNotFoundError) else error.what,
+            )
         if checksum != progress.best_crc32:
-            note(f"{weights}: {reason}; the next validation's weights are kept, whatever they measure")
+            note(
+                f"{weights}: {reason}; the next validation's weights are kept, whatever they"
+                " measure"
+            )
             progress.best = progress.best_crc32 = None
 
 
-def _write_state(path: Path, tensors: Mapping[str, torch.Tensor], progress: Progress, keep: Path | None = None) -> None:
+def _write_state(
+    path: Path, tensors: Mapping[str, torch.Tensor], progress: Progress, keep: Path | None = None
+) -> None:
     metadata = {"version": str(STATE_VERSION), "progress": json.dumps(asdict(progress))}
     write_tensors(path, tensors, metadata, keep)
 
@@ -243,7 +303,9 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
             return tensors, from_mapping(Progress, parse_json_object(text))
     except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise RunError(f"{what} cannot be read: {error}", where=path) from None
-    raise RunError(f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path)
+    raise RunError(
+        f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path
+    )
 
 
 def culprits_file(run_dir: Path) -> Path:
@@ -251,11 +313,19 @@ def culprits_file(run_dir: Path) -> Path:
     return run_dir / "not_finite.json"
 
 
-def write_culprits(run_dir: str | Path, step: int, trials: Iterable[tuple[str, int, int]], what: str) -> Path:
-    """Write `not_finite.json`: the batch that stopped a run, its trials, and the settings that leave them out.
+def write_culprits(
+    run_dir: str | Path, step: int, trials: Iterable[tuple[str, int, int]], what: str
+) -> Path:
+    """Write `not_finite.json`.
 
-    trials: session, block and trial number of each; `what`: what was not finite, in words. Returns the path.
-    Raises RunError where it cannot be written.
+    The batch that stopped a run, its trials, and the settings that leave them out.
+
+    Args:
+        trials: Session, block and trial number of each; `what`: what was not finite, in words.
+            Returns the path.
+
+    Raises:
+        RunError: Where it cannot be written.
     """
     named = sorted({(str(session), int(block), int(trial)) for session, block, trial in trials})
     bad: dict[str, dict[str, list[int]]] = {}
@@ -264,7 +334,9 @@ def write_culprits(run_dir: str | Path, step: int, trials: Iterable[tuple[str, i
     content = {
         "step": step,
         "reason": what,
-        "trials": [{"session": session, "block": block, "trial": trial} for session, block, trial in named],
+        "trials": [
+            {"session": session, "block": block, "trial": trial} for session, block, trial in named
+        ],
         "settings_to_leave_them_out": {"dataset": {"bad_trials_dict": bad}},
     }
     path = culprits_file(Path(run_dir))

@@ -1,4 +1,7 @@
-"""Settings of a training run. Names and structure are those of the published YAML; defaults are its values."""
+"""Settings of a training run.
+
+Names and structure are those of the published YAML; defaults are its values.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class DatasetConfig:
     seed: int = 1
     """Decides which trials are in which batch."""
     must_include_days: list[int] | None = None
-    """Days (positions in the list of sessions, negative from the end) that every batch has; null for none."""
+    """Days (positions in the list of sessions, negative from the end) that every batch has.
+
+    Null for none.
+    """
     feature_subset: list[int] | None = None
     """Features that the model gets, by number; null for all."""
     bad_trials_dict: dict[str, dict[Any, list[int]]] | None = None
@@ -46,28 +52,42 @@ class DatasetConfig:
     sessions: list[str] | None = None
     """Sessions to train on, in the order of the day layers; null for all that the data have."""
     length_buckets: int = 1
-    """Bands of trial length; a batch comes from one band, which limits padding. 1 draws as the release does."""
+    """Bands of trial length.
+
+    A batch comes from one band, which limits padding. 1 draws as the release does.
+    """
     test_percentage: float = 0.1
-    """Share of each day's training trials that validate where the data have no validation split; else unused, as in
-    the release."""
+    """Share of each day's training trials that validate where the data have no validation split.
+
+    Else unused, as in the release.
+    """
     dataset_probability_val: list[float] | None = None
     """For each of `sessions`, 1 if it is validated on and 0 if not; null for all."""
     augmentations: list[Any] = field(default_factory=list)
-    """Registered augmentations (`kind` and its settings), applied in this order before smoothing."""
+    """Registered augmentations (`kind` and its settings), applied in this order before
+    smoothing.
+    """
     resident: Literal["auto", "device", "host"] = "auto"
-    """Where the training trials lie: all on the model's device, or read batch by batch; `auto` goes by free memory."""
+    """Where the training trials lie: all on the model's device, or read batch by batch.
+
+    `auto` goes by free memory.
+    """
 
     def __post_init__(self) -> None:
         self.augmentations = augmentation_configs(self.augmentations)
         check_sessions(self.sessions or ())
-        for block in (block for blocks in (self.bad_trials_dict or {}).values() for block in blocks):
+        for block in (
+            block for blocks in (self.bad_trials_dict or {}).values() for block in blocks
+        ):
             try:
                 int(block)
             except (TypeError, ValueError, OverflowError):
                 what = f"dataset.bad_trials_dict names block {block!r}; a number is needed"
                 raise ConfigError(what, fix="write {session: {block: [trial, ...]}}") from None
         counts = dict.fromkeys(("batch_size", "days_per_batch", "length_buckets"), (1, MOST_TRIALS))
-        for name, (low, high) in (counts | {"seed": (0, MOST_SEED), "test_percentage": (0, 100)}).items():
+        for name, (low, high) in (
+            counts | {"seed": (0, MOST_SEED), "test_percentage": (0, 100)}
+        ).items():
             if not low <= getattr(self, name) <= high:
                 found = f"dataset.{name} is {getattr(self, name)}"
                 raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
@@ -80,11 +100,16 @@ class TPUConfig:
     length_shapes: int = 6
     """Lengths to one of which every batch is padded: the step is compiled once for each."""
     compilation_cache: str | None = "auto"
-    """Directory in which compiled steps are kept for later runs; `auto` is ~/.cache/cortext/xla, null keeps none."""
+    """Directory in which compiled steps are kept for later runs.
+
+    `auto` is ~/.cache/cortext/xla, null keeps none.
+    """
 
     def __post_init__(self) -> None:
         if not 1 <= self.length_shapes <= 1_000:
-            raise ConfigError(f"tpu.length_shapes is {self.length_shapes}; it must be at least 1 and at most 1000")
+            raise ConfigError(
+                f"tpu.length_shapes is {self.length_shapes}; it must be at least 1 and at most 1000"
+            )
 
 
 @dataclass
@@ -101,7 +126,10 @@ class TrainConfig:
     num_training_batches: int = 120_000
     """Batches to train on."""
     lr_scheduler_type: Literal["cosine", "linear"] = "cosine"
-    """`cosine`: linear warm-up, then half a cosine down. `linear`: a straight line down, without warm-up."""
+    """`cosine`: linear warm-up, then half a cosine down.
+
+    `linear`: a straight line down, without warm-up.
+    """
     lr_max: float = 0.005
     """Highest learning rate of everything but the day layers."""
     lr_min: float = 0.0001
@@ -115,7 +143,9 @@ class TrainConfig:
     lr_min_day: float = 0.0001
     """Learning rate of the day layers at the end of their decay."""
     lr_decay_steps_day: int = 120_000
-    """Batch at which the day layers' decay ends (the linear schedule uses `lr_decay_steps` for all)."""
+    """Batch at which the day layers' decay ends (the linear schedule uses `lr_decay_steps` for
+    all).
+    """
     lr_warmup_steps_day: int = 1_000
     """Batches of warm-up of the day layers."""
 
@@ -124,7 +154,10 @@ class TrainConfig:
     beta1: float = 0.999
     """Decay of Adam's mean of the squared gradient."""
     epsilon: float = 0.1
-    """Added to Adam's denominator. The published 0.1 damps small gradients and belongs to the published rates."""
+    """Added to Adam's denominator.
+
+    The published 0.1 damps small gradients and belongs to the published rates.
+    """
     weight_decay: float = 0.001
     """AdamW's weight decay; biases have none."""
     weight_decay_day: float = 0.0
@@ -136,11 +169,17 @@ class TrainConfig:
     loss: Any = None
     """The loss; its key `kind` names one of the registered ones. Null takes the model's own."""
     trainable: list[str] | None = None
-    """Beginnings of the names of the parameters that learn; null for all that the model lets learn."""
+    """Beginnings of the names of the parameters that learn.
+
+    Null for all that the model lets learn.
+    """
     gradient_accumulation_steps: int = 1
     """Pieces in which a batch goes through the model: the same gradient with less memory."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Matrix products in bfloat16 or float32; `auto` takes bfloat16 where the hardware has it. The loss is float32."""
+    """Matrix products in bfloat16 or float32; `auto` takes bfloat16 where the hardware has it.
+
+    The loss is float32.
+    """
 
     batches_per_train_log: int = 200
     """Batches from one line about training to the next."""
@@ -153,7 +192,9 @@ class TrainConfig:
     save_final_model: bool = False
     """Whether to keep the last weights too, under `checkpoints/final`."""
     save_val_logits: bool = False
-    """Whether to write the logits of the best validation to `val_logits/`, a float16 array a trial."""
+    """Whether to write the logits of the best validation to `val_logits/`, a float16 array a
+    trial.
+    """
     best_metric: Literal["val_per", "val_wer", "val_loss"] = "val_per"
     """What the kept weights are best in. Equal values are decided by `val_loss`."""
     early_stopping: bool = False
@@ -161,24 +202,53 @@ class TrainConfig:
     early_stopping_val_steps: int = 20
     """Validations without improvement after which training stops."""
     val_wer_trials: int = 50
-    """Validation trials, evenly spread, whose words are decoded at a validation where there is a language model."""
+    """Validation trials, evenly spread, whose words are decoded at a validation where there is a
+    language model.
+    """
     val_wer_options: dict[str, Any] = field(default_factory=lambda: {"max_active": 30, "nbest": 1})
     """Decoder options of that search, narrow so that it takes little time."""
 
     def __post_init__(self) -> None:
         self.model = model_config(self.model)
         self.loss = None if self.loss is None else loss_config(self.loss)
-        lower = {"num_training_batches": 1, "lr_decay_steps": 1, "lr_decay_steps_day": 1, "lr_warmup_steps": 0}
-        lower |= {"lr_warmup_steps_day": 0, "lr_min": 0, "lr_min_day": 0, "beta0": 0, "beta1": 0, "weight_decay": 0}
-        lower |= {"weight_decay_day": 0, "grad_norm_clip_value": 0, "seed": 0, "batches_per_train_log": 1}
-        lower |= {"batches_per_val_step": 1, "batches_per_save": 0, "early_stopping_val_steps": 1, "val_wer_trials": 0}
+        lower = {
+            "num_training_batches": 1,
+            "lr_decay_steps": 1,
+            "lr_decay_steps_day": 1,
+            "lr_warmup_steps": 0,
+        }
+        lower |= {
+            "lr_warmup_steps_day": 0,
+            "lr_min": 0,
+            "lr_min_day": 0,
+            "beta0": 0,
+            "beta1": 0,
+            "weight_decay": 0,
+        }
+        lower |= {
+            "weight_decay_day": 0,
+            "grad_norm_clip_value": 0,
+            "seed": 0,
+            "batches_per_train_log": 1,
+        }
+        lower |= {
+            "batches_per_val_step": 1,
+            "batches_per_save": 0,
+            "early_stopping_val_steps": 1,
+            "val_wer_trials": 0,
+        }
         lower |= {"gradient_accumulation_steps": 1}
         if self.seed > MOST_SEED or self.gradient_accumulation_steps > MOST_TRIALS:
-            found = f"seed is {self.seed} and gradient_accumulation_steps {self.gradient_accumulation_steps}"
+            found = (
+                f"seed is {self.seed} and gradient_accumulation_steps"
+                f" {self.gradient_accumulation_steps}"
+            )
             raise ConfigError(f"{found}; they must be at most {MOST_SEED} and {MOST_TRIALS}")
         for name, bound in lower.items():
             if not bound <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound} and finite")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least {bound} and finite"
+                )
         for name in ("lr_max", "lr_max_day", "epsilon"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
@@ -188,12 +258,16 @@ class TrainConfig:
 
 
 def read_train_config(
-    config: TrainConfig | str | Path, overrides: Iterable[str] = (), cls: type[TrainConfig] = TrainConfig
+    config: TrainConfig | str | Path,
+    overrides: Iterable[str] = (),
+    cls: type[TrainConfig] = TrainConfig,
 ) -> TrainConfig:
-    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`, `triple_gru`, `demo`, `tiny`).
+    """The configuration itself, of a YAML file, or of a shipped recipe's name (`gru`,
+    `triple_gru`, `demo`, `tiny`).
 
-    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it has no effect here
-    is logged in one line. `overrides` are `key=value` texts; what is read is a `cls`. Raises ConfigError.
+    The file may be the release's `rnn_args.yaml`, or the `args.yaml` of its checkpoints; what of it
+    has no effect here is logged in one line. `overrides` are `key=value` texts; what is read is a
+    `cls`. Raises ConfigError.
     """
     if isinstance(config, TrainConfig):
         return with_overrides(config, overrides)
@@ -201,7 +275,9 @@ def read_train_config(
     if not path.is_file() and path.parent == Path() and not path.suffix:
         recipes = {recipe.stem: recipe for recipe in RECIPES.glob("*.yaml")}
         if path.name not in recipes:
-            raise ConfigError(f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}")
+            raise ConfigError(
+                f"no file and no recipe is called {path.name!r}; {nearest(path.name, recipes)}"
+            )
         path = recipes[path.name]
     mapping, notes = translate(read_mapping(path), path)
     if cls is TrainConfig and "speech" in mapping:
@@ -214,11 +290,19 @@ def read_train_config(
 
 
 def read_run_config(run: Path) -> TrainConfig:
-    """The configuration of a run of `cortext train`. Raises ConfigError, and RunError for a run of another kind."""
+    """The configuration of a run of `cortext train`.
+
+    Raises ConfigError, and RunError for a run of another kind.
+    """
     path = run / "config.yaml"
     if "speech" in read_mapping(path):
-        what = "is the run of a speech LLM, which can neither be adapted nor written in the release's layout"
+        what = (
+            "is the run of a speech LLM, which can neither be adapted nor written in the release's"
+            " layout"
+        )
         raise RunError(
-            what, where=run, fix="train it on with cortext speech-llm train --init-from, or export it to onnx"
+            what,
+            where=run,
+            fix="train it on with cortext speech-llm train --init-from, or export it to onnx",
         )
     return load_config(path, TrainConfig)

@@ -1,9 +1,11 @@
-"""Connectionist temporal classification (Graves et al., ICML 2006) on XLA, with every trial's own lengths.
+"""Connectionist temporal classification (Graves et al., ICML 2006) on XLA, with every trial's
+own lengths.
 
-The forward and the backward variables run through one scan, side by side in the batch: the backward ones are the
-forward ones of the reversed trial. The gradient of the logits then is the softmax less the share of each token, so
-that a training step has P sequential steps for it where a differentiated scan has 2 P. The variables are relative to
-the likeliest state, so that those of long trials keep their digits.
+The forward and the backward variables run through one scan, side by side in the batch: the backward
+ones are the forward ones of the reversed trial. The gradient of the logits then is the softmax less
+the share of each token, so that a training step has P sequential steps for it where a
+differentiated scan has 2 P. The variables are relative to the likeliest state, so that those of
+long trials keep their digits.
 
 B trials, P patches, V tokens, U phonemes of the longest label.
 """
@@ -22,19 +24,30 @@ Array = Any
 """A `jax.Array`."""
 
 IMPOSSIBLE = -1e30
-"""The logarithm of zero: finite, so that differences of two are no NaN; adding a log-probability leaves it as it is."""
+"""The logarithm of zero: finite, so that differences of two are no NaN.
+
+Adding a log-probability leaves it as it is.
+"""
 
 
 def ctc_loss(
-    logits_BPV: torch.Tensor, n_patches_B: torch.Tensor, labels_BU: torch.Tensor, n_labels_B: torch.Tensor, blank: int
+    logits_BPV: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    n_labels_B: torch.Tensor,
+    blank: int,
 ) -> torch.Tensor:
     """See `cortext.training.loss.ctc_loss`."""
-    losses_B: torch.Tensor = call_jax(partial(_loss, blank), logits_BPV.float(), n_patches_B, labels_BU, n_labels_B)
+    losses_B: torch.Tensor = call_jax(
+        partial(_loss, blank), logits_BPV.float(), n_patches_B, labels_BU, n_labels_B
+    )
     return losses_B
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss(blank: int, logits_BPV: Array, n_patches_B: Array, labels_BU: Array, n_labels_B: Array) -> Array:
+def _loss(
+    blank: int, logits_BPV: Array, n_patches_B: Array, labels_BU: Array, n_labels_B: Array
+) -> Array:
     return _loss_forward(blank, logits_BPV, n_patches_B, labels_BU, n_labels_B)[0]
 
 
@@ -43,7 +56,8 @@ def _loss_forward(
 ) -> tuple[Array, Any]:
     log_probs_BPV = jax.nn.log_softmax(logits_BPV)
     one_hot_BUV = jax.nn.one_hot(labels_BU, logits_BPV.shape[-1])
-    # A product with ones and zeros picks the labels' tokens, for which a TPU has hardware; a gather it does serially.
+    # A product with ones and zeros picks the labels' tokens, for which a TPU has hardware; a gather
+    # it does serially.
     exact = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     blank_PB = log_probs_BPV[..., blank].T
     label_PBU = exact("bpv,buv->pbu", log_probs_BPV, one_hot_BUV)
@@ -67,7 +81,9 @@ def _loss_forward(
     return jnp.where(possible_B, -total_B, jnp.inf), d_logits
 
 
-def _loss_backward(blank: int, d_logits_BPV: Array, d_losses_B: Array) -> tuple[Array, None, None, None]:
+def _loss_backward(
+    blank: int, d_logits_BPV: Array, d_losses_B: Array
+) -> tuple[Array, None, None, None]:
     return d_logits_BPV * d_losses_B[:, None, None], None, None, None
 
 
@@ -75,19 +91,24 @@ _loss.defvjp(_loss_forward, _loss_backward)
 
 
 def _shares(variables: Array, log_probs: Array) -> Array:
-    """Logarithms of how likely each state is at each patch, given the label, up to a number for the patch."""
+    """Logarithms of how likely each state is at each patch, given the label, up to a number for
+    the patch.
+    """
     return variables[:, 0] + variables[::-1, 1, :, ::-1] - log_probs
 
 
 def _variables(
     blank_PB: Array, label_PBU: Array, labels_BU: Array, n_patches_B: Array, n_labels_B: Array
 ) -> tuple[Array, Array, Array]:
-    """Log-probabilities of having come to each state: of blanks [P, 2, B, U + 1], of labels [P, 2, B, U].
+    """Log-probabilities of having come to each state.
 
-    The first are the forward variables. The others are those of the trials with patches and labels reversed, padding
-    included, which then comes first: the state waits there until the trial begins. They have an axis of their own,
-    because cores share out the trials. Every step takes off the logarithm of the likeliest state before it; the last
-    result is the sum of what it took off the forward ones, [B].
+    Of blanks [P, 2, B, U + 1], of labels [P, 2, B, U].
+
+    The first are the forward variables. The others are those of the trials with patches and labels
+    reversed, padding included, which then comes first: the state waits there until the trial
+    begins. They have an axis of their own, because cores share out the trials. Every step takes off
+    the logarithm of the likeliest state before it; the last result is the sum of what it took off
+    the forward ones, [B].
     """
     n_steps, n_labels = len(blank_PB), labels_BU.shape[1]
     inside_PB = jnp.arange(n_steps)[:, None] < n_patches_B
@@ -110,11 +131,18 @@ def _variables(
         new_labels = _log_add(_log_add(labels, blanks[..., :-1]), skipping) + (label - most)
         new_blanks = _log_add(blanks, before) + (blank[..., None] - most)
         inside = inside[..., None]
-        blanks, labels = jnp.where(inside, new_blanks, blanks), jnp.where(inside, new_labels, labels)
+        blanks, labels = (
+            jnp.where(inside, new_blanks, blanks),
+            jnp.where(inside, new_labels, labels),
+        )
         return (blanks, labels, jnp.where(inside, scale + most, scale)), (blanks, labels)
 
     first_blanks = jnp.where(jnp.arange(n_labels + 1) == begin_B[..., None], 0.0, IMPOSSIBLE)
-    first = first_blanks, jnp.full(labels_BU.shape, IMPOSSIBLE), jnp.zeros_like(first_blanks[..., :1])
+    first = (
+        first_blanks,
+        jnp.full(labels_BU.shape, IMPOSSIBLE),
+        jnp.zeros_like(first_blanks[..., :1]),
+    )
     (_, _, scale), variables = jax.lax.scan(step, first, (blanks, labels, inside))
     return *variables, scale[0, :, 0]
 

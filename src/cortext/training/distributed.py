@@ -1,7 +1,7 @@
 """Training in several processes, as `torchrun` starts them: each works on its share of every batch.
 
-Every process holds the same weights and draws the same batches; gradients are averaged by DistributedDataParallel
-(Li et al., VLDB 2020). Only the first process writes.
+Every process holds the same weights and draws the same batches; gradients are averaged by
+DistributedDataParallel (Li et al., VLDB 2020). Only the first process writes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Processes:
     def wrap(self, network: nn.Module, all_used: bool) -> nn.Module:
         """The network, whose gradients are averaged over the processes.
 
-        all_used: whether every parameter that learns has a gradient in every batch; to look for the others takes time
+        Args:
+            all_used: Whether every parameter that learns has a gradient in every batch; to look for
+                the others takes time.
         """
         if self.world == 1:
             return network
@@ -49,7 +51,9 @@ class Processes:
         )
 
     def led(self, action: Callable[[], T]) -> T | None:
-        """Let the first process do something while the others wait: its result there, None elsewhere.
+        """Let the first process do something while the others wait.
+
+        Its result there, None elsewhere.
 
         A CortextError of it is raised in all; all must call.
         """
@@ -77,14 +81,19 @@ ALONE = Processes()
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[Processes]:
-    """A context in which the processes that `torchrun` started can talk: over NCCL on CUDA, over gloo elsewhere."""
+    """A context in which the processes that `torchrun` started can talk.
+
+    Over NCCL on CUDA, over gloo elsewhere.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or dist.is_initialized():
         yield Processes(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else ALONE
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group({"cuda": "nccl", "tpu": "tpu_dist"}.get(device.type, "gloo"), timeout=PATIENCE)
+    dist.init_process_group(
+        {"cuda": "nccl", "tpu": "tpu_dist"}.get(device.type, "gloo"), timeout=PATIENCE
+    )
     try:
         yield Processes(dist.get_rank(), world)
     finally:
@@ -92,7 +101,10 @@ def processes(device: torch.device) -> Iterator[Processes]:
 
 
 def own_device(name: str) -> torch.device:
-    """The device of that name; `cuda` in one of several processes is the GPU of its local rank. Raises RunError."""
+    """The device of that name; `cuda` in one of several processes is the GPU of its local rank.
+
+    Raises RunError.
+    """
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:

@@ -1,8 +1,8 @@
 """What moves the weights of a model in training.
 
-The trainer keeps the run: its directory, measurements, saved states, the order of batches. An engine takes the steps,
-on its own devices: torch on a CPU or on GPUs (here), and others on a TPU (`cortext.tpu`). Their states have the same
-names, so that a run may go on with another engine.
+The trainer keeps the run: its directory, measurements, saved states, the order of batches. An
+engine takes the steps, on its own devices: torch on a CPU or on GPUs (here), and others on a TPU
+(`cortext.tpu`). Their states have the same names, so that a run may go on with another engine.
 
 B trials, P patches, V tokens.
 """
@@ -41,19 +41,25 @@ ENGINES = {
     "torch_tpu": "cortext.tpu.native:TorchTPUEngine",
     "tensorflow": "cortext.tpu.keras_tf.engine:KerasEngine",
 }
-"""Where engines are; a module is imported, and its libraries with it, when its engine is asked for."""
+"""Where engines are.
+
+A module is imported, and its libraries with it, when its engine is asked for.
+"""
 
 
 @dataclass(frozen=True)
 class Place:
     """Where and with what a run trains.
 
-    device:        cpu, cuda, cuda:N or tpu
-    backend:       torch, or tensorflow (with Keras 3)
-    tpu:           name or address of a TPU; None looks for one
-    tpu_engine:    what runs torch models on a TPU
-    require_cores: fail where there are not so many cores (TPU cores, GPUs or virtual devices)
-    Raises ConfigError for an unknown backend or engine, and for a TPU's name where none is used.
+    Attributes:
+        device: Cpu, cuda, cuda:N or tpu.
+        backend: Torch, or tensorflow (with Keras 3).
+        tpu: Name or address of a TPU; None looks for one.
+        tpu_engine: What runs torch models on a TPU.
+        require_cores: Fail where there are not so many cores (TPU cores, GPUs or virtual devices).
+
+    Raises:
+        ConfigError: For an unknown backend or engine, and for a TPU's name where none is used.
     """
 
     device: str = "cpu"
@@ -70,7 +76,10 @@ class Place:
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; use {' or '.join(known)}")
         if self.tpu and self.backend == "torch" and not self.device.startswith("tpu"):
-            raise ConfigError(f"--tpu is {self.tpu!r}, and --device is {self.device!r}", fix="give --device tpu, too")
+            raise ConfigError(
+                f"--tpu is {self.tpu!r}, and --device is {self.device!r}",
+                fix="give --device tpu, too",
+            )
 
     @property
     def engine(self) -> str:
@@ -84,11 +93,13 @@ class Place:
 class Job:
     """What an engine is to train.
 
-    model:        its network has first weights, on the host, and knows which of its parameters learn
-    split:        the training trials; layer_of_day: int64, the day layer of each of its sessions (-1: none)
-    sampler:      says which trials are in which batch
-    all_used:     whether every parameter that learns has a gradient in every batch
-    shown:        whether to tell the user what is going on
+    Attributes:
+        model: Its network has first weights, on the host, and knows which of its parameters learn.
+        split: The training trials; layer_of_day: int64, the day layer of each of its sessions (-1:
+            none).
+        sampler: Says which trials are in which batch.
+        all_used: Whether every parameter that learns has a gradient in every batch.
+        shown: Whether to tell the user what is going on.
     """
 
     config: TrainConfig
@@ -107,9 +118,10 @@ class Job:
 class Update:
     """What was found in a step; numbers are where the engine computes.
 
-    indices: int64 [B], the trials' numbers in the split (those of this process)
-    losses:  float32 [B] by name, see `Loss`
-    norm:    of the whole gradient, before clipping
+    Attributes:
+        indices: int64 [B], the trials' numbers in the split (those of this process).
+        losses: float32 [B] by name, see `Loss`.
+        norm: Of the whole gradient, before clipping.
     """
 
     step: int
@@ -129,7 +141,10 @@ class Found:
 
 
 class Engine(Protocol):
-    """Takes the steps of a training run. It is built as `cls(job)`, inside the context `cls.processes(place)`."""
+    """Takes the steps of a training run.
+
+    It is built as `cls(job)`, inside the context `cls.processes(place)`.
+    """
 
     name: str
     """Where it computes, as the summary says it."""
@@ -144,7 +159,10 @@ class Engine(Protocol):
 
     @staticmethod
     def processes(place: Place) -> AbstractContextManager[Processes]:
-        """A context in which the processes of this run, if there are several, can talk. Raises RunError."""
+        """A context in which the processes of this run, if there are several, can talk.
+
+        Raises RunError.
+        """
         ...
 
     def running(self) -> AbstractContextManager[None]:
@@ -156,7 +174,10 @@ class Engine(Protocol):
         ...
 
     def update(self, step: int, batch: Any) -> Update:
-        """Move the weights along the gradient of the batch, unless that is not finite. Does not wait for devices."""
+        """Move the weights along the gradient of the batch, unless that is not finite.
+
+        Does not wait for devices.
+        """
         ...
 
     def read(self, updates: list[Update]) -> list[Found]:
@@ -164,7 +185,9 @@ class Engine(Protocol):
         ...
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """Logits float [B, P, V] of a batch, in the run's precision, by a model in evaluation mode."""
+        """Logits float [B, P, V] of a batch, in the run's precision, by a model in evaluation
+        mode.
+        """
         ...
 
     def gather_weights(self) -> None:
@@ -179,7 +202,8 @@ class Engine(Protocol):
         """Take over the weights of the job's model, and what `state` gave."""
         ...
 
-    # `profiled(folder, first, end)`: a context like `traced` of `training.loop`; without it torch's profiler is used.
+    # `profiled(folder, first, end)`: a context like `traced` of `training.loop`; without it torch's
+    # profiler is used.
 
 
 def engine_class(name: str) -> type[Engine]:
@@ -191,7 +215,9 @@ def engine_class(name: str) -> type[Engine]:
         if (error.name or "cortext").partition(".")[0] == "cortext":
             raise
         extra = "tensorflow" if name == "tensorflow" else "tpu"
-        raise MissingLibrary(f"{error.name} is not installed", fix=f"pip install 'cortext[{extra}]'") from None
+        raise MissingLibrary(
+            f"{error.name} is not installed", fix=f"pip install 'cortext[{extra}]'"
+        ) from None
     return found
 
 
@@ -203,13 +229,21 @@ class TorchEngine:
         self.job, self.host = job, own_device(job.place.device)
         self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
-        network = job.model.network.to(self.host)  # before the trials, which may take half of what then is free
+        network = job.model.network.to(
+            self.host
+        )  # before the trials, which may take half of what then is free
         resident = resident_trials(job.split, self.host, settings.resident)
         if resident is not None:
             say(f"the training trials lie on {self.host}", job.shown)
         extra = build_augmentations(settings.augmentations)
         self.data = Batches(
-            job.split, job.layer_of_day, settings.data_transforms, self.host, network.n_patches, resident, extra
+            job.split,
+            job.layer_of_day,
+            settings.data_transforms,
+            self.host,
+            network.n_patches,
+            resident,
+            extra,
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
         self.optimizer = Optimizer(network, config)
@@ -236,7 +270,9 @@ class TorchEngine:
     def update(self, step: int, batch: TrainBatch) -> Update:
         """See `Engine`."""
         config, network, world = self.job.config, self.network.train(), self.job.processes.world
-        most_pieces = config.gradient_accumulation_steps  # those of the process with the most trials
+        most_pieces = (
+            config.gradient_accumulation_steps
+        )  # those of the process with the most trials
         pieces = min(most_pieces, len(batch))
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
         finished, indices = [], []
@@ -271,12 +307,16 @@ class TorchEngine:
     def forward(self, batch: TrainBatch) -> torch.Tensor:
         """See `Engine`."""
         with self.evaluating() as network:
-            logits_BPV: torch.Tensor = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)[0]
+            logits_BPV: torch.Tensor = network(
+                batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B
+            )[0]
         return logits_BPV
 
     @contextmanager
     def evaluating(self) -> Iterator[Any]:
-        """A context in which the network, its value, is in evaluation mode and computes in the run's precision."""
+        """A context in which the network, its value, is in evaluation mode and computes in the
+        run's precision.
+        """
         with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
             yield self.job.model.network.eval()
 
@@ -294,14 +334,22 @@ class TorchEngine:
 
 @contextmanager
 def enough_processes(place: Place) -> Iterator[Processes]:
-    """`processes` with a device of its own each. Raises RunError where they are fewer than `place` requires cores."""
+    """`processes` with a device of its own each.
+
+    Raises RunError where they are fewer than `place` requires cores.
+    """
     with processes(own_device(place.device)) as found:
         if found.world < (place.require_cores or 1):
             what = f"training would use {found.world} of {place.require_cores} cores"
-            raise RunError(what, where="--require-cores", fix="start a process for each core, with torchrun")
+            raise RunError(
+                what, where="--require-cores", fix="start a process for each core, with torchrun"
+            )
         yield found
 
 
 def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """A context after which torch's generators are what they were; other GPUs than this one are left in peace."""
+    """A context after which torch's generators are what they were.
+
+    Other GPUs than this one are left in peace.
+    """
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -13,7 +13,10 @@ from cortext.training.validate import TrialResult
 
 
 def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -> None:
-    """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order; an older folder goes."""
+    """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order.
+
+    An older folder goes.
+    """
     temporary = temporary_name(folder)
     with disk_errors(folder):
         try:

@@ -34,11 +34,17 @@ def train(
     profile: str | Path | None = None,
     profile_steps: tuple[int, int] = (10, 15),
 ) -> RunSummary:
-    """Train a phoneme decoder to the end and write a run directory; see `Trainer` for the arguments.
+    """Train a phoneme decoder to the end and write a run directory.
 
-    profile: a directory for a trace of the batches `profile_steps` (first and end, counted from the start of this
-             sitting) that TensorBoard and chrome://tracing show
-    Raises ConfigError, DataError and RunError (also for a loss that is not finite, and when interrupted).
+    See `Trainer` for the arguments.
+
+    Args:
+        profile: A directory for a trace of the batches `profile_steps` (first and end, counted from
+            the start of this sitting) that TensorBoard and chrome://tracing show.
+
+    Raises:
+        ConfigError, DataError, RunError: (also for a loss that is not finite, and when
+            interrupted).
     """
     config = read_train_config(config, overrides)
     tracing = None
@@ -76,11 +82,16 @@ def _check_window(profile_steps: tuple[int, int], left: int) -> None:
 
 @contextmanager
 def traced(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
-    """A context that traces batches `first` to `end - 1` into the folder; call its value after each batch."""
+    """A context that traces batches `first` to `end - 1` into the folder.
+
+    Call its value after each batch.
+    """
     warmup = min(1, first)
     with warnings.catch_warnings():  # about the first batch, which nothing can go before
         warnings.simplefilter("ignore", UserWarning)
-        schedule = profiler.schedule(wait=first - warmup, warmup=warmup, active=end - first, repeat=1)
+        schedule = profiler.schedule(
+            wait=first - warmup, warmup=warmup, active=end - first, repeat=1
+        )
     handler = profiler.tensorboard_trace_handler(str(folder))
     with profiler.profile(schedule=schedule, on_trace_ready=handler, record_shapes=True) as running:
         yield running.step

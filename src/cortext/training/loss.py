@@ -1,4 +1,7 @@
-"""Losses by name, and the one of the release: connectionist temporal classification (Graves et al., ICML 2006)."""
+"""Losses by name, and the one of the release.
+
+Connectionist temporal classification (Graves et al., ICML 2006).
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,18 @@ class Loss(Protocol):
 
     Config: ClassVar[type]
 
-    # `models: ClassVar[tuple[str, ...]]` names the models that it can train; a loss without it trains any.
+    # `models: ClassVar[tuple[str, ...]]` names the models that it can train; a loss without it
+    # trains any.
 
     def __call__(self, network: Any, batch: TrainBatch, fraction: float) -> dict[str, torch.Tensor]:
-        """Losses by name, float32 [B]: `loss` is what is minimised (its mean), the others are only reported.
+        """Losses by name, float32 [B].
 
-        network:  the model, perhaps wrapped for several processes: call it, but read no attributes
-        fraction: of the training that is done, in [0, 1)
+        `loss` is what is minimised (its mean), the others are only reported.
+
+        Args:
+            network: The model, perhaps wrapped for several processes: call it, but read no
+                attributes.
+            fraction: Of the training that is done, in [0, 1).
         """
         ...
 
@@ -37,7 +45,9 @@ class Loss(Protocol):
 def check_losses(losses: dict[str, torch.Tensor], n_trials: int) -> None:
     """Raise ConfigError unless a loss gave what `Loss` says: a user's own may give a mean."""
     if "loss" not in losses:
-        raise ConfigError(f"the loss gives {', '.join(losses) or 'nothing'}", fix="call what is minimised 'loss'")
+        raise ConfigError(
+            f"the loss gives {', '.join(losses) or 'nothing'}", fix="call what is minimised 'loss'"
+        )
     for name, loss_B in losses.items():
         if loss_B.shape != (n_trials,):
             what = f"the loss gives {name!r} of shape {list(loss_B.shape)} for {n_trials} trials"
@@ -49,14 +59,18 @@ register_loss = LOSSES.register
 
 
 def loss_config(mapping: Any) -> Any:
-    """The config dataclass of the loss that `kind` names, from a mapping or unchanged. Raises ConfigError."""
+    """The config dataclass of the loss that `kind` names, from a mapping or unchanged.
+
+    Raises ConfigError.
+    """
     return LOSSES.config(mapping, "loss")
 
 
 def build_loss(config: Any, model_kind: str) -> Loss:
     """The loss of a configuration (a config dataclass), or the model's own where that is None.
 
-    Raises ConfigError for a loss that cannot train the model.
+    Raises:
+        ConfigError: For a loss that cannot train the model.
     """
     if config is None:
         kind = getattr(MODELS[model_kind], "default_loss", "ctc")
@@ -99,10 +113,12 @@ def ctc_loss(
     n_labels_B: torch.Tensor,
     blank: int = 0,
 ) -> torch.Tensor:
-    """Negative log-likelihood (natural) of each trial's label, float32 [B]; training minimises the mean.
+    """Negative log-likelihood (natural) of each trial's label, float32 [B].
 
-    Computed in float32 whatever the logits are. A label that does not fit into its frames gives inf. The lengths may
-    lie on the host, where CUDA's CTC wants them.
+    Training minimises the mean.
+
+    Computed in float32 whatever the logits are. A label that does not fit into its frames gives
+    inf. The lengths may lie on the host, where CUDA's CTC wants them.
     """
     if on_xla(logits_BPV):
         from cortext.training import ctc_xla
@@ -110,24 +126,43 @@ def ctc_loss(
         return ctc_xla.ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(
-        log_probs_PBV, labels_BU, n_patches_B, n_labels_B, blank=blank, reduction="none", zero_infinity=False
+        log_probs_PBV,
+        labels_BU,
+        n_patches_B,
+        n_labels_B,
+        blank=blank,
+        reduction="none",
+        zero_infinity=False,
     )
 
 
-def check_labels_fit(split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0) -> None:
-    """Raise DataError for the first trial without a label, or whose label needs more frames than its bins give.
+def check_labels_fit(
+    split: PackedSplit, n_patches: Callable[[int], int], longest_cut: int = 0
+) -> None:
+    """Raise DataError for the first trial without a label, or whose label needs more frames than
+    its bins give.
 
-    CTC gives inf and broken gradients for such a trial. `longest_cut` bins may be cut off by augmentation.
+    CTC gives inf and broken gradients for such a trial. `longest_cut` bins may be cut off by
+    augmentation.
     """
     for i in range(len(split)):
         labels_U = split.labels(i)
         where = trial_name(split, i)
         if labels_U is None:
-            raise DataError(f"the {split.name} split has a trial without a label", where=where, fix="leave it out")
+            raise DataError(
+                f"the {split.name} split has a trial without a label",
+                where=where,
+                fix="leave it out",
+            )
         available = n_patches(int(split.n_bins_N[i]) - longest_cut)
         if available < frames_needed(labels_U):
-            found = f"{available} frames are left after augmentation for a label that needs {frames_needed(labels_U)}"
-            raise DataError(found, where=where, fix="name it in dataset.bad_trials_dict, or lower random_cut")
+            found = (
+                f"{available} frames are left after augmentation for a label that needs"
+                f" {frames_needed(labels_U)}"
+            )
+            raise DataError(
+                found, where=where, fix="name it in dataset.bad_trials_dict, or lower random_cut"
+            )
 
 
 def trial_name(split: PackedSplit, i: int) -> str:

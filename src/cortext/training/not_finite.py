@@ -16,10 +16,15 @@ from cortext.training.engine import Found
 from cortext.training.loss import name_trials
 
 
-def check_finite(found: Sequence[Found], run_dir: Path, split: PackedSplit, processes: Processes) -> None:
-    """Raise RunError for the first batch whose loss or gradient was not finite; all processes must ask.
+def check_finite(
+    found: Sequence[Found], run_dir: Path, split: PackedSplit, processes: Processes
+) -> None:
+    """Raise RunError for the first batch whose loss or gradient was not finite.
 
-    Its trials are in `not_finite.json` too: those whose loss was not finite, or all where only the gradient was.
+    All processes must ask.
+
+    Its trials are in `not_finite.json` too: those whose loss was not finite, or all where only the
+    gradient was.
     """
     if not found:
         return
@@ -29,12 +34,20 @@ def check_finite(found: Sequence[Found], run_dir: Path, split: PackedSplit, proc
         return
     step = min(culprit[0] for culprit in culprits)
     of_loss = any(culprit[1] for culprit in culprits if culprit[0] == step)
-    indices = np.unique(np.concatenate([c[2] for c in culprits if c[0] == step and c[1] == of_loss]))
+    indices = np.unique(
+        np.concatenate([c[2] for c in culprits if c[0] == step and c[1] == of_loss])
+    )
     what = f"the {'loss' if of_loss else 'gradient'} of batch {step} is not finite"
     if processes.first:
-        trials = [(split.session(i), int(split.block_N[i]), int(split.trial_N[i])) for i in indices.tolist()]
+        trials = [
+            (split.session(i), int(split.block_N[i]), int(split.trial_N[i]))
+            for i in indices.tolist()
+        ]
         write_culprits(run_dir, step, trials, what)
-    fix = "see not_finite.json there; leave these trials out with dataset.bad_trials_dict, or lower lr_max"
+    fix = (
+        "see not_finite.json there; leave these trials out with dataset.bad_trials_dict, or lower"
+        " lr_max"
+    )
     raise RunError(f"{what}, in trials {name_trials(split, indices)}", where=run_dir, fix=fix)
 
 

@@ -1,9 +1,10 @@
 """AdamW (Loshchilov and Hutter, ICLR 2019) with the parameter groups and schedules of the release.
 
-Three groups: biases (no decay), day layers (their own learning rate and decay), and the rest. The release has one
-parameter per day, and a day that is absent from a batch has no gradient, so that AdamW leaves it alone: weights,
-moments and step count. Here the days are one tensor, whose absent days have a gradient of zero, with which AdamW would
-go on moving them; `DayAdamW` therefore updates only the days of the batch.
+Three groups: biases (no decay), day layers (their own learning rate and decay), and the rest. The
+release has one parameter per day, and a day that is absent from a batch has no gradient, so that
+AdamW leaves it alone: weights, moments and step count. Here the days are one tensor, whose absent
+days have a gradient of zero, with which AdamW would go on moving them; `DayAdamW` therefore updates
+only the days of the batch.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from cortext.training.config import TrainConfig
 
 
 def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps: int) -> float:
-    """Learning rate of batch `step` (from 0) as a fraction of the highest; `floor` is the lowest fraction.
+    """Learning rate of batch `step` (from 0) as a fraction of the highest.
 
-    cosine: 0 at batch 0, linear up to 1 at `warmup_steps`, half a cosine down to `floor` at `decay_steps`.
-    linear: from 1 at batch 0 straight down to `floor` at `decay_steps`.
+    `floor` is the lowest fraction.
+
+    cosine: 0 at batch 0, linear up to 1 at `warmup_steps`, half a cosine down to `floor` at
+    `decay_steps`. linear: from 1 at batch 0 straight down to `floor` at `decay_steps`.
     """
     if kind == "linear":
         return 1 + (floor - 1) * min(step, decay_steps) / decay_steps
@@ -36,7 +39,9 @@ def lr_factor(step: int, kind: str, floor: float, decay_steps: int, warmup_steps
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of batch `step`, from 0, of all parameters but the day layers."""
     c, kind = config, config.lr_scheduler_type
-    return c.lr_max * lr_factor(step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, c.lr_warmup_steps)
+    return c.lr_max * lr_factor(
+        step, kind, c.lr_min / c.lr_max, c.lr_decay_steps, c.lr_warmup_steps
+    )
 
 
 def day_learning_rate(config: TrainConfig, step: int) -> float:
@@ -45,17 +50,24 @@ def day_learning_rate(config: TrainConfig, step: int) -> float:
     if c.lr_scheduler_type == "linear":  # the release scales all groups by the same straight line
         return c.lr_max_day * lr_factor(step, "linear", c.lr_min / c.lr_max, c.lr_decay_steps, 0)
     floor = c.lr_min_day / c.lr_max_day
-    return c.lr_max_day * lr_factor(step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day)
+    return c.lr_max_day * lr_factor(
+        step, "cosine", floor, c.lr_decay_steps_day, c.lr_warmup_steps_day
+    )
 
 
 class FusedAdamW:
-    """`torch.optim.AdamW(fused=True)`, bit by bit, without its class: that loads torch's compiler, 2 s of every start.
+    """`torch.optim.AdamW(fused=True)`, bit by bit, without its class.
 
-    groups: parameters and their weight decay
-    state:  of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`
+    That loads torch's compiler, 2 s of every start.
+
+    Attributes:
+        groups: Parameters and their weight decay.
+        state: Of a parameter that has been moved: `exp_avg`, `exp_avg_sq` and `step`.
     """
 
-    def __init__(self, groups: list[tuple[list[nn.Parameter], float]], betas: tuple[float, float], eps: float) -> None:
+    def __init__(
+        self, groups: list[tuple[list[nn.Parameter], float]], betas: tuple[float, float], eps: float
+    ) -> None:
         self.groups, self.betas, self.eps = groups, betas, eps
         self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
 
@@ -63,7 +75,9 @@ class FusedAdamW:
     def step(self, lr: float, skipped: torch.Tensor) -> None:
         """Move the parameters along their gradients; none where the scalar `skipped` is 1."""
         for parameters, weight_decay in self.groups:
-            moved: list[torch.Tensor] = [parameter for parameter in parameters if parameter.grad is not None]
+            moved: list[torch.Tensor] = [
+                parameter for parameter in parameters if parameter.grad is not None
+            ]
             if not moved:
                 continue
             states = [self._state(parameter) for parameter in moved]
@@ -87,8 +101,13 @@ class FusedAdamW:
 
     def _state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         if parameter not in self.state:
-            zeros = {key: torch.zeros_like(parameter, memory_format=torch.preserve_format) for key in _MOMENTS}
-            self.state[parameter] = zeros | {"step": torch.zeros((), dtype=torch.float32, device=parameter.device)}
+            zeros = {
+                key: torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                for key in _MOMENTS
+            }
+            self.state[parameter] = zeros | {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device)
+            }
         return self.state[parameter]
 
 
@@ -96,12 +115,24 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class DayAdamW:
-    """AdamW for tensors [days, ...], of which a batch moves only its own days; each day has its own step count."""
+    """AdamW for tensors [days, ...], of which a batch moves only its own days.
+
+    Each day has its own step count.
+    """
 
     def __init__(
-        self, parameters: dict[str, nn.Parameter], betas: tuple[float, float], eps: float, weight_decay: float
+        self,
+        parameters: dict[str, nn.Parameter],
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
     ) -> None:
-        self.parameters, self.betas, self.eps, self.weight_decay = parameters, betas, eps, weight_decay
+        self.parameters, self.betas, self.eps, self.weight_decay = (
+            parameters,
+            betas,
+            eps,
+            weight_decay,
+        )
         self.mean = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         self.square = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         shapes = {(len(parameter), parameter.device) for parameter in parameters.values()}
@@ -110,7 +141,9 @@ class DayAdamW:
 
     @torch.no_grad()
     def step(self, days: torch.Tensor, lr: float, skipped: torch.Tensor) -> None:
-        """Move the given days (distinct, int64) along their gradients; none where the scalar `skipped` is 1.
+        """Move the given days (distinct, int64) along their gradients.
+
+        None where the scalar `skipped` is 1.
 
         Everything stays on the parameters' device, so that nothing waits for it.
         """
@@ -128,7 +161,9 @@ class DayAdamW:
             gradient, before = parameter.grad[days], parameter[days]
             mean_before, square_before = self.mean[name][days], self.square[name][days]
             mean = torch.lerp(mean_before, gradient, 1 - self.betas[0])
-            square = (square_before * self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+            square = (square_before * self.betas[1]).addcmul_(
+                gradient, gradient, value=1 - self.betas[1]
+            )
             decayed = before * (1 - lr * self.weight_decay)
             after = decayed - step_size * mean / (square.sqrt() / root + self.eps)
             parameter[days] = torch.where(moves, after, before)
@@ -137,26 +172,43 @@ class DayAdamW:
 
 
 class Optimizer:
-    """The optimiser of a run: `step` moves the parameters of a model, `state` and `load` are for checkpoints."""
+    """The optimiser of a run.
+
+    `step` moves the parameters of a model, `state` and `load` are for checkpoints.
+    """
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.config = config
-        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        days = {name: parameter for name, parameter in trainable.items() if name.rpartition(".")[2].startswith("day_")}
+        trainable = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        days = {
+            name: parameter
+            for name, parameter in trainable.items()
+            if name.rpartition(".")[2].startswith("day_")
+        }
         self.shared = {name: parameter for name, parameter in trainable.items() if name not in days}
         is_bias = {name: "bias" in name.rpartition(".")[2] for name in self.shared}
         betas = (config.beta0, config.beta1)
         biases = [parameter for name, parameter in self.shared.items() if is_bias[name]]
         others = [parameter for name, parameter in self.shared.items() if not is_bias[name]]
-        self.adam = FusedAdamW([(biases, 0.0), (others, config.weight_decay)], betas, config.epsilon)
+        self.adam = FusedAdamW(
+            [(biases, 0.0), (others, config.weight_decay)], betas, config.epsilon
+        )
         self.day_adam = DayAdamW(days, betas, config.epsilon, config.weight_decay_day)
         self.trainable = list(trainable.values())
 
     def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
-        """Clip the gradients, move the parameters, clear the gradients; returns the norm before clipping, a scalar.
+        """Clip the gradients, move the parameters, clear the gradients.
+
+        Returns the norm before clipping, a scalar.
 
         A norm that is not finite moves nothing. Nothing waits for the device.
-        days: int64 on the parameters' device, the different recording days in the batch
+
+        Args:
+            days: int64 on the parameters' device, the different recording days in the batch.
         """
         limit = self.config.grad_norm_clip_value or math.inf
         norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)

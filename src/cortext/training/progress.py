@@ -1,4 +1,7 @@
-"""What a person watching a run sees: a progress bar on a terminal, and TensorBoard's event files."""
+"""What a person watching a run sees.
+
+A progress bar on a terminal, and TensorBoard's event files.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,24 @@ Advance = Callable[[int, float, float | None, float], None]
 
 @contextmanager
 def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
-    """A bar on stderr with loss, PER, trials per second and time left; nothing where stderr is not a terminal."""
+    """A bar on stderr with loss, PER, trials per second and time left.
+
+    Nothing where stderr is not a terminal.
+    """
     console = Console(stderr=True)
-    status = TextColumn("loss {task.fields[loss]}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s")
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), status, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+    status = TextColumn(
+        "loss {task.fields[loss]}  PER {task.fields[per]}  {task.fields[rate]:.0f} trials/s"
+    )
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        status,
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
+    ) as bar:
         number = bar.add_task("training", total=total, completed=done, loss="-", per="-", rate=0.0)
 
         def advance(done: int, loss: float, per: float | None, rate: float) -> None:
@@ -41,25 +57,34 @@ def training_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
 
 @contextmanager
 def reading_bar(shown: bool, task: str = "reading") -> Iterator[Callable[[int, int], None]]:
-    """A bar for what comes before training, such as packing session files and checking packed ones."""
+    """A bar for what comes before training, such as packing session files and checking packed
+    ones.
+    """
     console = Console(stderr=True)
     columns = (TextColumn(task), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
+    ) as bar:
         number = bar.add_task(task, total=None, visible=False)
         yield lambda done, total: bar.update(number, completed=done, total=total, visible=True)
 
 
 def say(line: str, shown: bool) -> None:
-    """A line for the user on stderr, where progress is shown; it may name files and what is in them."""
+    """A line for the user on stderr, where progress is shown.
+
+    It may name files and what is in them.
+    """
     if shown:
-        Console(stderr=True, highlight=False).print(plain(line), markup=False, emoji=False, soft_wrap=True)
+        Console(stderr=True, highlight=False).print(
+            plain(line), markup=False, emoji=False, soft_wrap=True
+        )
 
 
 class TensorBoard:
     """Scalars as TensorBoard event files, written at once.
 
-    tensorboardX's own `SummaryWriter` writes from a thread, which on a full disk dies and leaves its caller waiting.
-    `first_step`: events of an earlier sitting from this step on are hidden.
+    tensorboardX's own `SummaryWriter` writes from a thread, which on a full disk dies and leaves
+    its caller waiting. `first_step`: events of an earlier sitting from this step on are hidden.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:

@@ -1,4 +1,5 @@
-"""Training trials that lie on the model's device for the whole run, so that a batch is a gather and never a copy.
+"""Training trials that lie on the model's device for the whole run, so that a batch is a gather
+and never a copy.
 
 The whole public T15 release is about 9 GB in float16.
 """
@@ -47,10 +48,12 @@ class ResidentTrials:
 
 
 def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> ResidentTrials | None:
-    """The split on the device as `dataset.resident` wants it: `device`, `host` (None), or `auto`: where it fits.
+    """The split on the device as `dataset.resident` wants it.
 
-    On a CPU the page cache holds the packed file already, and `auto` is `host`. Raises ConfigError where the device has
-    too little memory for `device`.
+    `device`, `host` (None), or `auto`: where it fits.
+
+    On a CPU the page cache holds the packed file already, and `auto` is `host`. Raises ConfigError
+    where the device has too little memory for `device`.
     """
     if wanted == "host" or (wanted == "auto" and device.type != "cuda"):
         return None
@@ -59,6 +62,9 @@ def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> Re
     if needed <= SHARE * free:
         return ResidentTrials(split, device)
     if wanted == "device":
-        found = f"the training trials take {needed / 1e9:.1f} GB and {device} has {free / 1e9:.1f} GB free"
+        found = (
+            f"the training trials take {needed / 1e9:.1f} GB and {device} has {free / 1e9:.1f} GB"
+            " free"
+        )
         raise ConfigError(f"dataset.resident is 'device'; {found}", fix="use 'auto' or 'host'")
     return None

@@ -18,11 +18,17 @@ from cortext.training.config import DatasetConfig, TrainConfig
 
 
 def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, ...]:
-    """The recording days in the order of the day layers. Raises ConfigError for one that the data lack."""
+    """The recording days in the order of the day layers.
+
+    Raises ConfigError for one that the data lack.
+    """
     sessions = tuple(config.sessions or data.sessions)
     for name in sessions:
         if name not in data.sessions:
-            raise ConfigError(f"dataset.sessions names {name!r}, which the data lack; {nearest(name, data.sessions)}")
+            raise ConfigError(
+                f"dataset.sessions names {name!r}, which the data lack;"
+                f" {nearest(name, data.sessions)}"
+            )
     if len(set(sessions)) != len(sessions):
         raise ConfigError("dataset.sessions names a session twice; name each once")
     return sessions
@@ -31,11 +37,17 @@ def training_sessions(config: DatasetConfig, data: PackedDataset) -> tuple[str, 
 def training_splits(
     config: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...]
 ) -> tuple[PackedSplit, PackedSplit]:
-    """The trials to train and to validate on. Raises ConfigError and DataError where one of them is empty."""
+    """The trials to train and to validate on.
+
+    Raises ConfigError and DataError where one of them is empty.
+    """
     validated = sessions
     if (chances := config.dataset_probability_val) is not None:
         if len(chances) != len(sessions) or not set(chances) <= {0, 1}:
-            what = f"dataset.dataset_probability_val has {len(chances)} values for {len(sessions)} sessions"
+            what = (
+                f"dataset.dataset_probability_val has {len(chances)} values for {len(sessions)}"
+                " sessions"
+            )
             raise ConfigError(f"{what}; one each is needed, 0 or 1")
         validated = tuple(name for name, chance in zip(sessions, chances, strict=True) if chance)
     if "val" in data.splits:
@@ -44,20 +56,27 @@ def training_splits(
     held_out = _held_out(whole, config.test_percentage, config.seed)
     validates = held_out & np.isin(whole.day_N, [data.sessions.index(name) for name in validated])
     if not validates.any() or held_out.all():
-        what = f"there is no validation split, and dataset.test_percentage is {config.test_percentage}"
+        what = (
+            f"there is no validation split, and dataset.test_percentage is {config.test_percentage}"
+        )
         raise DataError(what, where=data.path, fix="give more trials, or a share between 0 and 1")
     return whole.take(np.flatnonzero(~held_out)), whole.take(np.flatnonzero(validates))
 
 
 def day_layers(data: PackedDataset, sessions: tuple[str, ...]) -> np.ndarray:
-    """int64: the position among `sessions` of each of the data's recording days, -1 for one that is not there."""
+    """int64: the position among `sessions` of each of the data's recording days, -1 for one that
+    is not there.
+    """
     return np.array([sessions.index(name) if name in sessions else -1 for name in data.sessions])
 
 
 def batch_sampler(
     config: DatasetConfig, split: PackedSplit, layer_of_day: np.ndarray, n_days: int
 ) -> DayBalancedSampler:
-    """What says which trials of a split are in which batch of the training; days are day layers, `n_days` in all."""
+    """What says which trials of a split are in which batch of the training.
+
+    Days are day layers, `n_days` in all.
+    """
     return DayBalancedSampler(
         layer_of_day[split.day_N],
         config.batch_size,
@@ -71,7 +90,9 @@ def batch_sampler(
 
 
 def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
-    """bool [N]: of each day's trials that share (rounded up, but never all of them), drawn at random."""
+    """Bool [N]: of each day's trials that share (rounded up, but never all of them), drawn at
+    random.
+    """
     held_out = np.zeros(len(split), dtype=bool)
     for day in np.unique(split.day_N).tolist():
         trials = np.flatnonzero(split.day_N == day)
@@ -80,7 +101,9 @@ def _held_out(split: PackedSplit, share: float, seed: int) -> np.ndarray:
     return held_out
 
 
-def _select(settings: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...], name: str) -> PackedSplit:
+def _select(
+    settings: DatasetConfig, data: PackedDataset, sessions: tuple[str, ...], name: str
+) -> PackedSplit:
     known = [session for session in sessions if session in data.sessions]
     split = data.split(name).select(
         sessions=known, bad_trials=settings.bad_trials_dict, feature_subset=settings.feature_subset
@@ -92,11 +115,17 @@ def _select(settings: DatasetConfig, data: PackedDataset, sessions: tuple[str, .
 
 
 def new_model(
-    config: TrainConfig, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+    config: TrainConfig,
+    data: PackedDataset,
+    sessions: tuple[str, ...],
+    init_from: str | Path | None,
 ) -> AcousticModel:
-    """A model with fresh weights, or those of run `init_from` (day layers by session name; new days start afresh).
+    """A model with fresh weights, or those of run `init_from` (day layers by session name; new
+    days start afresh).
 
-    Raises ConfigError for a number of features that the data do not have, RunError for weights that do not fit.
+    Raises:
+        ConfigError: For a number of features that the data do not have.
+        RunError: For weights that do not fit.
     """
     subset, wanted = config.dataset.feature_subset, config.model.n_input_features
     n_features = len(subset) if subset is not None else data.n_features
@@ -104,7 +133,9 @@ def new_model(
         what = f"model.n_input_features is {wanted}; the data have {n_features} features"
         raise ConfigError(what, fix="leave it out, or use the matching data")
     torch.default_generator.manual_seed(config.seed)  # `torch.manual_seed` would seed the GPUs too
-    network = build_model(config.model, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE))
+    network = build_model(
+        config.model, n_features=n_features, n_days=len(sessions), n_classes=len(RELEASE)
+    )
     if init_from is not None:
         _start_from(network, sessions, load_model(init_from), Path(init_from))
     transforms = config.dataset.data_transforms
@@ -113,12 +144,16 @@ def new_model(
         sessions=sessions,
         n_features=data.n_features,
         inventory=RELEASE,
-        smoothing=Smoothing(transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size),
+        smoothing=Smoothing(
+            transforms.smooth_data, transforms.smooth_kernel_std, transforms.smooth_kernel_size
+        ),
         feature_subset=subset,
     )
 
 
-def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticModel, where: Path) -> None:
+def _start_from(
+    network: nn.Module, sessions: tuple[str, ...], source: AcousticModel, where: Path
+) -> None:
     """Copy the source's weights; day layers by session name."""
     weights = source.network.state_dict()
     for name, tensor in network.state_dict().items():
@@ -127,7 +162,11 @@ def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticM
         if old is None or old.shape[skip:] != tensor.shape[skip:]:
             found = "absent" if old is None else list(old.shape)
             what = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
-            raise RunError(what, where=where, fix="set the section model as in its config.yaml, or name another run")
+            raise RunError(
+                what,
+                where=where,
+                fix="set the section model as in its config.yaml, or name another run",
+            )
         if not skip:
             tensor.copy_(old)
             continue
@@ -139,18 +178,22 @@ def _start_from(network: nn.Module, sessions: tuple[str, ...], source: AcousticM
 def freeze(network: nn.Module, trainable: list[str] | None) -> None:
     """Let only parameters learn whose names begin with one of `trainable`.
 
-    Raises ConfigError if one of them begins none, and if nothing is left that learns.
+    Raises:
+        ConfigError: If one of them begins none, and if nothing is left that learns.
     """
     names = [name for name, _ in network.named_parameters()]
     for beginning in trainable or ():
         if not any(name.startswith(beginning) for name in names):
             first = sorted({name.partition(".")[0] for name in names})
             raise ConfigError(
-                f"trainable names {beginning!r}, with which no parameter begins; {nearest(beginning, first)}"
+                f"trainable names {beginning!r}, with which no parameter begins;"
+                f" {nearest(beginning, first)}"
             )
     for name, parameter in network.named_parameters():
         kept = trainable is None or name.startswith(tuple(trainable))
         parameter.requires_grad_(parameter.requires_grad and kept)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         what = "no parameter is left that learns"
-        raise ConfigError(what, fix="name more in trainable, or unfreeze the input layers or the GRU")
+        raise ConfigError(
+            what, fix="name more in trainable, or unfreeze the input layers or the GRU"
+        )

@@ -50,8 +50,14 @@ class RunSummary:
 
     def __str__(self) -> str:
         wer = "" if self.val_wer is None else f", WER {100 * self.val_wer:.1f} %"
-        best = f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, {self.loss} {self.val_loss:.2f}"
-        return f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,} parameters; {best}"
+        best = (
+            f"best at batch {self.best_step}: PER {100 * self.val_per:.1f} %{wer}, {self.loss}"
+            f" {self.val_loss:.2f}"
+        )
+        return (
+            f"{self.run}: {self.steps} batches in {self.seconds:.0f} s, {self.n_parameters:,}"
+            f" parameters; {best}"
+        )
 
 
 def summarise(
@@ -91,5 +97,8 @@ def summarise(
 
 def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
     """Write the summary with the configuration and what produced it (commit, versions, machine)."""
-    content: dict[str, Any] = asdict(summary) | {"config": to_mapping(config), "provenance": provenance()}
+    content: dict[str, Any] = asdict(summary) | {
+        "config": to_mapping(config),
+        "provenance": provenance(),
+    }
     write_whole(path, json.dumps(content, indent=2, default=str).encode())

@@ -1,10 +1,11 @@
 """The trainer: a run directory that is open, with everything that its next batch needs.
 
-Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches, augmentation and
-dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on a CPU with the same number of
-threads; cuDNN draws the dropout between GRU layers from a state of its own, and some CUDA kernels add in an order of
-their own). What takes the steps is an engine. Where it computes on a device of its own, nothing here waits for that
-between two lines about training: a batch that is not finite moves nothing and is named at the next line.
+Step `s` is a function of the weights, the optimiser's moments, the seeds and `s` alone: batches,
+augmentation and dropout are drawn from (seed, s). A resumed run therefore continues bit-exactly (on
+a CPU with the same number of threads; cuDNN draws the dropout between GRU layers from a state of
+its own, and some CUDA kernels add in an order of their own). What takes the steps is an engine.
+Where it computes on a device of its own, nothing here waits for that between two lines about
+training: a batch that is not finite moves nothing and is named at the next line.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ from cortext.training.memory import bound_kernel_cache, keep_freed_memory
 from cortext.training.not_finite import check_finite
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import Advance, TensorBoard, reading_bar, say, training_bar
-from cortext.training.setup import batch_sampler, day_layers, freeze, new_model, training_sessions, training_splits
+from cortext.training.setup import (
+    batch_sampler,
+    day_layers,
+    freeze,
+    new_model,
+    training_sessions,
+    training_splits,
+)
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.validate import Validator
 
@@ -43,19 +51,23 @@ from cortext.training.validate import Validator
 class Trainer:
     """A run, from the first batch or from where its state says it was. Use it as a context manager.
 
-    config:    a TrainConfig, a YAML file, or the name of a shipped recipe; `overrides` are `key=value` texts
-    data:      a packed directory, or one of session files (packed into `packed`, by default `out/packed`, first;
-               `skip_bad` as in `pack`)
-    out:       the run directory
-    lm:        language-model directory; without it no WER is reported
-    resume:    go on with an unfinished run, bit-exactly
-    device:    cpu, cuda, cuda:N or tpu; a `Place` says more
-    init_from: a run whose weights to start from; day layers are taken by session name, new sessions start afresh
-    model:     a model to start from as it is, instead; its sessions may be more than the data's
-    callbacks: see `Callback`
-    progress:  draw a bar on stderr where it is a terminal
-    Raises ConfigError, DataError and RunError. In one of several processes that `torchrun` started it works on its
-    share of every batch.
+    Raises ConfigError, DataError and RunError. In one of several processes that `torchrun` started
+    it works on its share of every batch.
+
+    Attributes:
+        config: A TrainConfig, a YAML file, or the name of a shipped recipe; `overrides` are
+            `key=value` texts.
+        data: A packed directory, or one of session files (packed into `packed`, by default
+            `out/packed`, first; `skip_bad` as in `pack`).
+        out: The run directory.
+        lm: language-model directory; without it no WER is reported.
+        resume: Go on with an unfinished run, bit-exactly.
+        device: Cpu, cuda, cuda:N or tpu; a `Place` says more.
+        init_from: A run whose weights to start from; day layers are taken by session name, new
+            sessions start afresh.
+        model: A model to start from as it is, instead; its sessions may be more than the data's.
+        callbacks: See `Callback`.
+        progress: Draw a bar on stderr where it is a terminal.
     """
 
     Config: ClassVar[type[TrainConfig]] = TrainConfig
@@ -144,7 +156,10 @@ class Trainer:
     ) -> None:
         config, settings = self.config, self.config.dataset
         if self.processes.world > settings.batch_size:
-            what = f"{self.processes.world} processes share a batch of {settings.batch_size} trials; each needs one"
+            what = (
+                f"{self.processes.world} processes share a batch of {settings.batch_size} trials;"
+                " each needs one"
+            )
             raise ConfigError(what, fix="start fewer, or raise dataset.batch_size")
         sessions = training_sessions(settings, data) if model is None else model.sessions
         self.skipped = data.bad_trials
@@ -153,7 +168,9 @@ class Trainer:
             self.model = model or self._new_model(data, sessions, init_from)
         network = self.model.network
         freeze(network, config.trainable)
-        check_labels_fit(self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1))
+        check_labels_fit(
+            self.train_split, network.n_patches, max(0, settings.data_transforms.random_cut - 1)
+        )
         check_labels_fit(val_split, network.n_patches)
         layer_of_day = day_layers(data, sessions)
         self.layer_of_day = layer_of_day
@@ -171,19 +188,26 @@ class Trainer:
             shown=self.shown,
         )
         self.engine = engine(job)
-        val_batches = Batches(val_split, layer_of_day, settings.data_transforms, self.engine.host, network.n_patches)
+        val_batches = Batches(
+            val_split, layer_of_day, settings.data_transforms, self.engine.host, network.n_patches
+        )
         self.validator = self._validator(val_batches, lm)
         self._log: MetricsLog | None = None
         self._board: TensorBoard | None = None
         identity = {"sessions": list(sessions), "n_features": data.n_features}
         identity |= {"n_train": len(self.train_split), "n_val": len(val_split)}
-        identity |= {"crc32": dict(data.checksums), "language_model": lm is not None} | self._identity()
+        identity |= {
+            "crc32": dict(data.checksums),
+            "language_model": lm is not None,
+        } | self._identity()
         self.progress = Progress(data=identity)
         self.processes.led(self._restore)
         if not self.processes.first:
             self._restore()
 
-    def _new_model(self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None) -> AcousticModel:
+    def _new_model(
+        self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
+    ) -> AcousticModel:
         """The model to be trained, on the CPU."""
         return new_model(self.config, data, sessions, init_from)
 
@@ -220,10 +244,16 @@ class Trainer:
 
     def _take_over(self, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
         identity = self.progress.data
-        if progress.data and (changed := first_difference(progress.data, identity)):  # an imported one has none
+        if progress.data and (
+            changed := first_difference(progress.data, identity)
+        ):  # an imported one has none
             key, before, now = changed
             what = f"the run was begun with {key} = {before!r}, now it is {now!r}"
-            raise RunError(what, where=self.run_directory.path, fix="resume with the same data and language model")
+            raise RunError(
+                what,
+                where=self.run_directory.path,
+                fix="resume with the same data and language model",
+            )
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
@@ -237,17 +267,27 @@ class Trainer:
         self.progress = progress
         progress.data = identity
         self._updates, self._sums = [], dict(progress.loss_sums) if self.processes.first else {}
-        if progress.finished and progress.best is None:  # the best weights are lost: the last ones are what there is
+        if (
+            progress.finished and progress.best is None
+        ):  # the best weights are lost: the last ones are what there is
             self._keep_best(progress.last)
 
     def run(
-        self, n_batches: int | None = None, *, profile: AbstractContextManager[Callable[[], None]] | None = None
+        self,
+        n_batches: int | None = None,
+        *,
+        profile: AbstractContextManager[Callable[[], None]] | None = None,
     ) -> RunSummary | None:
-        """Train on `n_batches` more batches, by default to the end; returns the summary when that is reached.
+        """Train on `n_batches` more batches, by default to the end.
 
-        profile: a context whose value is called after every batch
-        Raises RunError for a loss that is not finite (the trials' names are in `not_finite.json` beside the run), when
-        interrupted, and for a full disk; the last state stays.
+        Returns the summary when that is reached.
+
+        Args:
+            profile: A context whose value is called after every batch.
+
+        Raises:
+            RunError: For a loss that is not finite (the trials' names are in `not_finite.json`
+                beside the run), when interrupted, and for a full disk; the last state stays.
         """
         progress, total = self.progress, self.config.num_training_batches
         started, before = time.perf_counter(), progress.seconds
@@ -260,7 +300,10 @@ class Trainer:
             bar = enter(training_bar(total, progress.step, self.shown and self.processes.first))
             interrupted = enter(interrupts())
             stepped = enter(profile or nullcontext(lambda: None))
-            self._window = (started, progress.step)  # for trials per second: since the last line about training
+            self._window = (
+                started,
+                progress.step,
+            )  # for trials per second: since the last line about training
             for batch in enter(closing(self.engine.batches(progress.step, end))):
                 due = self._step(batch, bar)
                 progress.seconds = before + time.perf_counter() - started
@@ -269,14 +312,20 @@ class Trainer:
                 if due or stop or progress.step == end:
                     self._save_state()
                 if stop:
-                    what = f"interrupted after {progress.step} of {total} batches; everything is saved"
-                    raise Interrupted(what, where=self.run_directory.path, fix="continue with --resume")
+                    what = (
+                        f"interrupted after {progress.step} of {total} batches; everything is saved"
+                    )
+                    raise Interrupted(
+                        what, where=self.run_directory.path, fix="continue with --resume"
+                    )
                 if progress.finished:
                     break
         return self._finish() if progress.finished else None
 
     def validate(self) -> dict[str, Any]:
-        """Measure the model on the validation split, record it, and keep its weights if they are the best so far."""
+        """Measure the model on the validation split, record it, and keep its weights if they are
+        the best so far.
+        """
         with ExitStack() as stack:
             self._start_logs(stack)
             metrics = self._validate()
@@ -290,8 +339,13 @@ class Trainer:
         self.processes.led(lambda: self._write_state(name))
 
     def load(self, name: str) -> None:
-        """Go back to what `save(name)` kept, and go on from there; `metrics.jsonl` is cut back to it."""
-        self._take_over(*self.run_directory.load_named(name, lambda line: say(line, self.processes.first)))
+        """Go back to what `save(name)` kept, and go on from there.
+
+        `metrics.jsonl` is cut back to it.
+        """
+        self._take_over(
+            *self.run_directory.load_named(name, lambda line: say(line, self.processes.first))
+        )
         if self.processes.first:
             MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes).close()
         self._save_state()
@@ -306,7 +360,8 @@ class Trainer:
             self._board = stack.enter_context(closing(board))
 
     def _forget_logs(self) -> None:
-        # After an exception more is written than the last state knows of; this trainer may go on from where it is.
+        # After an exception more is written than the last state knows of; this trainer may go on
+        # from where it is.
         self.progress.metrics_bytes = self.run_directory.metrics.stat().st_size
         self._log = self._board = None
 
@@ -329,7 +384,11 @@ class Trainer:
         saves = validates or bool(config.batches_per_save and step % config.batches_per_save == 0)
         if logs or saves or self.engine.synchronous:
             self._read()  # waits for the device, and what it took belongs to the rate
-            rate = config.dataset.batch_size * (step - self._window[1]) / (time.perf_counter() - self._window[0])
+            rate = (
+                config.dataset.batch_size
+                * (step - self._window[1])
+                / (time.perf_counter() - self._window[0])
+            )
             per = progress.last["val_per"] if progress.last else None
             bar(step, self._sums["loss"] / progress.loss_count * self.processes.world, per, rate)
             if logs:
@@ -356,15 +415,22 @@ class Trainer:
         """Bring the sums of losses to the first process, where they are logged and saved."""
         progress = self.progress
         parts = self.processes.gather(self._sums)
-        progress.loss_sums = {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
+        progress.loss_sums = {
+            name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))
+        }
 
     def _log_training(self, rate: float) -> None:
         progress, step = self.progress, self.progress.step
         self._gather_sums()
         means = {name: total / progress.loss_count for name, total in progress.loss_sums.items()}
-        values = {"train_loss": means.pop("loss")} | {f"train_{name}": mean for name, mean in means.items()}
+        values = {"train_loss": means.pop("loss")} | {
+            f"train_{name}": mean for name, mean in means.items()
+        }
         values |= {"grad_norm": self._norm, "lr": learning_rate(self.config, step - 1)}
-        values |= {"lr_day": day_learning_rate(self.config, step - 1), "trials_per_s": round(rate, 1)}
+        values |= {
+            "lr_day": day_learning_rate(self.config, step - 1),
+            "trials_per_s": round(rate, 1),
+        }
         self._sums, progress.loss_sums, progress.loss_count = {}, {}, 0
         self._record("train", values)
         for callback in self.callbacks:
@@ -380,7 +446,9 @@ class Trainer:
             progress.validations_since_best = 0
             self._keep_best(progress.last)
             if config.save_val_logits and self.processes.first:
-                write_logits(self.run_directory.path / "val_logits", self.validator.batches.split, results)
+                write_logits(
+                    self.run_directory.path / "val_logits", self.validator.batches.split, results
+                )
         if config.save_all_val_steps:
             self.save(f"step_{progress.step}")
         for callback in self.callbacks:
@@ -398,7 +466,9 @@ class Trainer:
             return
         step = self.progress.step
         self._log.write({"kind": kind, "step": step, **values})
-        self._board.scalars({name: value for name, value in values.items() if not isinstance(value, dict)}, step)
+        self._board.scalars(
+            {name: value for name, value in values.items() if not isinstance(value, dict)}, step
+        )
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
         best, name = self.progress.best, self.config.best_metric
@@ -412,8 +482,12 @@ class Trainer:
 
     def _state(self) -> dict[str, torch.Tensor]:
         self.engine.gather_weights()
-        tensors = {f"model/{name}": tensor for name, tensor in self.model.network.state_dict().items()}
-        return tensors | {f"optimizer/{name}": tensor for name, tensor in self.engine.state().items()}
+        tensors = {
+            f"model/{name}": tensor for name, tensor in self.model.network.state_dict().items()
+        }
+        return tensors | {
+            f"optimizer/{name}": tensor for name, tensor in self.engine.state().items()
+        }
 
     def _save_state(self) -> None:
         """Save where the run is; all processes must."""
@@ -434,7 +508,13 @@ class Trainer:
             self.save("final")
         path = self.run_directory.path
         summary = summarise(
-            path, self.config, self.model, self.progress, self.skipped, self.engine.name, self.loss_name
+            path,
+            self.config,
+            self.model,
+            self.progress,
+            self.skipped,
+            self.engine.name,
+            self.loss_name,
         )
         self.processes.led(lambda: write_summary(self.run_directory.summary, summary, self.config))
         for callback in self.callbacks:

@@ -1,4 +1,7 @@
-"""What a validation measures: CTC loss, phoneme error rate over all and per day, and, with a language model, WER."""
+"""What a validation measures.
+
+CTC loss, phoneme error rate over all and per day, and, with a language model, WER.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ Forward = Callable[[TrainBatch], torch.Tensor]
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of a validation: losses by name, phoneme errors, text (where words were looked for), logits float16
-    (where kept).
+    """One trial of a validation.
+
+    Losses by name, phoneme errors, text (where words were looked for), logits float16 (where kept).
     """
 
     losses: dict[str, float]
@@ -39,28 +43,41 @@ class TrialResult:
 
 def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
     """Those of so many trials whose words are counted, spread evenly."""
-    found: list[int] = np.linspace(0, n_trials - 1, min(config.val_wer_trials, n_trials)).astype(int).tolist()
+    found: list[int] = (
+        np.linspace(0, n_trials - 1, min(config.val_wer_trials, n_trials)).astype(int).tolist()
+    )
     return found
 
 
 class Validator:
-    """Measures a model on the validation split, smoothed with padding 'same' as the release validates in training."""
+    """Measures a model on the validation split, smoothed with padding 'same' as the release
+    validates in training.
+    """
 
     def __init__(
-        self, batches: Batches, inventory: Inventory, config: TrainConfig, lm: str | Path | None = None
+        self,
+        batches: Batches,
+        inventory: Inventory,
+        config: TrainConfig,
+        lm: str | Path | None = None,
     ) -> None:
         self.batches, self.inventory, self.keep_logits = batches, inventory, config.save_val_logits
         n_bins_N = batches.split.n_bins_N
-        order = np.argsort(n_bins_N, kind="stable")  # little padding; the result is the same in any order
+        order = np.argsort(
+            n_bins_N, kind="stable"
+        )  # little padding; the result is the same in any order
         size = config.dataset.batch_size
         self.chunks = [order[start : start + size] for start in range(0, len(order), size)]
         self.wer_trials = set(wer_trials(config, len(n_bins_N)))
         self.decoder = _narrow_decoder(lm, config) if lm is not None and self.wer_trials else None
 
     @torch.no_grad()
-    def measure(self, forward: Forward, processes: Processes = ALONE) -> tuple[dict[str, Any], list[TrialResult]]:
-        """`val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None without a decoder), and what
-        they are made of, trial by trial. Several processes share the trials; each gets the whole result.
+    def measure(
+        self, forward: Forward, processes: Processes = ALONE
+    ) -> tuple[dict[str, Any], list[TrialResult]]:
+        """`val_loss` (mean over trials), `val_per`, `val_per_by_session`, `val_wer` (None
+        without a decoder), and what they are made of, trial by trial. Several processes share
+        the trials; each gets the whole result.
         """
         own: dict[int, TrialResult] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
@@ -81,20 +98,31 @@ class Validator:
         for row, i in enumerate(indices.tolist()):
             n_patches = int(batch.n_patches_B[row])
             if not np.isfinite(log_probs_BPV[row, :n_patches]).all():
-                what = f"the model {NOT_FINITE} in the validation, in trial {name_trials(split, np.array([i]))}"
-                raise RunError(what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max")
+                what = (
+                    f"the model {NOT_FINITE} in the validation, in trial"
+                    f" {name_trials(split, np.array([i]))}"
+                )
+                raise RunError(
+                    what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
+                )
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has seen to it
-            phonemes = edit_counts(labels_U.tolist(), greedy(log_probs_BPV[row, :n_patches], self.inventory))
+            phonemes = edit_counts(
+                labels_U.tolist(), greedy(log_probs_BPV[row, :n_patches], self.inventory)
+            )
             kept = logits_BPV[row, :n_patches].half().cpu().numpy() if self.keep_logits else None
             own_losses = {name: values[row] for name, values in losses_of.items()}
             results[i] = TrialResult(own_losses, phonemes, texts.get(i), kept)
         return results
 
-    def _read(self, forward: Forward, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _read(
+        self, forward: Forward, batch: TrainBatch
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Logits [B, P, V] of a batch, and losses by name, [B] each."""
         logits_BPV = forward(batch)
-        return logits_BPV, {"loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)}
+        return logits_BPV, {
+            "loss": ctc_loss(logits_BPV, batch.n_patches_B, batch.labels_BU, batch.n_labels_B)
+        }
 
     def _texts(self, batch: TrainBatch, log_probs_BPV: np.ndarray) -> dict[int, str]:
         """Sentences of those trials whose words are looked for, by number in the split."""
@@ -103,7 +131,9 @@ class Validator:
         texts = {}
         for row, i in enumerate(batch.indices.tolist()):
             if i in self.wer_trials:
-                log_probs_PV = np.ascontiguousarray(log_probs_BPV[row, : int(batch.n_patches_B[row])])
+                log_probs_PV = np.ascontiguousarray(
+                    log_probs_BPV[row, : int(batch.n_patches_B[row])]
+                )
                 texts[i] = self.decoder.decode(log_probs_PV, self.inventory)[0].text
         return texts
 
@@ -114,19 +144,26 @@ class Validator:
         words = [_word_errors(split.sentence(i), result.text) for i, result in enumerate(results)]
         looked_for = [counts for counts in words if counts is not None]
         means = {
-            f"val_{name}": float(np.mean([result.losses[name] for result in results])) for name in results[0].losses
+            f"val_{name}": float(np.mean([result.losses[name] for result in results]))
+            for name in results[0].losses
         }
         return {
             **means,
             "val_per": _rate(sum(per_day.values(), EditCounts())),
-            "val_per_by_session": {split.sessions[day]: _rate(per_day[day]) for day in sorted(per_day)},
+            "val_per_by_session": {
+                split.sessions[day]: _rate(per_day[day]) for day in sorted(per_day)
+            },
             "val_wer": _rate(sum(looked_for, EditCounts())) if looked_for else None,
         }
 
 
 def _word_errors(reference: str | None, text: str | None) -> EditCounts | None:
     """Those of a text as the benchmark counts them; None where there is no text."""
-    return None if text is None else edit_counts(normalize(reference or "").split(), normalize(text).split())
+    return (
+        None
+        if text is None
+        else edit_counts(normalize(reference or "").split(), normalize(text).split())
+    )
 
 
 def _rate(counts: EditCounts) -> float:

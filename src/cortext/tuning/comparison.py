@@ -22,8 +22,18 @@ from cortext.tuning.space import Choice, Range, Space, label, short
 from cortext.tuning.study import Study, Trial
 
 COLUMNS = ("val_per", "val_wer", "val_loss", "best_step", "steps", "seconds")
-NAMES = {"val_per": "validation PER (%)", "val_wer": "validation WER (%)", "val_loss": "validation loss"}
-COLOURS = ("#d1495b", "#2d80c4", "#3c9d6b", "#e8a02a", "#7d5ba6")  # of the best trials, in this order
+NAMES = {
+    "val_per": "validation PER (%)",
+    "val_wer": "validation WER (%)",
+    "val_loss": "validation loss",
+}
+COLOURS = (
+    "#d1495b",
+    "#2d80c4",
+    "#3c9d6b",
+    "#e8a02a",
+    "#7d5ba6",
+)  # of the best trials, in this order
 OTHERS = "#b5bac0"
 STYLE: Any = {  # Any: matplotlib types the keys as a literal of all its settings
     "font.size": 9,
@@ -46,7 +56,9 @@ def write_table(study: Study) -> Path:
         metrics = [trial.metrics.get(name) for name in COLUMNS]
         run = str(study.folder(trial).relative_to(study.out))
         rows.append([trial.number, trial.state, *settings, *metrics, run, trial.reason or ""])
-    return write_rows(study.out / "trials.csv", ["trial", "state", *keys, *COLUMNS, "run", "reason"], rows)
+    return write_rows(
+        study.out / "trials.csv", ["trial", "state", *keys, *COLUMNS, "run", "reason"], rows
+    )
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
@@ -56,12 +68,24 @@ def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]])
 
 
 def _cell(value: Any) -> Any:
-    return "" if value is None else value if isinstance(value, int | float | str) else json.dumps(value)
+    return (
+        ""
+        if value is None
+        else value
+        if isinstance(value, int | float | str)
+        else json.dumps(value)
+    )
 
 
 def write_picture(study: Study, space: Space) -> Path | None:
-    """Write `trials.png`: the metric as training went, and of each setting; None where there is nothing to draw."""
-    curves = {trial.number: _curve(study.folder(trial) / "metrics.jsonl", study.metric) for trial in study.trials}
+    """Write `trials.png`: the metric as training went, and of each setting.
+
+    None where there is nothing to draw.
+    """
+    curves = {
+        trial.number: _curve(study.folder(trial) / "metrics.jsonl", study.metric)
+        for trial in study.trials
+    }
     if not any(curves.values()):
         return None
     ranked = study.ranked()
@@ -69,7 +93,8 @@ def write_picture(study: Study, space: Space) -> Path | None:
     finished = [trial for trial in ranked if trial.state == "finished"]
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
     points = [
-        Point(trial.settings, _drawn(study.metric, study.value(trial)), colours[trial.number]) for trial in finished
+        Point(trial.settings, _drawn(study.metric, study.value(trial)), colours[trial.number])
+        for trial in finished
     ]
     return draw(
         study.out / "trials.png",
@@ -82,17 +107,23 @@ def write_picture(study: Study, space: Space) -> Path | None:
 
 @dataclass(frozen=True)
 class Point:
-    """A trial in a picture: what was searched of its settings, what it has reached, and its colour."""
+    """A trial in a picture.
+
+    What was searched of its settings, what it has reached, and its colour.
+    """
 
     settings: Mapping[str, Any]
     value: float
     colour: str
 
 
-def draw(path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str) -> Path:
+def draw(
+    path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str
+) -> Path:
     """Write a picture: what `draw_top` draws, and below it the trials over each setting.
 
-    points: best first; name: of their values
+    Args:
+        points: Best first; name: of their values.
     """
     columns = min(len(space), 3)
     rows = 1 + math.ceil(len(space) / columns)
@@ -137,7 +168,9 @@ def _draw_curves(
             name = f"{trial.number}: {label(trial.settings)}" if marked else None
             steps, values = zip(*curve, strict=True)
             width = 1.8 if marked else 0.9
-            axes.plot(steps, values, "o-", color=colours[trial.number], label=name, lw=width, ms=2 * width)
+            axes.plot(
+                steps, values, "o-", color=colours[trial.number], label=name, lw=width, ms=2 * width
+            )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="batch", ylabel=NAMES[study.metric], title=f"{study.count('finished')} trials")
     handles, names = axes.get_legend_handles_labels()
@@ -145,7 +178,9 @@ def _draw_curves(
         axes.legend(handles[::-1], names[::-1], title="best")
 
 
-def _draw_setting(axes: Axes, points: Sequence[Point], key: str, values: Choice | Range, name: str) -> None:
+def _draw_setting(
+    axes: Axes, points: Sequence[Point], key: str, values: Choice | Range, name: str
+) -> None:
     for point in reversed(points):  # the best on top
         if key in point.settings:
             value = point.settings[key]

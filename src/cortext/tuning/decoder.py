@@ -1,4 +1,7 @@
-"""A search for decoder options on a development set: by decoding it again and again, in the way of `tune_training`."""
+"""A search for decoder options on a development set.
+
+By decoding it again and again, in the way of `tune_training`.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,10 @@ LOOKED_BACK = 4
 class Where:
     """Where trials run.
 
-    jobs: at the same time: processes of their own from 2 on, or tasks of the Ray cluster `ray` (an address, `local`)
-    gpus_per_worker: what a task on Ray is given of a GPU; processes share `--llm-device`
+    Attributes:
+        jobs: At the same time: processes of their own from 2 on, or tasks of the Ray cluster `ray`
+            (an address, `local`).
+        gpus_per_worker: What a task on Ray is given of a GPU; processes share `--llm-device`.
     """
 
     jobs: int = 1
@@ -51,9 +56,14 @@ class Where:
     def open(self) -> Workers:
         """What runs them."""
         if self.jobs < 1 or self.gpus_per_worker < 0:
-            raise ConfigError(f"jobs is {self.jobs}, gpus_per_worker is {self.gpus_per_worker}; 1 and 0 are the least")
+            raise ConfigError(
+                f"jobs is {self.jobs}, gpus_per_worker is {self.gpus_per_worker}; 1 and 0 are the"
+                " least"
+            )
         if self.gpus_per_worker and self.ray is None:
-            raise ConfigError("GPUs are shared out to workers only by Ray", fix="name a cluster, or `local`")
+            raise ConfigError(
+                "GPUs are shared out to workers only by Ray", fix="name a cluster, or `local`"
+            )
         if self.ray is not None:
             return RayTasks(self.ray, 1, self.gpus_per_worker, self.jobs)
         return Here() if self.jobs == 1 else Processes(keep=True)
@@ -72,19 +82,23 @@ def tune_decoder(
     retry_failed: bool = False,
     report: Report = lambda line: None,
 ) -> Tuned:
-    """Try decoder options on utterances, and write `options.yaml`, `trials.csv` and `trials.png` into `out`.
+    """Try decoder options on utterances, and write `options.yaml`, `trials.csv` and `trials.png`
+    into `out`.
 
-    tuned, held_out: the utterances that options are judged by, and those that only the result is measured on
-    decoder: where it starts: `decoder.options` are tried first, and are what is not searched; with a large model in
-             `rescore` mode, its weights are swept once the search is done, in lists that it has read
-    given:   options that are tried next
-    context: what was said before, for a large model
-    where:   a script with jobs must be guarded by `if __name__ == "__main__"`
-    retry_failed: try again what failed in an earlier sitting
+    What is minimised is `100 * WER + time_weight * ms_per_frame`. `out/study.db` has the trials:
+    the same call goes on where it was, and several processes may make it at once. Raises a
+    CortextError for what a user can put right, and Interrupted after a Ctrl-C.
 
-    What is minimised is `100 * WER + time_weight * ms_per_frame`. `out/study.db` has the trials: the same call goes on
-    where it was, and several processes may make it at once. Raises a CortextError for what a user can put right, and
-    Interrupted after a Ctrl-C.
+    Args:
+        tuned, held_out: The utterances that options are judged by, and those that only the result
+            is measured on.
+        decoder: Where it starts: `decoder.options` are tried first, and are what is not searched;
+            with a large model in `rescore` mode, its weights are swept once the search is done, in
+            lists that it has read.
+        given: Options that are tried next.
+        context: What was said before, for a large model.
+        where: A script with jobs must be guarded by `if __name__ == "__main__"`.
+        retry_failed: Try again what failed in an earlier sitting.
     """
     out = Path(out).resolve()
     space, swept = search.spaces(decoder.options, decoder.llm is not None)
@@ -99,11 +113,15 @@ def tune_decoder(
         workers = stack.enter_context(closing(where.open()))
         make(out)
         check_directory(out, describe(tuned, held_out, decoder, context, space, search))
-        store = Store(out, draws, known, lambda settings: _plain(with_settings(decoder.options, settings)))
+        store = Store(
+            out, draws, known, lambda settings: _plain(with_settings(decoder.options, settings))
+        )
         stack.enter_context(closing(store))
         if retry_failed:
             store.retry_failed()
-        study = _Tuning(out, tuned, held_out, decoder, search, context, store, workers, where.jobs, report)
+        study = _Tuning(
+            out, tuned, held_out, decoder, search, context, store, workers, where.jobs, report
+        )
         study.search_all()
         best, rows = study.finals(options)
         sweep = None
@@ -151,7 +169,9 @@ class _Tuning:
         self.sample = self.tuned.first(self.search.sample)
         self.running: dict[int, Tried] = {}
 
-    def _work(self, begin: Callable[[int], Work | None], record: Callable[[int, Outcome], None]) -> None:
+    def _work(
+        self, begin: Callable[[int], Work | None], record: Callable[[int, Outcome], None]
+    ) -> None:
         if work_through(begin, record, self.workers, self.jobs):
             fix = "the same command goes on with it"
             raise Interrupted("interrupted; what is finished is saved", where=self.out, fix=fix)
@@ -162,7 +182,9 @@ class _Tuning:
 
         def check(number: int, outcome: Outcome) -> None:
             if outcome.state == "failed":
-                raise RunError(f"{outcome.reason}", where=self.out, fix="the same command goes on with it")
+                raise RunError(
+                    f"{outcome.reason}", where=self.out, fix="the same command goes on with it"
+                )
             if outcome.state == "finished":
                 record(number, outcome)
 
@@ -180,22 +202,40 @@ class _Tuning:
 
         self._work(begin, self._record)
         if others := sum(trial.state == "running" for trial in self.store.trials()):
-            self.report(f"trials that still run in other processes: {others}; this one ends without them")
+            self.report(
+                f"trials that still run in other processes: {others}; this one ends without them"
+            )
         trials = self.store.trials()
         if all(trial.state == "failed" for trial in trials):
-            raise RunError(f"every trial failed; the first: {trials[0].reason}", where=self.out, fix=CORRECT)
+            raise RunError(
+                f"every trial failed; the first: {trials[0].reason}", where=self.out, fix=CORRECT
+            )
 
-    def _job(self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> DecodeJob:
+    def _job(
+        self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles
+    ) -> DecodeJob:
         files = replace(decoder, options=_options(options))
-        return DecodeJob(number, part.material.directory, part.places, files, self.out, self.context)
+        return DecodeJob(
+            number, part.material.directory, part.places, files, self.out, self.context
+        )
 
     def _most_errors(self) -> tuple[float, ...]:
-        """The median of the errors of finished trials after each part; nothing while they are few."""
-        finished = [trial.metrics["errors"] for trial in self.store.trials() if trial.state == "finished"]
+        """The median of the errors of finished trials after each part.
+
+        Nothing while they are few.
+        """
+        finished = [
+            trial.metrics["errors"] for trial in self.store.trials() if trial.state == "finished"
+        ]
         if len(finished) < LOOKED_BACK:
             return ()
-        ends = [sum(map(len, parts(self.sample.places)[: n + 1])) for n in range(len(parts(self.sample.places)))]
-        return tuple(sorted(sum(errors[:end]) for errors in finished)[len(finished) // 2] for end in ends)
+        ends = [
+            sum(map(len, parts(self.sample.places)[: n + 1]))
+            for n in range(len(parts(self.sample.places)))
+        ]
+        return tuple(
+            sorted(sum(errors[:end]) for errors in finished)[len(finished) // 2] for end in ends
+        )
 
     def _record(self, number: int, outcome: Outcome) -> None:
         trial = self.running.pop(number)
@@ -212,7 +252,9 @@ class _Tuning:
             row = judged(name, trial.options, self.sample, outcome.metrics)
             self.store.finish(number, self.value(row), outcome.metrics)
             lacking = f"; {row.degraded}" if row.degraded else ""
-            self.report(f"{name}: WER {100 * row.wer:.2f} %, {row.ms_per_frame:.3f} ms a frame{lacking}")
+            self.report(
+                f"{name}: WER {100 * row.wer:.2f} %, {row.ms_per_frame:.3f} ms a frame{lacking}"
+            )
 
     def value(self, row: Judged) -> float:
         """What is minimised."""
@@ -223,11 +265,17 @@ class _Tuning:
         finished = [one for one in self.store.trials() if one.value is not None]
         finished.sort(key=lambda one: one.value or 0.0)
         if not finished:
-            raise Interrupted("other processes run all that is left", where=self.out, fix="wait for them")
+            raise Interrupted(
+                "other processes run all that is left", where=self.out, fix="wait for them"
+            )
         shown = [one for one in finished if one.options in given]
         best = finished[0]
         if self.search.sample is not None:
-            finalists = [one for place, one in enumerate(finished) if place < self.search.finalists or one in shown]
+            finalists = [
+                one
+                for place, one in enumerate(finished)
+                if place < self.search.finalists or one in shown
+            ]
             rows = self._judge([("", one.options, self.searched) for one in finalists], self.tuned)
             best = min(zip(rows, finalists, strict=True), key=lambda pair: self.value(pair[0]))[1]
         shown.sort(key=lambda one: given.index(one.options))
@@ -247,7 +295,10 @@ class _Tuning:
         return [replace(row, held_out=other.tuned) for row, other in zip(rows, others, strict=True)]
 
     def _judge(self, named: Sequence[Candidate], part: Part) -> list[Judged]:
-        """What options are worth on a part; each is decoded with once, whoever asks and however often."""
+        """What options are worth on a part.
+
+        Each is decoded with once, whoever asks and however often.
+        """
         keys = [self._key(part, options, decoder) for _, options, decoder in named]
         jobs = [
             self._job(n, part, options, decoder)
@@ -266,15 +317,22 @@ class _Tuning:
         return f"{part.name} {hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
     def _known(self, key: str, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> Any:
-        """What an earlier job has found, which may have been a trial; None where nothing is known."""
+        """What an earlier job has found, which may have been a trial.
+
+        None where nothing is known.
+        """
         if part is self.tuned and self.search.sample is None and decoder == self.searched:
             for trial in self.store.trials():
                 if trial.state == "finished" and trial.options == options:
                     return trial.metrics
         return self.store.recall(key)
 
-    def sweep(self, best: DecoderOptions, space: Space) -> tuple[DecoderOptions, Judged, list[Reranked]]:
-        """Weights for the large model: swept in lists of the best options, then decoded with. Also what that is worth.
+    def sweep(
+        self, best: DecoderOptions, space: Space
+    ) -> tuple[DecoderOptions, Judged, list[Reranked]]:
+        """Weights for the large model: swept in lists of the best options, then decoded with.
+
+        Also what that is worth.
 
         The model keeps no weight where decoding with it leaves no fewer errors than without it.
         """
@@ -282,10 +340,15 @@ class _Tuning:
 
         self.report("the large model reads the lists")
         lists = self._lists(best)
-        points = sweep(lists, self.tuned.references, best, space, self.search.llm_points, self.search.seed)
+        points = sweep(
+            lists, self.tuned.references, best, space, self.search.llm_points, self.search.seed
+        )
         chosen = best_of(points)
         wer = 100 * chosen.errors / self.tuned.n_words
-        self.report(f"{len(points)} weights by ranking again, best: WER {wer:.2f} % ({label(chosen.settings)})")
+        self.report(
+            f"{len(points)} weights by ranking again, best: WER {wer:.2f} %"
+            f" ({label(chosen.settings)})"
+        )
         options = with_settings(best, chosen.settings)
         (without,) = self._judge([("", _plain(best), self.searched)], self.tuned)
         (row,) = self._judge_twice([("best with the large model", _plain(options), self.decoder)])
@@ -304,7 +367,14 @@ class _Tuning:
         size = shared(len(places), self.jobs, self.decoder.llm)
         files = replace(self.decoder, options=best)
         jobs = [
-            ReadJob(n, self.tuned.material.directory, places[at : at + size], files, self.out, self.context)
+            ReadJob(
+                n,
+                self.tuned.material.directory,
+                places[at : at + size],
+                files,
+                self.out,
+                self.context,
+            )
             for n, at in enumerate(range(0, len(places), size))
         ]
         read: dict[int, Lists] = {}

@@ -1,8 +1,10 @@
-"""Weights of a large language model, swept after decoding: lists that it has read are ranked anew, and nothing else.
+"""Weights of a large language model, swept after decoding.
 
-What the model says of a sentence does not depend on its weight, so that hundreds of weights take seconds. The lists are
-those of one search, though: another lm_weight would have found others. Decoding again with the result says what it is
-worth.
+Lists that it has read are ranked anew, and nothing else.
+
+What the model says of a sentence does not depend on its weight, so that hundreds of weights take
+seconds. The lists are those of one search, though: another lm_weight would have found others.
+Decoding again with the result says what it is worth.
 """
 
 from __future__ import annotations
@@ -36,11 +38,18 @@ class Reranked:
 
 
 def sweep(
-    lists: Lists, references: Sequence[str], options: DecoderOptions, space: Space, n_points: int, seed: int
+    lists: Lists,
+    references: Sequence[str],
+    options: DecoderOptions,
+    space: Space,
+    n_points: int,
+    seed: int,
 ) -> list[Reranked]:
-    """What ranking by the options, by the n-gram alone and then by what TPE draws gives, in this order.
+    """What ranking by the options, by the n-gram alone and then by what TPE draws gives, in this
+    order.
 
-    references: normalised, one for each list
+    Args:
+        references: Normalised, one for each list.
     """
     errors = [
         {found.text: word_errors(said, found.text) for found, _ in one}
@@ -55,7 +64,10 @@ def sweep(
     found = [measure({}), measure({"llm.weight": 0.0})]
     search = Search("tpe", space, n_points, seed)
     while len(found) < n_points + 2:
-        told = [Told(within(space, settings_of(options, space) | one.settings), one.errors) for one in found]
+        told = [
+            Told(within(space, settings_of(options, space) | one.settings), one.errors)
+            for one in found
+        ]
         settings = suggest(search, told)
         if settings is None:
             break
@@ -76,7 +88,9 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
     write_whole(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
 
 
-def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypothesis, TextScore]]] | None:
+def read_lists(
+    path: Path, made_by: Mapping[str, Any]
+) -> list[list[tuple[Hypothesis, TextScore]]] | None:
     """Lists that were kept, if they were made by the same; words have no times in them."""
     try:
         first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
@@ -85,7 +99,12 @@ def read_lists(path: Path, made_by: Mapping[str, Any]) -> list[list[tuple[Hypoth
         found = []
         for line in lines:
             said = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
-            found.append([(Hypothesis(**one | {"words": ()}), score) for one, score in zip(line, said, strict=True)])
+            found.append(
+                [
+                    (Hypothesis(**one | {"words": ()}), score)
+                    for one, score in zip(line, said, strict=True)
+                ]
+            )
         return found
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

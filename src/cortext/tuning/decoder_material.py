@@ -1,4 +1,6 @@
-"""The utterances that decoder options are tuned on and judged by, and what makes two searches the same."""
+"""The utterances that decoder options are tuned on and judged by, and what makes two searches
+the same.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,18 @@ from cortext.tuning.space import Space, space_to_json
 FORMAT_VERSION = 1
 LM_FILES = ("lexicon.txt", "tokens.txt", *MODELS)
 """What of a language-model directory decides what is found."""
-FILES = {"study.json", "study.db", "trials.csv", "trials.png", "options.yaml", "lists.jsonl", "sweep.csv"}
-"""What may be in a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of errors."""
+FILES = {
+    "study.json",
+    "study.db",
+    "trials.csv",
+    "trials.png",
+    "options.yaml",
+    "lists.jsonl",
+    "sweep.csv",
+}
+"""What may be in a search directory, beside evaluations of runs (`eval-SPLIT`) and notes of
+errors.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,9 @@ class Part:
 
     def shuffled(self, seed: int) -> Part:
         """The same in another order."""
-        return replace(self, places=tuple(np.random.default_rng(seed).permutation(self.places).tolist()))
+        return replace(
+            self, places=tuple(np.random.default_rng(seed).permutation(self.places).tolist())
+        )
 
     def first(self, n: int | None) -> Part:
         """The first of them, or all."""
@@ -66,17 +80,25 @@ class Part:
 
 
 def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
-    """The utterances to tune on, and those that are held out: a share of the directory's, or another directory's.
+    """The utterances to tune on, and those that are held out.
 
-    Utterances of one sentence stay together. Raises ConfigError where a part would be left without any.
+    A share of the directory's, or another directory's.
+
+    Utterances of one sentence stay together. Raises ConfigError where a part would be left without
+    any.
     """
     material = DevSet.read(directory)
     everything = tuple(range(len(material.utterances)))
     if isinstance(held_out, Path):
         other = DevSet.read(held_out)
         if other.directory == material.directory:
-            raise ConfigError(f"{held_out} is both tuned on and held out", fix="name two evaluations, or a fraction")
-        return Part("tuned", material, everything), Part("held out", other, tuple(range(len(other.utterances))))
+            raise ConfigError(
+                f"{held_out} is both tuned on and held out",
+                fix="name two evaluations, or a fraction",
+            )
+        return Part("tuned", material, everything), Part(
+            "held out", other, tuple(range(len(other.utterances)))
+        )
     if not 0 <= held_out < 1:
         raise ConfigError(f"held_out is {held_out:g}; at least 0 and less than 1 is needed")
     if not held_out:
@@ -97,11 +119,19 @@ def tuning_parts(directory: Path, held_out: float | Path, seed: int) -> tuple[Pa
 
 
 def evaluated(
-    run: Path, data: Path, split: str, lm: Path, out: Path, options: DecoderOptions, device: str, report: Any
+    run: Path,
+    data: Path,
+    split: str,
+    lm: Path,
+    out: Path,
+    options: DecoderOptions,
+    device: str,
+    report: Any,
 ) -> Path:
     """The evaluation directory of a run's split below `out`, made where it is not there.
 
-    Raises RunError for one of another run or of other weights, and what `evaluate` raises.
+    Raises:
+        RunError: For one of another run or of other weights, and what `evaluate` raises.
     """
     from cortext.evaluation import evaluate
 
@@ -112,14 +142,18 @@ def evaluated(
         try:
             before = read_json(mark)
         except (OSError, ValueError) as error:
-            raise RunError(f"cannot be read: {error}", where=mark, fix=f"remove {folder}, or {ANOTHER}") from None
+            raise RunError(
+                f"cannot be read: {error}", where=mark, fix=f"remove {folder}, or {ANOTHER}"
+            ) from None
         refuse_another(folder, before, now)
         return folder
     make(out)
     report(f"evaluating {run} on {split}")
     metrics = evaluate(run, data, split, lm, folder, options=options, device=device)
     if not metrics.n_words:
-        raise DataError(f"split {split!r} has no references", where=data, fix="name a labelled split")
+        raise DataError(
+            f"split {split!r} has no references", where=data, fix="name a labelled split"
+        )
     write_whole(mark, json_text(now, indent=1).encode())
     return folder
 
@@ -134,9 +168,16 @@ def _weights(run: Path) -> str | None:
 
 
 def describe(
-    tuned: Part, held_out: Part | None, decoder: DecoderFiles, context: str, space: Space, search: DecoderSearch
+    tuned: Part,
+    held_out: Part | None,
+    decoder: DecoderFiles,
+    context: str,
+    space: Space,
+    search: DecoderSearch,
 ) -> dict[str, Any]:
-    """What makes two searches the same; how many options are tried and given does not, so that a search can go on.
+    """What makes two searches the same.
+
+    How many options are tried and given does not, so that a search can go on.
 
     Nor does a large model that only ranks in the end.
     """
@@ -156,14 +197,19 @@ def describe(
         "prune": search.prune,
         "options": to_mapping(decoder.options),
         "engine": decoder.engine,
-        "language_model": {name: _ends(decoder.lm / name) for name in LM_FILES if (decoder.lm / name).is_file()},
+        "language_model": {
+            name: _ends(decoder.lm / name) for name in LM_FILES if (decoder.lm / name).is_file()
+        },
         "llm": llm,
         **parts,
     }
 
 
 def _ends(file: Path) -> str:
-    """Size and checksum of the first and last MiB: a large n-gram is not read through for each command."""
+    """Size and checksum of the first and last MiB.
+
+    A large n-gram is not read through for each command.
+    """
     size = file.stat().st_size
     with file.open("rb") as opened:
         digest = hashlib.sha256(opened.read(2**20))

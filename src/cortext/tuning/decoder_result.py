@@ -1,4 +1,7 @@
-"""What a search for decoder options ends with: a table, a picture, and the options for every verb."""
+"""What a search for decoder options ends with.
+
+A table, a picture, and the options for every verb.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,11 @@ class Rate:
 class Judged:
     """What options are worth.
 
-    tuned:        on the utterances that options were chosen by, so a little better than it is
-    held_out:     on others; None where there are none
-    ms_per_frame: of the first; processor time, with a large model time of the clock
-    degraded:     what was missing, such as a large model that failed
+    Attributes:
+        tuned: On the utterances that options were chosen by, so a little better than it is.
+        held_out: On others; None where there are none.
+        ms_per_frame: Of the first; processor time, with a large model time of the clock.
+        degraded: What was missing, such as a large model that failed.
     """
 
     name: str
@@ -68,7 +72,9 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
     low, high = bootstrap_interval(errors_B, length_B, N_BOOT, 0, 0.95)
     assert low is not None  # every reference has a word
     assert high is not None
-    rate = Rate(float(errors_B.sum() / length_B.sum()), low, high, len(errors_B), int(length_B.sum()))
+    rate = Rate(
+        float(errors_B.sum() / length_B.sum()), low, high, len(errors_B), int(length_B.sum())
+    )
     return Judged(name, dict(options), rate, metrics["ms_per_frame"], None, metrics["degraded"])
 
 
@@ -76,11 +82,13 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
 class Tuned:
     """A search that is done.
 
-    trials:  all of them, by number
-    judged:  the options it began with, those given, the best, and the best with a large model
-    options: what `options.yaml` holds
-    n_words: of the references that a trial is measured by
-    sweep:   points of a large model's weights by ranking lists again, with no decoding; None without one
+    Attributes:
+        trials: All of them, by number.
+        judged: The options it began with, those given, the best, and the best with a large model.
+        options: What `options.yaml` holds.
+        n_words: Of the references that a trial is measured by.
+        sweep: Points of a large model's weights by ranking lists again, with no decoding; None
+            without one.
     """
 
     out: Path
@@ -94,7 +102,10 @@ class Tuned:
 
     def ranked(self) -> list[Tried]:
         """Finished trials from best to worst, then the others by number."""
-        return sorted(self.trials, key=lambda one: (one.value is None or one.state != "finished", one.value or 0.0))
+        return sorted(
+            self.trials,
+            key=lambda one: (one.value is None or one.state != "finished", one.value or 0.0),
+        )
 
     def wer(self, trial: Tried) -> float | None:
         """Of a finished trial, on what it decoded."""
@@ -134,17 +145,25 @@ def write_results(tuned: Tuned) -> None:
         settings = [trial.settings.get(key) for key in keys]
         measured = [tuned.wer(trial), trial.metrics.get("ms_per_frame"), trial.value]
         rows.append([trial.number, trial.state, *settings, *measured, trial.lacking])
-    write_rows(tuned.out / "trials.csv", ["trial", "state", *keys, "wer", "ms_per_frame", "value", "reason"], rows)
+    write_rows(
+        tuned.out / "trials.csv",
+        ["trial", "state", *keys, "wer", "ms_per_frame", "value", "reason"],
+        rows,
+    )
     if tuned.sweep is not None:
         names = list(dict.fromkeys(key for point in tuned.sweep for key in point.settings))
-        swept = [[*(point.settings.get(key) for key in names), point.errors] for point in tuned.sweep]
+        swept = [
+            [*(point.settings.get(key) for key in names), point.errors] for point in tuned.sweep
+        ]
         write_rows(tuned.out / "sweep.csv", [*names, "errors"], swept)
     _draw(tuned)
 
 
 def _draw(tuned: Tuned) -> None:
     finished = [trial for trial in tuned.ranked() if trial.state == "finished"]
-    finished = finished[: max(5, 3 * len(finished) // 4)]  # the worst would squeeze the others together
+    finished = finished[
+        : max(5, 3 * len(finished) // 4)
+    ]  # the worst would squeeze the others together
     colours = {trial.number: OTHERS for trial in finished}
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
 
@@ -154,15 +173,31 @@ def _draw(tuned: Tuned) -> None:
             ms, wer = trial.metrics["ms_per_frame"], 100 * (tuned.wer(trial) or 0.0)
             axes.plot(ms, wer, "o", color=colours[trial.number], ms=5)
             if colours[trial.number] != OTHERS or trial.number == 0:
-                axes.annotate(str(trial.number), (ms, wer), xytext=(4, 3), textcoords="offset points", fontsize=8)
+                axes.annotate(
+                    str(trial.number),
+                    (ms, wer),
+                    xytext=(4, 3),
+                    textcoords="offset points",
+                    fontsize=8,
+                )
         axes.set_xscale("log")
         axes.set(
-            xlabel="ms per frame", ylabel="WER (%)", title=f"the best {len(finished)} trials; trial 0 is the start"
+            xlabel="ms per frame",
+            ylabel="WER (%)",
+            title=f"the best {len(finished)} trials; trial 0 is the start",
         )
 
     points = [
-        Point(trial.settings, trial.value if trial.value is not None else math.nan, colours[trial.number])
+        Point(
+            trial.settings,
+            trial.value if trial.value is not None else math.nan,
+            colours[trial.number],
+        )
         for trial in finished
     ]
-    name = "WER (%)" if not tuned.search.time_weight else f"WER (%) + {tuned.search.time_weight:g} * ms"
+    name = (
+        "WER (%)"
+        if not tuned.search.time_weight
+        else f"WER (%) + {tuned.search.time_weight:g} * ms"
+    )
     draw(tuned.out / "trials.png", draw_top, tuned.space, points, name)

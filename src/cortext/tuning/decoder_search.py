@@ -37,14 +37,17 @@ RERANKED = {*SWEPT, "word_score"}
 class DecoderSearch:
     """What is searched, and by which measure. Raises ConfigError.
 
-    space:       by dotted name of the decoder's options; `SEARCHED`, and `SWEPT` with a large model, without it
-    n_trials:    options to try, those given included
-    seed:        decides what is drawn, the sample and the held-out part
-    time_weight: points of word error rate that a millisecond per frame is worth
-    sample:      utterances that a trial decodes; None for all. The `finalists` best are judged by all of them.
-    prune:       whether a trial with more errors than the median of the others at an eighth, two eighths ... of the
-                 utterances is given up
-    llm_points:  weights of a large model to try
+    Attributes:
+        space: By dotted name of the decoder's options; `SEARCHED`, and `SWEPT` with a large model,
+            without it.
+        n_trials: Options to try, those given included.
+        seed: Decides what is drawn, the sample and the held-out part.
+        time_weight: Points of word error rate that a millisecond per frame is worth.
+        sample: Utterances that a trial decodes; None for all. The `finalists` best are judged by
+            all of them.
+        prune: Whether a trial with more errors than the median of the others at an eighth, two
+            eighths ... of the utterances is given up.
+        llm_points: Weights of a large model to try.
     """
 
     space: Space | None = None
@@ -57,7 +60,13 @@ class DecoderSearch:
     llm_points: int = 200
 
     def __post_init__(self) -> None:
-        for name, least in (("n_trials", 1), ("seed", 0), ("time_weight", 0), ("finalists", 1), ("llm_points", 1)):
+        for name, least in (
+            ("n_trials", 1),
+            ("seed", 0),
+            ("time_weight", 0),
+            ("finalists", 1),
+            ("llm_points", 1),
+        ):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if not math.isfinite(self.time_weight):
@@ -66,13 +75,17 @@ class DecoderSearch:
             raise ConfigError(f"sample is {self.sample}; it must be at least 1")
 
     def spaces(self, options: DecoderOptions, llm: bool) -> tuple[Space, Space]:
-        """What is searched by decoding and what is swept afterwards, as the options understand it."""
+        """What is searched by decoding and what is swept afterwards, as the options understand
+        it.
+        """
         given = dict(self.space or {})
         decoded = given if llm and options.llm.mode == "fusion" else _without(given, "llm.")
         swept = {key: values for key, values in given.items() if key not in decoded}
         for key in swept:
             if not llm:
-                raise ConfigError(f"{key} is searched, and no large model is given", fix="give one with --llm")
+                raise ConfigError(
+                    f"{key} is searched, and no large model is given", fix="give one with --llm"
+                )
             if key not in RERANKED:
                 fix = "set it in the options, or search it with llm.mode: fusion"
                 raise ConfigError(f"{key} cannot be swept after decoding", fix=fix)

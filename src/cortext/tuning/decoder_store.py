@@ -1,7 +1,10 @@
-"""The trials of a search for decoder options: in an SQLite file that any number of processes share, with Optuna.
+"""The trials of a search for decoder options.
 
-A process that runs a trial holds a lock, which the system drops when it ends, however it ends. A trial that runs and
-whose lock nobody holds has lost its process, and whoever comes next takes it over: none is lost, none counted twice.
+In an SQLite file that any number of processes share, with Optuna.
+
+A process that runs a trial holds a lock, which the system drops when it ends, however it ends. A
+trial that runs and whose lock nobody holds has lost its process, and whoever comes next takes it
+over: none is lost, none counted twice.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ WAIT_S = 60
 class Tried:
     """One trial.
 
-    settings: what is searched, as far as its options lie in the space
-    options:  of the decoder, all of them, as plain values
-    value:    what is minimised; None unless it has finished
+    Attributes:
+        settings: What is searched, as far as its options lie in the space.
+        options: Of the decoder, all of them, as plain values.
+        value: What is minimised; None unless it has finished.
     """
 
     number: int
@@ -46,7 +50,9 @@ class Tried:
 
     @property
     def lacking(self) -> str | None:
-        """Why it failed, or what was missing while it ran, such as a large model that had no memory."""
+        """Why it failed, or what was missing while it ran, such as a large model that had no
+        memory.
+        """
         return self.reason or self.metrics.get("degraded")
 
 
@@ -61,12 +67,16 @@ class Given:
 class Store:
     """The trials in `out/study.db`.
 
-    given: tried first; as_options: the options of settings that were drawn; its errors are failed trials
-    Raises MissingLibrary without Optuna and RunError for a file that cannot be used.
+    given: tried first; as_options: the options of settings that were drawn; its errors are failed
+    trials Raises MissingLibrary without Optuna and RunError for a file that cannot be used.
     """
 
     def __init__(
-        self, out: Path, search: Search, given: Sequence[Given], as_options: Callable[[Settings], dict[str, Any]]
+        self,
+        out: Path,
+        search: Search,
+        given: Sequence[Given],
+        as_options: Callable[[Settings], dict[str, Any]],
     ) -> None:
         self._optuna = quiet_optuna()
         self._search, self._given, self._as_options = search, given, as_options
@@ -90,18 +100,24 @@ class Store:
         return self._search.total + len(self._by_fate()[1])
 
     def retry_failed(self) -> int:
-        """Have the options of failed trials tried again, in trials of their own; how many there are.
+        """Have the options of failed trials tried again, in trials of their own.
+
+        How many there are.
 
         Those that do not go together stay failed.
         """
         with self._alone():
-            failed = [trial.number for trial in self.trials() if trial.state == "failed" and trial.options]
+            failed = [
+                trial.number for trial in self.trials() if trial.state == "failed" and trial.options
+            ]
             if failed:
                 self._study.set_user_attr(RETRIED, [*(self.recall(RETRIED) or ()), *failed])
         return len(failed)
 
     def claim(self) -> Tried | None:
-        """A trial for this process to run: one whose process is gone, one that is given, or one that is drawn.
+        """A trial for this process to run.
+
+        One whose process is gone, one that is given, or one that is drawn.
 
         None where all are done or other processes have what is left.
         """
@@ -144,13 +160,20 @@ class Store:
         self._storage.engine.dispose()
 
     def _by_fate(self) -> tuple[list[Tried], list[Tried]]:
-        """The trials that count, and the failed ones that others have taken the place of, or will."""
+        """The trials that count, and the failed ones that others have taken the place of, or
+        will.
+        """
         retried = set(self.recall(RETRIED) or ())
         trials = self._all()
-        return [one for one in trials if one.number not in retried], [one for one in trials if one.number in retried]
+        return [one for one in trials if one.number not in retried], [
+            one for one in trials if one.number in retried
+        ]
 
     def _next(self) -> Tried | None:
-        """A new trial, in the file; failed where its options do not go together. None where there are enough."""
+        """A new trial, in the file; failed where its options do not go together.
+
+        None where there are enough.
+        """
         trials, retried = self._by_fate()
         known = [trial.options for trial in trials]
         for failed in retried:
@@ -172,7 +195,10 @@ class Store:
 
     def _add(self, settings: Settings, options: dict[str, Any], reason: str | None = None) -> Tried:
         states = self._optuna.trial.TrialState
-        known, params = distributions(self._optuna, self._search.space), encoded(self._search.space, settings)
+        known, params = (
+            distributions(self._optuna, self._search.space),
+            encoded(self._search.space, settings),
+        )
         attributes = {"options": options} | ({} if reason is None else {"reason": reason})
         trial = self._optuna.create_trial(
             state=states.RUNNING if reason is None else states.FAIL,
@@ -228,7 +254,9 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """A context that no other process is in, in which what goes wrong with the file is a RunError."""
+        """A context that no other process is in, in which what goes wrong with the file is a
+        RunError.
+        """
         make(self._claims)
         try:
             with (self._claims / "lock").open("w") as lock:
@@ -236,7 +264,8 @@ class Store:
                 yield
         except CortextError:
             raise
-        except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's own: a full disk, a file of something else
+        # SQLAlchemy's, SQLite's and Optuna's own: a full disk, a file of something else
+        except Exception as error:
             what = first_line(error.__cause__ or error)
             fix = f"make room, and the same command goes on; or {ANOTHER}"
             raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None

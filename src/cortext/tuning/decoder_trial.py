@@ -1,4 +1,6 @@
-"""What one process does in a search for decoder options: it decodes trials of an evaluation directory.
+"""What one process does in a search for decoder options.
+
+It decodes trials of an evaluation directory.
 
 Shapes: P patches of 80 ms, V tokens.
 """
@@ -31,7 +33,10 @@ PARTS = 8
 
 @dataclass(frozen=True)
 class Utterance:
-    """A trial of the recording: its number, its normalised reference, and the file of its logits."""
+    """A trial of the recording.
+
+    Its number, its normalised reference, and the file of its logits.
+    """
 
     id: int
     reference: str
@@ -48,7 +53,10 @@ class DevSet:
 
     @classmethod
     def read(cls, directory: str | Path) -> DevSet:
-        """Of a directory that `evaluate` wrote with a language model. Raises DataError for any other."""
+        """Of a directory that `evaluate` wrote with a language model.
+
+        Raises DataError for any other.
+        """
         directory = Path(directory).resolve()
         found = []
         for trial in read_evaluations([directory]):
@@ -56,7 +64,9 @@ class DevSet:
             number = int(trial.id)
             files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
             if reference and not files:
-                raise DataError(f"no logits of trial {number}", where=directory, fix="evaluate the run again")
+                raise DataError(
+                    f"no logits of trial {number}", where=directory, fix="evaluate the run again"
+                )
             if reference:
                 found.append(Utterance(number, reference, files[0]))
         if not found:
@@ -99,8 +109,10 @@ def _read_made(directory: Path, made_ns: int) -> DevSet:
 class DecodeJob:
     """Utterances to decode with some options, and how many words are wrong.
 
-    places:      of the utterances in the directory's `DevSet`
-    most_errors: after each of `PARTS` parts, the number of errors above which the rest is not worth it; empty: never
+    Attributes:
+        places: Of the utterances in the directory's `DevSet`.
+        most_errors: After each of `PARTS` parts, the number of errors above which the rest is not
+            worth it; empty: never.
     """
 
     number: int
@@ -119,8 +131,8 @@ class DecodeJob:
     def work(self) -> dict[str, Any]:
         """Edits of each utterance as far as it went, and milliseconds per frame.
 
-        Time is that of the processor, which other processes do not change; with a large model, which may be on a GPU,
-        it is that of the clock.
+        Time is that of the processor, which other processes do not change; with a large model,
+        which may be on a GPU, it is that of the clock.
         """
         material, decoder = _read(self.directory), self.decoder.open()
         clock = time.process_time if self.decoder.llm is None else time.perf_counter
@@ -133,11 +145,18 @@ class DecodeJob:
             seconds += clock() - start
             n_frames += sum(map(len, log_probs))
             references = [material.utterances[place].reference for place in places]
-            errors += [word_errors(said, nbest.texts[0]) for said, nbest in zip(references, found, strict=True)]
+            errors += [
+                word_errors(said, nbest.texts[0])
+                for said, nbest in zip(references, found, strict=True)
+            ]
             degraded = degraded or next((nbest.degraded for nbest in found if nbest.degraded), None)
             if self.most_errors and sum(errors) > self.most_errors[part]:
                 break
-        return {"errors": errors, "ms_per_frame": 1000 * seconds / max(n_frames, 1), "degraded": degraded}
+        return {
+            "errors": errors,
+            "ms_per_frame": 1000 * seconds / max(n_frames, 1),
+            "degraded": degraded,
+        }
 
 
 def parts(places: Sequence[int]) -> list[tuple[int, ...]]:
@@ -168,7 +187,9 @@ class ReadJob:
         return self.out / f"read-{self.number}.error.txt"
 
     def work(self) -> dict[str, Any]:
-        """`lists`: for each utterance its hypotheses, each with what the model says of it (`TextScore`)."""
+        """`lists`: for each utterance its hypotheses, each with what the model says of it
+        (`TextScore`).
+        """
         assert self.decoder.llm is not None
         material = _read(self.directory)
         decoder, reader = replace(self.decoder, llm=None).open(), self.decoder.llm.open()

@@ -25,15 +25,26 @@ def make(out: Path) -> None:
 
 
 def refuse_strangers(out: Path, is_ours: Callable[[str], bool]) -> None:
-    """Raise RunError where something lies in the directory whose name no search would give; hidden files may."""
-    strangers = sorted(path.name for path in out.iterdir() if not (path.name.startswith(".") or is_ours(path.name)))
+    """Raise RunError where something lies in the directory whose name no search would give.
+
+    Hidden files may.
+    """
+    strangers = sorted(
+        path.name for path in out.iterdir() if not (path.name.startswith(".") or is_ours(path.name))
+    )
     if strangers:
-        raise RunError(f"there is something else than a search: {strangers[0]}", where=out, fix=ANOTHER)
+        raise RunError(
+            f"there is something else than a search: {strangers[0]}", where=out, fix=ANOTHER
+        )
 
 
 def refuse_another(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise RunError, which names what has changed, where two searches are described differently."""
+    """Raise RunError, which names what has changed, where two searches are described
+    differently.
+    """
     if changed := first_difference(before, now):
         key, old, new = changed
         fix = f"go on with the command it was begun with, or {ANOTHER}"
-        raise RunError(f"the search was begun with {key} = {old!r}, now it is {new!r}", where=out, fix=fix)
+        raise RunError(
+            f"the search was begun with {key} = {old!r}, now it is {new!r}", where=out, fix=fix
+        )

@@ -1,4 +1,7 @@
-"""A search over the settings of a training: a run directory for each, and a comparison of them all."""
+"""A search over the settings of a training.
+
+A run directory for each, and a comparison of them all.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +52,26 @@ def tune_training(
 ) -> Study:
     """Train once for each setting of the search, and write `out/trials.csv` and `out/trials.png`.
 
-    config, data, lm, overrides, skip_bad: as in `train`; session files are packed once, into `out/packed`
-    metric:  what is minimised and what the kept weights of each run are best in; the configuration's own by default
-    jobs:    trials at the same time: processes of their own from 2 on, or tasks of a Ray cluster
-    ray:     address of a Ray cluster, or `local`; `out`, `data` and `lm` must have the same paths on every machine
-    threads: threads of a trial's CPU operations; by default the cores shared by the processes, or 1 on Ray
-    device:  as in `train`, or several with commas, which the processes share
-    retry_failed: train again what failed in an earlier sitting
-    What an earlier sitting finished is not trained again, and what it left unfinished goes on where it was. A trial
-    that fails is recorded with its reason. With jobs, a script must be guarded by `if __name__ == "__main__"`.
-    Raises ConfigError, DataError and RunError (also where all trials failed, and `Interrupted` after a Ctrl-C).
+    What an earlier sitting finished is not trained again, and what it left unfinished goes on where
+    it was. A trial that fails is recorded with its reason. With jobs, a script must be guarded by
+    `if __name__ == "__main__"`.
+
+    Args:
+        config, data, lm, overrides, skip_bad: As in `train`; session files are packed once, into
+            `out/packed`.
+        metric: What is minimised and what the kept weights of each run are best in; the
+            configuration's own by default.
+        jobs: Trials at the same time: processes of their own from 2 on, or tasks of a Ray cluster.
+        ray: Address of a Ray cluster, or `local`; `out`, `data` and `lm` must have the same paths
+            on every machine.
+        threads: Threads of a trial's CPU operations; by default the cores shared by the processes,
+            or 1 on Ray.
+        device: As in `train`, or several with commas, which the processes share.
+        retry_failed: Train again what failed in an earlier sitting.
+
+    Raises:
+        ConfigError, DataError, RunError: (also where all trials failed, and `Interrupted` after a
+            Ctrl-C).
     """
     load_plugins(plugins)
     base, search = _check(config, overrides, search, metric, lm, jobs)
@@ -77,7 +90,9 @@ def tune_training(
             paths = (dataset.path.resolve(), study.folder(trial), lm_path)
             files = tuple(Path(plugin).resolve() for plugin in plugins)
             own_device = devices[place % len(devices)]
-            return Job(trial.number, settings, *paths, own_device, files, n_threads, progress and jobs == 1)
+            return Job(
+                trial.number, settings, *paths, own_device, files, n_threads, progress and jobs == 1
+            )
 
         trials = _trials(study, search, retry_failed)
         stopped = work_through(
@@ -93,7 +108,9 @@ def tune_training(
         what = f"interrupted after {done} of {study.total} trials; everything is saved"
         raise Interrupted(what, where=out, fix="the same command goes on with it")
     if study.best is None:
-        raise RunError(f"every trial failed; the first: {study.trials[0].reason}", where=out, fix=CORRECT)
+        raise RunError(
+            f"every trial failed; the first: {study.trials[0].reason}", where=out, fix=CORRECT
+        )
     return study
 
 
@@ -105,7 +122,10 @@ def _check(
     lm: str | Path | None,
     jobs: int,
 ) -> tuple[TrainConfig, Search]:
-    """What all trials share, and the search in the configuration's own types. Raises ConfigError before anything."""
+    """What all trials share, and the search in the configuration's own types.
+
+    Raises ConfigError before anything.
+    """
     overrides = list(overrides)
     base = read_train_config(config, overrides)
     if jobs < 1:
@@ -118,7 +138,10 @@ def _check(
     if metric is not None:
         base = with_settings(base, {"best_metric": metric})
     if base.best_metric == "val_wer" and lm is None:
-        raise ConfigError("the metric is 'val_wer', which needs a language model", fix="give --lm or another metric")
+        raise ConfigError(
+            "the metric is 'val_wer', which needs a language model",
+            fix="give --lm or another metric",
+        )
     search = Search(search.method, fit_space(search.space, base), search.n_trials, search.seed)
     if search.method == "tpe":
         suggest(search, [])  # is Optuna there?
@@ -131,8 +154,13 @@ def _check(
     return base, search
 
 
-def _describe(base: TrainConfig, search: Search, data: PackedDataset, lm: str | Path | None) -> dict[str, Any]:
-    """What makes two searches the same; the number of random trials does not, so that a search can go on."""
+def _describe(
+    base: TrainConfig, search: Search, data: PackedDataset, lm: str | Path | None
+) -> dict[str, Any]:
+    """What makes two searches the same.
+
+    The number of random trials does not, so that a search can go on.
+    """
     space = {"method": search.method, "seed": search.seed, "space": space_to_json(search.space)}
     return {
         "search": space,
@@ -162,25 +190,40 @@ def _trials(study: Study, search: Search, retry_failed: bool) -> Iterator[Trial]
         yield study.add(settings)
 
 
-def _workers(jobs: int, ray: str | None, threads: int | None, device: str) -> tuple[Workers, int | None, list[str]]:
+def _workers(
+    jobs: int, ray: str | None, threads: int | None, device: str
+) -> tuple[Workers, int | None, list[str]]:
     """Where trials run, with how many threads each, and the devices that they share."""
     devices = [name.strip() for name in device.split(",")]
     if ray is not None:
         if any(name.startswith("cuda:") for name in devices):
             what = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
             raise ConfigError(what, fix="give cuda")
-        return RayTasks(ray, threads or 1, int(device.startswith("cuda")), jobs), threads or 1, devices
+        return (
+            RayTasks(ray, threads or 1, int(device.startswith("cuda")), jobs),
+            threads or 1,
+            devices,
+        )
     if jobs == 1:
         return Here(), threads, devices
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, (os.cpu_count() or 1) // jobs)  # many threads on few cores make each trial many times slower
+        threads = max(
+            1, (os.cpu_count() or 1) // jobs
+        )  # many threads on few cores make each trial many times slower
     return Processes(), threads, devices
 
 
 def _begin(
-    study: Study, trials: Iterator[Trial], job: Callable[[Trial, int], Job], place: int, report: Report
+    study: Study,
+    trials: Iterator[Trial],
+    job: Callable[[Trial, int], Job],
+    place: int,
+    report: Report,
 ) -> Job | None:
-    """The next trial to train in this place, None where there is none; `job` says what it is to do."""
+    """The next trial to train in this place, None where there is none.
+
+    `job` says what it is to do.
+    """
     for trial in trials:
         try:
             begun = job(trial, place)
@@ -199,7 +242,10 @@ def _record(study: Study, trial: Trial, outcome: Outcome, report: Report) -> Non
         report(f"{_name(study, trial)}: failed: {outcome.reason}")
     else:
         study.finish(trial, outcome.metrics)
-        report(f"{_name(study, trial)}: {study.metric} {study.value(trial):.4f} in {outcome.metrics['seconds']:.0f} s")
+        report(
+            f"{_name(study, trial)}: {study.metric} {study.value(trial):.4f} in"
+            f" {outcome.metrics['seconds']:.0f} s"
+        )
     write_table(study)
 
 

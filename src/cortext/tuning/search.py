@@ -1,7 +1,10 @@
-"""The order in which settings are tried: all of a grid, at random, or where earlier ones were good (TPE).
+"""The order in which settings are tried.
 
-What is tried as number `n` is a function of the search, `n`, and for TPE of the trials before: a search that was
-stopped goes on as if it had not been, and one with more trials begins with those of the shorter one.
+All of a grid, at random, or where earlier ones were good (TPE).
+
+What is tried as number `n` is a function of the search, `n`, and for TPE of the trials before: a
+search that was stopped goes on as if it had not been, and one with more trials begins with those of
+the shorter one.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ Settings = dict[str, Any]
 class Search:
     """What is searched, how, and for how long. Raises ConfigError.
 
-    n_trials: settings to try; for a grid None, which has as many as it has
-    seed:     decides what is drawn; a grid draws nothing
+    Attributes:
+        n_trials: Settings to try; for a grid None, which has as many as it has.
+        seed: Decides what is drawn; a grid draws nothing.
     """
 
     method: Literal["grid", "random", "tpe"]
@@ -41,22 +45,30 @@ class Search:
             raise ConfigError("there is nothing to search; name a setting and its values")
         if self.method != "grid":
             if self.n_trials is None or self.n_trials < 1 or self.seed < 0:
-                raise ConfigError(f"trials is {self.n_trials}, seed is {self.seed}; at least 1 and 0 are needed")
+                raise ConfigError(
+                    f"trials is {self.n_trials}, seed is {self.seed}; at least 1 and 0 are needed"
+                )
             return
         if self.n_trials is not None:
-            raise ConfigError("a grid has as many trials as it has settings; leave out the number of trials")
+            raise ConfigError(
+                "a grid has as many trials as it has settings; leave out the number of trials"
+            )
         for key, values in self.space.items():
             if isinstance(values, Range):
                 raise ConfigError(f"{key} is a range; a grid needs its values one by one")
         if self.total > MAX_GRID:
-            raise ConfigError(f"the grid has {self.total:,} settings, more than {MAX_GRID:,}; search at random")
+            raise ConfigError(
+                f"the grid has {self.total:,} settings, more than {MAX_GRID:,}; search at random"
+            )
 
     @property
     def total(self) -> int:
         """Settings that will be tried (fewer where random ones run out)."""
         if self.n_trials is not None:
             return self.n_trials
-        return math.prod(len(values.values) for values in self.space.values() if isinstance(values, Choice))
+        return math.prod(
+            len(values.values) for values in self.space.values() if isinstance(values, Choice)
+        )
 
     def planned(self) -> list[Settings]:
         """All settings, in order, of a search that does not look at results."""
@@ -85,5 +97,9 @@ def _draw(values: Choice | Range, generator: np.random.Generator) -> Any:
     low, high = float(values.low), float(values.high)
     if values.whole:  # each whole number is an interval of its own
         low, high = low - 0.5, high + 0.5
-    drawn = math.exp(generator.uniform(math.log(low), math.log(high))) if values.log else generator.uniform(low, high)
+    drawn = (
+        math.exp(generator.uniform(math.log(low), math.log(high)))
+        if values.log
+        else generator.uniform(low, high)
+    )
     return min(max(round(drawn) if values.whole else drawn, values.low), values.high)

@@ -24,7 +24,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from `low` to `high`, both included; a whole number where both are. `log`: uniform in its logarithm."""
+    """A number from `low` to `high`, both included; a whole number where both are.
+
+    `log`: uniform in its logarithm.
+    """
 
     low: float
     high: float
@@ -41,7 +44,8 @@ Space = Mapping[str, Choice | Range]
 
 
 def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice | Range]:
-    """The space of texts `key=value,value,...` and, where `ranges`, `key=low:high` and `key=low:high:log`.
+    """The space of texts `key=value,value,...` and, where `ranges`, `key=low:high` and
+    `key=low:high:log`.
 
     Values are YAML, so a list or a section may stand for one value. Raises ConfigError.
     """
@@ -49,7 +53,11 @@ def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice |
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
         if not key or not values:
-            form = "key=low:high, key=low:high:log or key=value,value" if ranges else "key=value,value,..."
+            form = (
+                "key=low:high, key=low:high:log or key=value,value"
+                if ranges
+                else "key=value,value,..."
+            )
             raise ConfigError(f"{text!r} is not a search; write {form}")
         if key in space:
             raise ConfigError(f"{key} is searched twice; give all its values at once")
@@ -66,7 +74,9 @@ def _range(key: str, text: str) -> Range | None:
     if len(parts) not in (2, 3) or "," in text or "{" in text:
         return None
     if len(parts) == 3 and parts[2] != "log":
-        raise ConfigError(f"{key}={text}: {parts[2]!r} after the range is unknown; write key=low:high:log")
+        raise ConfigError(
+            f"{key}={text}: {parts[2]!r} after the range is unknown; write key=low:high:log"
+        )
     low, high = (_number(key, part) for part in parts[:2])
     return Range(low, high, len(parts) == 3)
 
@@ -92,20 +102,27 @@ def _values(text: str, values: str) -> tuple[Any, ...]:
 
 def space_to_json(space: Space) -> dict[str, Any]:
     """The space as plain lists and mappings."""
-    return {key: list(values.values) if isinstance(values, Choice) else asdict(values) for key, values in space.items()}
+    return {
+        key: list(values.values) if isinstance(values, Choice) else asdict(values)
+        for key, values in space.items()
+    }
 
 
 def fit_space(space: Space, config: Any) -> dict[str, Choice | Range]:
-    """The space with its values as the dataclass `config` understands them (`1e-3` is a number, 0 may be 0.0).
+    """The space with its values as the dataclass `config` understands them (`1e-3` is a number,
+    0 may be 0.0).
 
-    Raises ConfigError for an unknown setting (with the nearest one), a value of the wrong type or one that the
-    configuration refuses, and for a range that is none.
+    Raises:
+        ConfigError: For an unknown setting (with the nearest one), a value of the wrong type or one
+            that the configuration refuses, and for a range that is none.
     """
     fitted: dict[str, Choice | Range] = {}
     for key, values in space.items():
         if isinstance(values, Choice):
             found = [_understood(config, key, value) for value in values.values]
-            fitted[key] = Choice(tuple(value for i, value in enumerate(found) if not _among(value, found[:i])))
+            fitted[key] = Choice(
+                tuple(value for i, value in enumerate(found) if not _among(value, found[:i]))
+            )
         else:
             fitted[key] = _fit_range(key, values, config)
     return fitted
@@ -114,10 +131,16 @@ def fit_space(space: Space, config: Any) -> dict[str, Choice | Range]:
 def _fit_range(key: str, values: Range, config: Any) -> Range:
     low, high = (_understood(config, key, bound) for bound in (values.low, values.high))
     for bound in (low, high):
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        if (
+            isinstance(bound, bool)
+            or not isinstance(bound, int | float)
+            or not math.isfinite(bound)
+        ):
             raise ConfigError(f"{key} has the bound {bound!r}; a range needs finite numbers")
     if not low < high:
-        raise ConfigError(f"{key} is searched from {low} to {high}; the first bound must be the lower one")
+        raise ConfigError(
+            f"{key} is searched from {low} to {high}; the first bound must be the lower one"
+        )
     if values.log and low <= 0:
         raise ConfigError(f"{key} is searched from {low}; a logarithmic range must begin above 0")
     return Range(low, high, values.log)
@@ -133,7 +156,10 @@ def _among(value: Any, values: Iterable[Any]) -> bool:
 
 
 def with_settings(config: C, settings: Mapping[str, Any]) -> C:
-    """The configuration with these settings, by dotted name; whole sections come first. Raises ConfigError."""
+    """The configuration with these settings, by dotted name; whole sections come first.
+
+    Raises ConfigError.
+    """
     keys = sorted(settings, key=lambda key: key.count("."))
     return with_overrides(config, [f"{key}={as_yaml(settings[key])}" for key in keys])
 
@@ -155,14 +181,20 @@ def within(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, values in space.items():
         if key in settings:
             value = settings[key]
-            if _among(value, values.values) if isinstance(values, Choice) else values.low <= value <= values.high:
+            if (
+                _among(value, values.values)
+                if isinstance(values, Choice)
+                else values.low <= value <= values.high
+            ):
                 found[key] = value
     return found
 
 
 def as_yaml(value: Any) -> str:
     """The value as one line of YAML."""
-    return yaml.safe_dump([value], default_flow_style=True, width=math.inf, allow_unicode=True).strip()[1:-1]
+    return yaml.safe_dump(
+        [value], default_flow_style=True, width=math.inf, allow_unicode=True
+    ).strip()[1:-1]
 
 
 def label(settings: Mapping[str, Any]) -> str:

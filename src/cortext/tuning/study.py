@@ -1,6 +1,9 @@
-"""A search directory: `study.json` says what is searched and what came of every trial, and is always whole.
+"""A search directory.
 
-`trials/` has a run directory for each trial, `packed/` the data where they were given as session files.
+`study.json` says what is searched and what came of every trial, and is always whole.
+
+`trials/` has a run directory for each trial, `packed/` the data where they were given as session
+files.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ FORMAT_VERSION = 1
 
 @dataclass
 class Trial:
-    """One setting and what came of it. Metrics are those of the kept weights; None before the trial is finished."""
+    """One setting and what came of it.
+
+    Metrics are those of the kept weights; None before the trial is finished.
+    """
 
     number: int
     name: str
@@ -35,7 +41,9 @@ class Trial:
     settings: Settings
     state: Literal["unfinished", "finished", "failed"] = "unfinished"
     metrics: dict[str, Any] = field(default_factory=dict)
-    """`val_per`, `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in `seconds`."""
+    """`val_per`, `val_wer`, `val_loss`, of the batch `best_step`, after `steps` batches in
+    `seconds`.
+    """
     reason: str | None = None
     """Why it failed."""
 
@@ -44,7 +52,9 @@ class Trial:
             raise ConfigError(f"{self.name!r} is no folder of trial {self.number}")
         for name in METRICS:
             if not isinstance(self.metrics.get(name), float | int | None):
-                raise ConfigError(f"{name} of trial {self.number} is {self.metrics[name]!r}; a number is needed")
+                raise ConfigError(
+                    f"{name} of trial {self.number} is {self.metrics[name]!r}; a number is needed"
+                )
 
 
 class Study:
@@ -62,7 +72,9 @@ class Study:
     def begin(self) -> None:
         """Take over what an earlier sitting has left, or write the study's first file.
 
-        Raises RunError for a directory of another search, of something else, and for a file that cannot be read.
+        Raises:
+            RunError: For a directory of another search, of something else, and for a file that
+                cannot be read.
         """
         if not self.file.is_file():
             refuse_strangers(self.out, {"packed", "trials"}.__contains__)
@@ -75,14 +87,18 @@ class Study:
         try:
             content = read_json(self.file)
             if content["format_version"] != FORMAT_VERSION:
-                raise ConfigError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
+                raise ConfigError(
+                    f"its version is {content['format_version']}, not {FORMAT_VERSION}"
+                )
             self.trials = [from_mapping(Trial, trial) for trial in content["trials"]]
             if [trial.number for trial in self.trials] != list(range(1, len(self.trials) + 1)):
                 raise ConfigError("its trials are not numbered from 1")
             return dict(content["description"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             fix = f"{ANOTHER}; the runs in trials/ are not touched"
-            raise RunError(f"the search cannot be read: {error}", where=self.file, fix=fix) from None
+            raise RunError(
+                f"the search cannot be read: {error}", where=self.file, fix=fix
+            ) from None
 
     def save(self) -> None:
         """Write `study.json`. Raises RunError; the file before stays."""
@@ -123,7 +139,12 @@ class Study:
 
         def place(trial: Trial) -> tuple[Any, ...]:
             loss = trial.metrics.get("val_loss")
-            return trial.state != "finished", self.value(trial), math.inf if loss is None else loss, trial.number
+            return (
+                trial.state != "finished",
+                self.value(trial),
+                math.inf if loss is None else loss,
+                trial.number,
+            )
 
         return sorted(self.trials, key=place)
 
@@ -140,7 +161,11 @@ class Study:
     def told(self) -> list[Told]:
         """The trials as TPE hears of them."""
         return [
-            Told(trial.settings, self.value(trial) if trial.state == "finished" else None, trial.state == "unfinished")
+            Told(
+                trial.settings,
+                self.value(trial) if trial.state == "finished" else None,
+                trial.state == "unfinished",
+            )
             for trial in self.trials
         ]
 
@@ -148,4 +173,10 @@ class Study:
         """The search and its trials from best to worst, for `--json`."""
         trials = [asdict(trial) | {"run": str(self.folder(trial))} for trial in self.ranked()]
         best = trials[0] if self.best else None
-        return {"out": str(self.out), **self.description, "n_trials": self.total, "best": best, "trials": trials}
+        return {
+            "out": str(self.out),
+            **self.description,
+            "n_trials": self.total,
+            "best": best,
+            "trials": trials,
+        }

@@ -1,4 +1,6 @@
-"""One trial, such as an ordinary training, whose end is told in a form that travels between processes."""
+"""One trial, such as an ordinary training, whose end is told in a form that travels between
+processes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def run_trial(job: Work) -> Outcome:
         return Outcome("interrupted")
     except CortextError as error:
         return Outcome("failed", reason=str(error))
-    except Exception as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
+    except (
+        Exception
+    ) as error:  # out of memory, a mistake in a plug-in: the other trials can do without this one
         what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
         try:
             job.error_file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +62,10 @@ def run_trial(job: Work) -> Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A training: what a process needs to know of a trial. Paths are absolute where another machine may read them."""
+    """A training: what a process needs to know of a trial.
+
+    Paths are absolute where another machine may read them.
+    """
 
     number: int
     config: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Where trials run: in this process, in processes of their own, or as tasks of a Ray cluster.
 
-All three have the same four methods, which `Workers` describes. Nothing in them is cut short by a Ctrl-C: who calls
-them notes it and says `interrupt`.
+All three have the same four methods, which `Workers` describes. Nothing in them is cut short by a
+Ctrl-C: who calls them notes it and says `interrupt`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,11 @@ class Processes:
         except (EOFError, ConnectionError):
             process.join()
             code = process.exitcode or 0
-            how = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with status {code}"
+            how = (
+                f"was killed by signal {-code} (out of memory?)"
+                if code < 0
+                else f"ended with status {code}"
+            )
             return number, Outcome("failed", reason=f"its process {how}")
         if self._keep and outcome.state != "interrupted":
             self._idle.append((connection, process))
@@ -145,10 +149,12 @@ def _interrupts_obeyed() -> Iterator[None]:
 
 
 def _work(connection: Connection) -> None:
-    """What a process does. It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once.
+    """What a process does.
 
-    Between trials it is noted, and the next trial is not begun. To block the signal would not do: a thread that a trial
-    has left behind may take it.
+    It leaves the terminal's group, so that a Ctrl-C comes from its parent, and only once.
+
+    Between trials it is noted, and the next trial is not begun. To block the signal would not do: a
+    thread that a trial has left behind may take it.
     """
     os.setsid()
     end_with_parent()
@@ -172,12 +178,16 @@ def _work(connection: Connection) -> None:
 
 
 class RayTasks:
-    """Tasks of a Ray cluster. Every machine must see the data and the search directory under the same path.
+    """Tasks of a Ray cluster.
 
-    address:    of the cluster, or `local` to start one on this machine
+    Every machine must see the data and the search directory under the same path.
+
     cpus, gpus: what a task is given; several tasks share a GPU where each is given a part of one
-    at_once:    tasks for which a `local` one has room
     Errors are those of `Cluster`.
+
+    Attributes:
+        address: Of the cluster, or `local` to start one on this machine.
+        at_once: Tasks for which a `local` one has room.
     """
 
     def __init__(self, address: str, cpus: int = 1, gpus: float = 0, at_once: int = 1) -> None:
@@ -191,7 +201,10 @@ class RayTasks:
         self._running[self._task.remote(job)] = job.number
 
     def wait(self) -> tuple[int, Outcome] | None:
-        """The outcome of the next trial that ends; one whose process or machine was lost has failed."""
+        """The outcome of the next trial that ends.
+
+        One whose process or machine was lost has failed.
+        """
         ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=PATIENCE_S)
         if not ended:
             return None
@@ -203,7 +216,11 @@ class RayTasks:
             fix = "start it again; the same command goes on with what is left"
             raise RunError(f"the Ray cluster was lost: {first_line(error)}", fix=fix) from None
         except self._ray.exceptions.RayError as error:
-            return number, Outcome("interrupted") if self._stopped else Outcome("failed", reason=first_line(error))
+            return number, (
+                Outcome("interrupted")
+                if self._stopped
+                else Outcome("failed", reason=first_line(error))
+            )
 
     def interrupt(self) -> None:
         """Cancel every task, which for a training is a Ctrl-C."""
@@ -217,12 +234,16 @@ class RayTasks:
 
 
 def work_through(
-    begin: Callable[[int], Work | None], record: Callable[[int, Outcome], None], workers: Workers, at_once: int
+    begin: Callable[[int], Work | None],
+    record: Callable[[int, Outcome], None],
+    workers: Workers,
+    at_once: int,
 ) -> bool:
     """Run what `begin` gives, `at_once` trials at a time; returns whether a Ctrl-C has stopped it.
 
-    begin:  the next trial, to run in one of the `at_once` places; None where there is none now
-    record: told the number and the outcome of each trial that has ended
+    Args:
+        begin: The next trial, to run in one of the `at_once` places; None where there is none now.
+        record: Told the number and the outcome of each trial that has ended.
     """
     running: dict[int, int] = {}  # numbers of the trials by place
     stopped = False
@@ -242,5 +263,11 @@ def work_through(
             if (ended := workers.wait()) is not None:
                 number, outcome = ended
                 stopped |= outcome.state == "interrupted"
-                del running[next(place for place, running_number in running.items() if running_number == number)]
+                del running[
+                    next(
+                        place
+                        for place, running_number in running.items()
+                        if running_number == number
+                    )
+                ]
                 record(number, outcome)

@@ -43,7 +43,10 @@ def test_movement_begins_before_the_phoneme():
 
 def test_movement_is_smooth_and_undershoot_makes_it_smoother():
     utterance = utter(["K", "AE", "T", "SIL", "S", "AE", "T", "SIL"], PRESETS["demo"], 1, 1, 0)
-    steps = [np.abs(np.diff(articulate(utterance, undershoot), axis=0)).max() for undershoot in (0.5, 1.0, 2.0)]
+    steps = [
+        np.abs(np.diff(articulate(utterance, undershoot), axis=0)).max()
+        for undershoot in (0.5, 1.0, 2.0)
+    ]
     assert steps[0] > steps[1] > steps[2]
     assert steps[1] < 0.6
 

@@ -26,7 +26,9 @@ def test_tuning_decorrelates_exponentially_at_the_documented_rate():
     first = electrodes(CONFIG, days[:1])
     found = [similarity(first, electrodes(CONFIG, days[: i + 1])) for i in range(len(days))]
     assert found == sorted(found, reverse=True)
-    np.testing.assert_allclose(found, np.exp(-CONFIG.tuning_drift * (np.array(days) - 1)), atol=0.08)
+    np.testing.assert_allclose(
+        found, np.exp(-CONFIG.tuning_drift * (np.array(days) - 1)), atol=0.08
+    )
 
 
 def test_drift_depends_on_the_days_that_passed_not_on_how_often_was_recorded():
@@ -44,7 +46,9 @@ def test_baselines_walk_at_the_documented_rate():
 
 def test_electrodes_die_and_appear_while_their_share_holds():
     config = replace(CONFIG, dead_fraction=0.3, channel_turnover=0.01)
-    alive = np.array([electrodes(config, tuple(range(1, last, 10))).alive_E for last in (2, 102, 302)])
+    alive = np.array(
+        [electrodes(config, tuple(range(1, last, 10))).alive_E for last in (2, 102, 302)]
+    )
     assert (alive[0] & ~alive[-1]).any()
     assert (~alive[0] & alive[-1]).any()
     np.testing.assert_allclose(alive.mean(axis=1), 0.7, atol=0.09)

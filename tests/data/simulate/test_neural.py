@@ -16,12 +16,16 @@ PHONEMES = to_phonemes("could you close the window before dinner")
 
 
 def positions(config: SimulatorConfig, trial: int = 0) -> np.ndarray:
-    return articulate(utter(PHONEMES, config, 1, 1, trial), config.undershoot, max_lead_bins(config))
+    return articulate(
+        utter(PHONEMES, config, 1, 1, trial), config.undershoot, max_lead_bins(config)
+    )
 
 
 def recordings(config: SimulatorConfig, n: int) -> np.ndarray:
     e = electrodes(config, (1,))
-    return np.concatenate([record(positions(config, trial), e, config, 1, 1, trial) for trial in range(n)])
+    return np.concatenate(
+        [record(positions(config, trial), e, config, 1, 1, trial) for trial in range(n)]
+    )
 
 
 def test_autoregressive_process_equals_its_recursion():
@@ -44,7 +48,8 @@ def test_poisson_counts_have_the_distribution_of_numpy_s(mean):
     peer = np.random.default_rng(0).poisson(mean, n)
     top = int(max(found.max(), peer.max())) + 1
     observed, expected = (np.bincount(x.astype(int), minlength=top) for x in (found, peer))
-    # Two samples: the largest deviation of their distribution functions (Kolmogorov and Smirnov, 0.1 % level).
+    # Two samples: the largest deviation of their distribution functions (Kolmogorov and Smirnov,
+    # 0.1 % level).
     assert np.abs(np.cumsum(observed - expected)).max() / n < 1.95 * (2 / n) ** 0.5
     assert found.mean() == pytest.approx(mean, rel=5 / (n * mean) ** 0.5)
     assert found.var() == pytest.approx(mean, rel=0.02 + 5 / (n * mean) ** 0.5)
@@ -116,7 +121,9 @@ def test_snr_scales_the_power_that_articulators_drive_and_nothing_else():
     at = positions(CONFIG)
     half = replace(CONFIG, snr=0.5)
     e, e_half = electrodes(CONFIG, (1,)), electrodes(half, (1,))
-    np.testing.assert_allclose(drive(at, e_half, half) ** 2, 0.5 * drive(at, e, CONFIG) ** 2, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        drive(at, e_half, half) ** 2, 0.5 * drive(at, e, CONFIG) ** 2, rtol=1e-3, atol=1e-6
+    )
     np.testing.assert_array_equal(e.latent_EL, e_half.latent_EL)
 
 
@@ -124,7 +131,9 @@ def test_no_snr_leaves_no_trace_of_the_articulators():
     deaf = replace(CONFIG, snr=0.0)
     e = electrodes(deaf, (1,))
     at = positions(deaf)
-    np.testing.assert_array_equal(record(at, e, deaf, 1, 1, 0), record(np.zeros_like(at), e, deaf, 1, 1, 0))
+    np.testing.assert_array_equal(
+        record(at, e, deaf, 1, 1, 0), record(np.zeros_like(at), e, deaf, 1, 1, 0)
+    )
 
 
 def test_silent_attempts_are_weaker():

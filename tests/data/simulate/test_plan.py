@@ -14,12 +14,15 @@ from cortext.errors import ConfigError
 
 def planned(preset: str) -> list[PlannedDay]:
     counts = trial_counts(PRESETS[preset])
-    prompts = {split: [Prompt(f"{split} {i}", "grammar") for i in range(n)] for split, n in counts.items()}
+    prompts = {
+        split: [Prompt(f"{split} {i}", "grammar") for i in range(n)] for split, n in counts.items()
+    }
     return plan_days(PRESETS[preset], prompts)
 
 
 def test_t15_has_the_release_s_sessions_and_nearly_its_trials():
-    # The release holds 8,072 / 1,426 / 1,450 trials after a few bad ones were removed from the table's blocks.
+    # The release holds 8,072 / 1,426 / 1,450 trials after a few bad ones were removed from the
+    # table's blocks.
     assert trial_counts(PRESETS["t15"]) == {"train": 8234, "val": 1452, "test": 1476}
     days = planned("t15")
     assert len(days) == 45
@@ -29,15 +32,25 @@ def test_t15_has_the_release_s_sessions_and_nearly_its_trials():
 
 
 def test_t15_agrees_with_the_release_s_table(real_data):
-    with (real_data / "t15" / "t15_copyTaskData_description.csv").open(encoding="utf-8-sig") as file:
+    with (real_data / "t15" / "t15_copyTaskData_description.csv").open(
+        encoding="utf-8-sig"
+    ) as file:
         table = list(csv.reader(file))[1:]
     blocks = [(day, block) for day in planned("t15") for block in day.blocks]
     assert len(blocks) == len(table)
-    for (day, block), (when, post_implant, number, n, corpus, split) in zip(blocks, table, strict=True):
+    for (day, block), (when, post_implant, number, n, corpus, split) in zip(
+        blocks, table, strict=True
+    ):
         assert day.session == f"sim.{when.replace('-', '.')}"
-        assert (day.day, block.number, len(block.trials)) == (int(post_implant), int(number), int(n))
+        assert (day.day, block.number, len(block.trials)) == (
+            int(post_implant),
+            int(number),
+            int(n),
+        )
         assert {trial.prompt.corpus for trial in block.trials} == {corpus}
-        assert {trial.split for trial in block.trials} == ({"train"} if split == "Train" else {"val", "test"})
+        assert {trial.split for trial in block.trials} == (
+            {"train"} if split == "Train" else {"val", "test"}
+        )
 
 
 def test_demo_is_recorded_on_the_clinic_s_weekdays():

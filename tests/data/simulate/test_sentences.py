@@ -1,4 +1,7 @@
-"""The simulator's sentences: counts, splits that share nothing, determinism, and text of one's own."""
+"""The simulator's sentences.
+
+Counts, splits that share nothing, determinism, and text of one's own.
+"""
 
 import re
 from pathlib import Path
@@ -15,7 +18,10 @@ TINY, DEMO, T15 = (40, 12, 6), (1300, 160, 100), (8072, 1426, 1450)
 
 
 def five_words(sentences):
-    """Slow oracle, written apart from the product: five-word strings, and whole sentences of fewer words."""
+    """Slow oracle, written apart from the product.
+
+    Five-word strings, and whole sentences of fewer words.
+    """
     found = set()
     for sentence in sentences:
         words = re.sub(r"[^a-z' -]", "", sentence.lower()).split()
@@ -66,8 +72,12 @@ def test_splits_share_no_five_words_and_no_template_and_have_the_asked_sizes(siz
 
     split_of = {template.name: template.split for template in grammar.load().templates}
     for name, own in (("train", "lm"), ("val", "val"), ("test", "test")):
-        assert {split_of[s.template] for s in getattr(drawn, name) if s.source == "grammar"} == {own}
-        assert all((s.template is None) == (s.source == "handwritten") for s in getattr(drawn, name))
+        assert {split_of[s.template] for s in getattr(drawn, name) if s.source == "grammar"} == {
+            own
+        }
+        assert all(
+            (s.template is None) == (s.source == "handwritten") for s in getattr(drawn, name)
+        )
 
 
 @pytest.mark.parametrize("sizes", [TINY, DEMO, T15])
@@ -89,7 +99,9 @@ def test_a_split_repeats_its_own_sentences_only_beyond_what_exists():
     drawn = splits(10, 30_000, 4, seed=0)
     assert len(drawn.val) == 30_000
     n_distinct = len({s.text for s in drawn.val})
-    assert len([s for s in set(drawn.val) if s.source == "handwritten"]) == int(0.2 * len(handwritten()))
+    assert len([s for s in set(drawn.val) if s.source == "handwritten"]) == int(
+        0.2 * len(handwritten())
+    )
     assert n_distinct < 30_000
     assert five_words(texts(drawn.val)).isdisjoint(five_words(drawn.lm))
     assert len(drawn.train) == 10
@@ -102,10 +114,18 @@ def test_the_same_seed_draws_the_same_and_another_seed_other_sentences(demo):
 
 
 def test_handwritten_validation_is_drawn_evenly_from_all_files():
-    """Five seeds of 320 draws: every quarter of the text gives a quarter of them, within four standard errors."""
+    """Five seeds of 320 draws.
+
+    Every quarter of the text gives a quarter of them, within four standard errors.
+    """
     written = [s.text for s in handwritten()]
     place = {text: i / len(written) for i, text in enumerate(written)}
-    places = [place[s.text] for seed in range(5) for s in splits(4, 640, 4, seed).val if s.template is None]
+    places = [
+        place[s.text]
+        for seed in range(5)
+        for s in splits(4, 640, 4, seed).val
+        if s.template is None
+    ]
     share, _ = np.histogram(places, bins=4, range=(0, 1))
     assert np.all(np.abs(share / len(places) - 0.25) < 4 * np.sqrt(0.25 * 0.75 / len(places)))
 
@@ -116,12 +136,17 @@ def test_only_plain_characters_and_well_formed_sentences(demo):
         assert "  " not in text
         assert text[0].isupper()
         assert not re.search(
-            r" [.,?!]|\b(a|A) (?=[aeio])(?!one\b|once\b)|\ban (?=[bcdfgjklmnpqrstvwxyz])|\{|\}|\|", text
+            r" [.,?!]|\b(a|A) (?=[aeio])(?!one\b|once\b)|\ban (?=[bcdfgjklmnpqrstvwxyz])|\{|\}|\|",
+            text,
         ), text
 
 
 def test_every_word_has_a_pronunciation_and_nearly_all_are_in_the_dictionary(demo):
-    words = {word for text in [*demo.lm, *texts(demo.val + demo.test)] for word in normalize(text).split()}
+    words = {
+        word
+        for text in [*demo.lm, *texts(demo.val + demo.test)]
+        for word in normalize(text).split()
+    }
     lexicon = Lexicon.cmu()
     missing = sorted(word for word in words if word not in lexicon)
     assert all(len(pronunciation) > 0 for word in words for pronunciation in pronounce(word))
@@ -129,17 +154,22 @@ def test_every_word_has_a_pronunciation_and_nearly_all_are_in_the_dictionary(dem
 
 
 def test_every_verb_form_of_the_grammar_is_an_english_word():
-    """A wrong inflection ("forgeted") is not in the dictionary; the few right ones that it lacks are listed."""
+    """A wrong inflection ("forgeted") is not in the dictionary.
+
+    The few right ones that it lacks are listed.
+    """
     forms = ("s", "ed", "en", "ing")
-    verbs = [row for rows in grammar.load().slots.values() for row in rows if row.keys() == {"", *forms}]
+    verbs = [
+        row for rows in grammar.load().slots.values() for row in rows if row.keys() == {"", *forms}
+    ]
     words = {row[form].split()[0] for row in verbs for form in forms}
     lacking = {word for word in words if word not in Lexicon.cmu()}
     assert lacking <= set(
         (
-            "buttoning calibrates calibrating fastens gossiped honked hummed insulates kneaded kneads mends pinches "
-            "polishes restarts rewinding rewinds rewound rinsed rinses scrolled scrubs sews snored swabbed swabbing "
-            "tickling tidied tidies tidying trembles unclogged unclogging unclogs undoes unpacks unplugging unplugs "
-            "untangled untangles"
+            "buttoning calibrates calibrating fastens gossiped honked hummed insulates kneaded"
+            " kneads mends pinches polishes restarts rewinding rewinds rewound rinsed rinses"
+            " scrolled scrubs sews snored swabbed swabbing tickling tidied tidies tidying trembles"
+            " unclogged unclogging unclogs undoes unpacks unplugging unplugs untangled untangles"
         ).split()
     )
 
@@ -176,7 +206,10 @@ def test_slots_agree_within_a_sentence_and_numbered_slots_differ():
     )
     (template,) = small.templates
     writer = grammar.Writer(small, np.random.default_rng(0))
-    pattern = r"My (dog|cat) (?:ate|saw a (?:dog|cat)) an (?:apple|orange), call (him|her) and the (dog|cat)\."
+    pattern = (
+        r"My (dog|cat) (?:ate|saw a (?:dog|cat)) an (?:apple|orange), call (him|her) and the"
+        r" (dog|cat)\."
+    )
     for _ in range(50):
         pet, pronoun, other = re.fullmatch(pattern, writer.sentence(template)).groups()
         assert pronoun == {"dog": "him", "cat": "her"}[pet]
@@ -187,7 +220,13 @@ def test_every_filler_is_dealt_once_before_any_comes_again():
     small = grammar.parse("slot n\n  a | b | c | d | e\nfamily one\n  {n}.\n")
     writer = grammar.Writer(small, np.random.default_rng(1))
     for _ in range(4):
-        assert {writer.sentence(small.templates[0]) for _ in range(5)} == {"A.", "B.", "C.", "D.", "E."}
+        assert {writer.sentence(small.templates[0]) for _ in range(5)} == {
+            "A.",
+            "B.",
+            "C.",
+            "D.",
+            "E.",
+        }
 
 
 @pytest.mark.parametrize("text", ["slot a: b\n  only one form\n", "  a line of its own\n"])
@@ -197,10 +236,18 @@ def test_a_broken_grammar_is_refused(text):
 
 
 def test_text_of_ones_own_is_split_in_80_10_10_without_shared_sequences(tmp_path):
-    lines = [f"{a} {b} {c} today" for a in ("red", "blue", "green", "pink") for b in ("cats", "dogs") for c in "uvwxy"]
+    lines = [
+        f"{a} {b} {c} today"
+        for a in ("red", "blue", "green", "pink")
+        for b in ("cats", "dogs")
+        for c in "uvwxy"
+    ]
     shared = ["we all go down to the sea", "they all go down to the sea now"]
     path = tmp_path / "own.txt"
-    path.write_text("\n".join(["\ufeff" + lines[0], *lines[1:], "", "  ...  ", "---", "'", *shared]), encoding="utf-8")
+    path.write_text(
+        "\n".join(["\ufeff" + lines[0], *lines[1:], "", "  ...  ", "---", "'", *shared]),
+        encoding="utf-8",
+    )
     sentences = read_sentences(path)
     assert sentences == [*lines, *shared]
 
@@ -217,21 +264,34 @@ def test_text_that_cannot_be_used_is_an_error_of_one_line(tmp_path):
     empty, latin = tmp_path / "empty.txt", tmp_path / "latin.txt"
     empty.write_text("\n 12 \n")
     latin.write_bytes("caf\xe9".encode("latin-1"))
-    for path, what in ((empty, "no sentence"), (latin, "UTF-8"), (tmp_path / "none.txt", "No such file")):
+    for path, what in (
+        (empty, "no sentence"),
+        (latin, "UTF-8"),
+        (tmp_path / "none.txt", "No such file"),
+    ):
         with pytest.raises(TextError, match=what) as caught:
             read_sentences(path)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
     paragraph = tmp_path / "paragraph.txt"
     paragraph.write_text("a line\n" + "It went on and on. " * 30)
-    with pytest.raises(TextError, match=r"paragraph\.txt: a line of 569 characters found \('It went on"):
+    with pytest.raises(
+        TextError, match=r"paragraph\.txt: a line of 569 characters found \('It went on"
+    ):
         read_sentences(paragraph)
     with pytest.raises(TextError, match="too few"):
         splits(1, 1, 1, seed=0, text=["one", "two"])
 
 
 def test_the_documentation_shows_fifty_sentences_as_drawn():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "sentences.md").read_text(encoding="utf-8")
-    shown = dict(re.findall(r"^\| (.+[.?!]) \| (hand-written|`[a-z_]+\.\d+`) \|$", page, flags=re.MULTILINE))
-    drawn = {s.text: f"`{s.template}`" if s.template else "hand-written" for s in splits(50, 0, 0, seed=0).train}
+    page = (Path(__file__).resolve().parents[3] / "docs" / "sentences.md").read_text(
+        encoding="utf-8"
+    )
+    shown = dict(
+        re.findall(r"^\| (.+[.?!]) \| (hand-written|`[a-z_]+\.\d+`) \|$", page, flags=re.MULTILINE)
+    )
+    drawn = {
+        s.text: f"`{s.template}`" if s.template else "hand-written"
+        for s in splits(50, 0, 0, seed=0).train
+    }
     assert shown == drawn

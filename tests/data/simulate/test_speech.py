@@ -7,11 +7,16 @@ from cortext.text import to_phonemes
 from cortext.text.phonemes import RELEASE
 
 DEMO = PRESETS["demo"]
-SENTENCES = ("could you close the window before dinner", "my brother is coming to see us on sunday", "thank you")
+SENTENCES = (
+    "could you close the window before dinner",
+    "my brother is coming to see us on sunday",
+    "thank you",
+)
 
 
 def test_gamma_quantiles_agree_with_chi_square_tables():
-    # A gamma of shape 7 and mean 1 is chi-square with 14 degrees of freedom over 14; table values for 5, 50 and 95 %.
+    # A gamma of shape 7 and mean 1 is chi-square with 14 degrees of freedom over 14; table values
+    # for 5, 50 and 95 %.
     found = np.interp([0.05, 0.5, 0.95], (np.arange(4096) + 0.5) / 4096, gamma_quantiles(7.0))
     np.testing.assert_allclose(found * 14, [6.571, 13.339, 23.685], rtol=2e-3)
 
@@ -39,7 +44,12 @@ def test_durations_are_the_same_on_every_machine():
 def test_every_preset_speaks_at_40_to_80_words_a_minute():
     for name, config in PRESETS.items():
         rates = [
-            np.mean([utter(to_phonemes(s), config, 1, block, t).words_per_minute for t, s in enumerate(SENTENCES[:2])])
+            np.mean(
+                [
+                    utter(to_phonemes(s), config, 1, block, t).words_per_minute
+                    for t, s in enumerate(SENTENCES[:2])
+                ]
+            )
             for block in range(20)
         ]
         assert 40 <= np.mean(rates) <= 80, name

@@ -22,12 +22,16 @@ def test_autocorrelation_of_a_first_order_process_is_a_power_of_its_coefficient(
     x = np.zeros_like(noise)
     for t in range(1, len(x)):
         x[t] = 0.8 * x[t - 1] + noise[t]
-    np.testing.assert_allclose(signal_statistics(x).autocorrelation, 0.8 ** np.array(LAGS), atol=0.03)
+    np.testing.assert_allclose(
+        signal_statistics(x).autocorrelation, 0.8 ** np.array(LAGS), atol=0.03
+    )
 
 
 def test_correlation_of_features_that_share_a_component_is_its_share_of_the_variance():
     shared = RNG.standard_normal((20_000, 1))
-    assert signal_statistics(shared + 2 * RNG.standard_normal((20_000, 10))).correlation == pytest.approx(0.2, abs=0.02)
+    assert signal_statistics(
+        shared + 2 * RNG.standard_normal((20_000, 10))
+    ).correlation == pytest.approx(0.2, abs=0.02)
 
 
 def test_power_of_a_slow_wave_falls_in_its_band():
@@ -50,7 +54,10 @@ def test_constant_features_are_left_out():
 
 def test_simulated_trials_resemble_a_real_one(real_data):
     real = signal_statistics(np.load(real_data / "neural" / "t12_one_trial_256x591.npy").T)
-    trials = tuple(PlannedTrial(i, "train", Prompt("could you close the window before dinner", "")) for i in range(30))
+    trials = tuple(
+        PlannedTrial(i, "train", Prompt("could you close the window before dinner", ""))
+        for i in range(30)
+    )
     day = PlannedDay("sim.2025.01.06", (1,), (PlannedBlock(1, trials),))
     made = simulate_block(PRESETS["demo"], day, day.blocks[0], electrodes(PRESETS["demo"], (1,)))
     simulated = mean_statistics([signal_statistics(one.trial.features_TC) for one in made])

@@ -24,10 +24,16 @@ TINY = PRESETS["tiny"]
 NOISY = replace(PRESETS["demo"], seed=4, structured_noise=1.0)
 PHONEMES = to_phonemes("could you close the window before dinner")
 BIN_S = 0.02
-NO_OSCILLATION, NO_ARTEFACT, NO_STEP = {"oscillation_sd": 0.0}, {"artefacts_per_min": 0.0}, {"step_sd": 0.0}
+NO_OSCILLATION, NO_ARTEFACT, NO_STEP = (
+    {"oscillation_sd": 0.0},
+    {"artefacts_per_min": 0.0},
+    {"step_sd": 0.0},
+)
 
 
-def noise_of(config: SimulatorConfig, n_bins: int = 50_000, block: int = 1, day: int = 1) -> TrialNoise:
+def noise_of(
+    config: SimulatorConfig, n_bins: int = 50_000, block: int = 1, day: int = 1
+) -> TrialNoise:
     """The noise of a block that is one long trial."""
     return BlockNoise(config, electrodes(config, (1,)), day, block, n_bins).trial(0, 0, n_bins)
 
@@ -42,8 +48,12 @@ def test_without_it_the_recording_is_what_it_was_before_there_was_structured_noi
     features = record(positions, electrodes(TINY, (1,)), TINY, 1, 1, 0)
     digest = hashlib.sha256(features[:, :16].astype(np.uint8).tobytes()).hexdigest()
     assert digest == "a9172e8b096cd33c68098db2196aa7c990b180862f1d7047866c8a1fa3dac9b9"
-    np.testing.assert_allclose(features[0, 16:20], [0.562159, 0.700383, 1.098965, 0.480098], rtol=1e-5)
-    np.testing.assert_allclose(features[300, 16:20], [0.562755, 0.773051, 1.370393, 0.950089], rtol=1e-5)
+    np.testing.assert_allclose(
+        features[0, 16:20], [0.562159, 0.700383, 1.098965, 0.480098], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        features[300, 16:20], [0.562755, 0.773051, 1.370393, 0.950089], rtol=1e-5
+    )
 
 
 def test_with_a_factor_of_zero_its_other_settings_change_no_bit(tmp_path):
@@ -51,7 +61,10 @@ def test_with_a_factor_of_zero_its_other_settings_change_no_bit(tmp_path):
     simulate(tmp_path / "plain", "tiny", truth=True)
     simulate(tmp_path / "set", "tiny", truth=True, overrides=others)
     for path in (tmp_path / "plain").rglob("*.hdf5"):
-        assert path.read_bytes() == (tmp_path / "set" / path.relative_to(tmp_path / "plain")).read_bytes()
+        assert (
+            path.read_bytes()
+            == (tmp_path / "set" / path.relative_to(tmp_path / "plain")).read_bytes()
+        )
 
 
 def test_every_oscillation_has_unit_variance_and_its_power_at_its_frequency():
@@ -63,7 +76,8 @@ def test_every_oscillation_has_unit_variance_and_its_power_at_its_frequency():
     half_width = 1 / (2 * np.pi * config.oscillation_s)
     for column, frequency in enumerate([1.0, 3.0, 9.0]):  # evenly spread in logarithm
         near = np.abs(hz - frequency) < half_width
-        # The first-order process around the carrier: a Lorentzian has half its power within its half width.
+        # The first-order process around the carrier: a Lorentzian has half its power within its
+        # half width.
         assert power[near, column].sum() / power[:, column].sum() == pytest.approx(0.5, abs=0.06)
 
 
@@ -72,7 +86,9 @@ def test_phase_and_amplitude_of_an_oscillation_wander_over_the_time_that_is_set(
     course = oscillations(config, stream(1, Purpose.STRUCTURED), 200_000)[:, 0].astype(np.float64)
     for lag_s in (0.2, 1.0, 2.0):  # whole periods of 5 Hz
         lag = round(lag_s / BIN_S)
-        assert (course[lag:] * course[:-lag]).mean() == pytest.approx(np.exp(-lag_s / 2.0), abs=0.06)
+        assert (course[lag:] * course[:-lag]).mean() == pytest.approx(
+            np.exp(-lag_s / 2.0), abs=0.06
+        )
 
 
 def test_an_oscillation_moves_the_electrodes_of_its_array_most():
@@ -91,22 +107,36 @@ def test_the_stated_sd_is_that_of_living_electrodes():
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_its_power_is_the_factor_squared(factor):
-    one, other = noise_of(NOISY).log_rate_TE, noise_of(replace(NOISY, structured_noise=factor)).log_rate_TE
+    one, other = (
+        noise_of(NOISY).log_rate_TE,
+        noise_of(replace(NOISY, structured_noise=factor)).log_rate_TE,
+    )
     assert (other**2).mean() / (one**2).mean() == pytest.approx(factor**2, rel=1e-4)
 
 
 def test_log_power_gains_a_variance_that_grows_with_the_factor_squared():
     """What is recorded, not only what is added: small factors, below the ceiling of rates."""
-    still = replace(NOISY, modulation=0.0, latent_sd=0.0, arousal_sd=0.0, movement_per_min=0.0, power_noise_sd=0.0)
+    still = replace(
+        NOISY,
+        modulation=0.0,
+        latent_sd=0.0,
+        arousal_sd=0.0,
+        movement_per_min=0.0,
+        power_noise_sd=0.0,
+    )
     e = electrodes(still, (1,))
     variances = []
     for factor in (0.0, 0.25, 0.5):
         config = replace(still, structured_noise=factor)
         at = np.zeros((20_000 + max_lead_bins(config), 17))
-        added = BlockNoise(config, e, 1, 1, 20_000).trial(0, 0, 20_000).log_rate_TE if factor else None
+        added = (
+            BlockNoise(config, e, 1, 1, 20_000).trial(0, 0, 20_000).log_rate_TE if factor else None
+        )
         power = record(at, e, config, 1, 1, 0, added)[:, config.n_electrodes :]
         variances.append(np.log(power)[:, e.alive_E].var(axis=0).mean())
-    assert (variances[2] - variances[0]) / (variances[1] - variances[0]) == pytest.approx(4, rel=0.25)
+    assert (variances[2] - variances[0]) / (variances[1] - variances[0]) == pytest.approx(
+        4, rel=0.25
+    )
 
 
 def test_artefacts_are_as_frequent_and_as_long_as_set():
@@ -166,7 +196,9 @@ def test_baselines_step_at_the_stated_bins_and_stay_until_the_next_step():
     for start, end in ((first, second), (second, 4_000)):
         level = noise.log_rate_TE[start:end]
         assert (level == level[0]).all()
-        assert (level[0, alive(config)] ** 2).mean() ** 0.5 == pytest.approx(config.step_sd, rel=1e-4)
+        assert (level[0, alive(config)] ** 2).mean() ** 0.5 == pytest.approx(
+            config.step_sd, rel=1e-4
+        )
     assert not np.allclose(noise.log_rate_TE[first], noise.log_rate_TE[second])
 
 
@@ -175,28 +207,38 @@ def test_steps_persist_across_the_trials_of_a_block():
     block = BlockNoise(config, electrodes(config, (1,)), 1, 1, 4_000)
     pieces = [block.trial(number, start, 500) for number, start in enumerate(range(0, 4_000, 500))]
     whole = block.trial(0, 0, 4_000)
-    np.testing.assert_array_equal(np.concatenate([piece.log_rate_TE for piece in pieces]), whole.log_rate_TE)
+    np.testing.assert_array_equal(
+        np.concatenate([piece.log_rate_TE for piece in pieces]), whole.log_rate_TE
+    )
     told = [start * 500 + step for start, piece in enumerate(pieces) for step in piece.steps_S]
     np.testing.assert_array_equal(told, whole.steps_S)
 
 
 def test_recorded_features_step_where_the_truth_says():
-    config = replace(NOISY, **NO_OSCILLATION, **NO_ARTEFACT, steps_per_block=1, step_sd=1.5, snr=0.0)
-    trials = tuple(PlannedTrial(i, "train", Prompt("we had dinner by the sea", "")) for i in range(12))
+    config = replace(
+        NOISY, **NO_OSCILLATION, **NO_ARTEFACT, steps_per_block=1, step_sd=1.5, snr=0.0
+    )
+    trials = tuple(
+        PlannedTrial(i, "train", Prompt("we had dinner by the sea", "")) for i in range(12)
+    )
     day = PlannedDay("sim.2025.01.06", (1,), (PlannedBlock(1, trials),))
     e = electrodes(config, (1,))
     made = simulate_block(config, day, day.blocks[0], e)
     features = np.concatenate([one.trial.features_TC for one in made])
     (step,) = BlockNoise(config, e, 1, 1, len(features)).steps_S
     middle = range(len(features) // 4, 3 * len(features) // 4)
-    change = [np.square(features[:t].mean(axis=0) - features[t:].mean(axis=0)).sum() for t in middle]
+    change = [
+        np.square(features[:t].mean(axis=0) - features[t:].mean(axis=0)).sum() for t in middle
+    ]
     # The split of the block into two levels that differ most, found without knowing where it is.
     assert middle[int(np.argmax(change))] == pytest.approx(step, abs=15)
 
 
 @pytest.mark.parametrize("alignment", [0.0, 0.5, 0.9])
 def test_the_stated_share_of_its_power_lies_along_the_tuning(alignment):
-    config = replace(NOISY, n_electrodes=256, structured_alignment=alignment, **NO_OSCILLATION, **NO_STEP)
+    config = replace(
+        NOISY, n_electrodes=256, structured_alignment=alignment, **NO_OSCILLATION, **NO_STEP
+    )
     e = electrodes(config, (1,))
     living = e.alive_E
     directions = np.linalg.qr(e.tuning_EF[living].astype(np.float64))[0]
@@ -210,7 +252,11 @@ def test_the_stated_share_of_its_power_lies_along_the_tuning(alignment):
 def test_noise_differs_between_trials_blocks_days_and_seeds(changed):
     def course(number: int = 0, block: int = 1, day: int = 1, seed: int = 4) -> np.ndarray:
         config = replace(NOISY, seed=seed)
-        return BlockNoise(config, electrodes(config, (1,)), day, block, 3_000).trial(number, 0, 1_000).log_rate_TE
+        return (
+            BlockNoise(config, electrodes(config, (1,)), day, block, 3_000)
+            .trial(number, 0, 1_000)
+            .log_rate_TE
+        )
 
     np.testing.assert_array_equal(course(), course())
     assert not np.allclose(course(), course(**changed))
@@ -223,13 +269,18 @@ def test_files_are_the_same_with_any_number_of_workers_and_the_truth_holds_the_n
     for path in (tmp_path / "1").rglob("*.hdf5"):
         assert path.read_bytes() == (tmp_path / "2" / path.relative_to(tmp_path / "1")).read_bytes()
     session = tmp_path / "1" / "sim.2025.01.06"
-    lengths = [trial.n_bins for trial in open_dataset(tmp_path / "1").trials("train", [session.name])]
+    lengths = [
+        trial.n_bins for trial in open_dataset(tmp_path / "1").trials("train", [session.name])
+    ]
     n_artefacts, n_steps, found = 0, 0, []
     with h5py.File(session / "truth.hdf5") as truth:
         for number, n_bins in enumerate(lengths):
             group = truth[f"train/trial_{number:04d}"]
             assert group["structured_noise"].shape == (n_bins, TINY.n_electrodes)
-            n_artefacts, n_steps = n_artefacts + len(group["artefacts"]), n_steps + len(group["steps"])
+            n_artefacts, n_steps = (
+                n_artefacts + len(group["artefacts"]),
+                n_steps + len(group["steps"]),
+            )
             found.append(group["structured_noise"][:])
     assert n_artefacts > 0
     assert n_steps == 2 * 2  # two blocks of twelve trials
@@ -240,7 +291,10 @@ def test_files_are_the_same_with_any_number_of_workers_and_the_truth_holds_the_n
     ("setting", "message"),
     [
         ("structured_noise=-1", "structured_noise is -1.0; it must be finite and 0 or more"),
-        ("structured_alignment=1", "structured_alignment is 1.0; it must be at least 0 and less than 1"),
+        (
+            "structured_alignment=1",
+            "structured_alignment is 1.0; it must be at least 0 and less than 1",
+        ),
         ("oscillation_hz=[2, 30]", r"oscillation_hz is \[2.0, 30.0\]; it must be below 25 Hz"),
         ("oscillation_hz=[0, 3]", "oscillation_hz is .* it must be positive"),
         ("artefact_s=[3, 1]", "artefact_s is .* two numbers, the smaller first"),
@@ -254,6 +308,8 @@ def test_settings_that_cannot_be_right_are_refused(setting, message):
         preset_config("demo", [setting])
 
 
-@pytest.mark.parametrize("nothing", [{"steps_per_block": 0}, {"dead_fraction": 0.99}, {"artefacts_per_min": 0.0}])
+@pytest.mark.parametrize(
+    "nothing", [{"steps_per_block": 0}, {"dead_fraction": 0.99}, {"artefacts_per_min": 0.0}]
+)
 def test_corner_cases_stay_finite(nothing):
     assert np.isfinite(noise_of(replace(NOISY, **nothing), 500).log_rate_TE).all()

@@ -28,13 +28,19 @@ def tiny(tmp_path_factory) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def block_of(sentences: list[str], config=TINY, split: str = "train") -> list[Trial]:
-    trials = tuple(PlannedTrial(i, split, Prompt(text, "grammar")) for i, text in enumerate(sentences))
+    trials = tuple(
+        PlannedTrial(i, split, Prompt(text, "grammar")) for i, text in enumerate(sentences)
+    )
     day = PlannedDay("sim.2025.01.06", (1,), (PlannedBlock(1, trials),))
-    return [made.trial for made in simulate_block(config, day, day.blocks[0], electrodes(config, (1,)))]
+    return [
+        made.trial for made in simulate_block(config, day, day.blocks[0], electrodes(config, (1,)))
+    ]
 
 
 def test_the_files_are_the_same_with_any_number_of_workers(tiny, tmp_path):
@@ -73,7 +79,9 @@ def test_labels_are_the_phonemes_of_the_prompt_and_withheld_in_test(tiny):
     for trial in dataset.trials("val"):
         assert RELEASE.names(trial.phoneme_ids) == to_phonemes(trial.sentence)
         assert trial.corpus in ("handwritten", "grammar")
-    assert all(trial.sentence is None and trial.phoneme_ids is None for trial in dataset.trials("test"))
+    assert all(
+        trial.sentence is None and trial.phoneme_ids is None for trial in dataset.trials("test")
+    )
     with h5py.File(tiny / "sim.2025.01.06" / "data_test.hdf5") as file:
         assert "seq_class_ids" not in file["trial_0000"]
         assert "sentence_label" not in file["trial_0000"].attrs
@@ -98,14 +106,17 @@ def test_zscore_makes_a_constant_feature_zero():
 
 
 def test_threshold_crossings_come_before_spike_band_power():
-    features = np.concatenate([trial.features_TC for trial in block_of(["we had dinner by the sea"] * 4)])
+    features = np.concatenate(
+        [trial.features_TC for trial in block_of(["we had dinner by the sea"] * 4)]
+    )
     levels = [len(np.unique(column)) for column in features.T]
     assert max(levels[: TINY.n_electrodes]) < 30  # counts
     assert min(levels[TINY.n_electrodes :]) > 100  # continuous power
 
 
 def test_sentences_reach_the_features_only_through_articulators():
-    # Homophones: other words and other letters, the same movements, and so the same features to the last bit.
+    # Homophones: other words and other letters, the same movements, and so the same features to the
+    # last bit.
     one, other = "their son can see two of them", "there sun can sea too of them"
     assert to_phonemes(one) == to_phonemes(other)
     for a, b in zip(block_of([one, one]), block_of([other, other]), strict=True):
@@ -118,22 +129,39 @@ def test_truth_tells_what_was_said_when_and_how(tiny):
     with h5py.File(tiny / "sim.2025.01.06" / "truth.hdf5") as truth:
         assert truth["electrodes/tuning_EF"].shape[0] == TINY.n_electrodes
         assert len(truth["test"]) == TINY.test_per_day
-        assert truth["test/trial_0000"].attrs["sentence_label"] in (tiny / "text" / "test.txt").read_text()
-        for number, trial in enumerate(open_dataset(tiny).trials("val", sessions=["sim.2025.01.06"])):
+        assert (
+            truth["test/trial_0000"].attrs["sentence_label"]
+            in (tiny / "text" / "test.txt").read_text()
+        )
+        for number, trial in enumerate(
+            open_dataset(tiny).trials("val", sessions=["sim.2025.01.06"])
+        ):
             group = truth[f"val/trial_{number:04d}"]
-            assert (group.attrs["block_num"], group.attrs["trial_num"]) == (trial.block, trial.trial)
+            assert (group.attrs["block_num"], group.attrs["trial_num"]) == (
+                trial.block,
+                trial.trial,
+            )
             assert group["articulators"].shape == (trial.n_bins, len(truth.attrs["articulators"]))
             alignment = group["alignment"][:]
-            np.testing.assert_array_equal(alignment[1:, 0], trial.phoneme_ids)  # after the first silence
+            np.testing.assert_array_equal(
+                alignment[1:, 0], trial.phoneme_ids
+            )  # after the first silence
             np.testing.assert_array_equal(alignment[1:, 1], alignment[:-1, 2])
             assert alignment[-1, 2] == trial.n_bins * 20
 
 
 def test_texts_hold_what_is_said_and_no_held_out_sentence_is_in_the_language_model_s(tiny):
-    read = {name: (tiny / "text" / f"{name}.txt").read_text().splitlines() for name in ("train", "val", "test", "lm")}
-    assert Counter(read["val"]) == Counter(trial.sentence for trial in open_dataset(tiny).trials("val"))
+    read = {
+        name: (tiny / "text" / f"{name}.txt").read_text().splitlines()
+        for name in ("train", "val", "test", "lm")
+    }
+    assert Counter(read["val"]) == Counter(
+        trial.sentence for trial in open_dataset(tiny).trials("val")
+    )
     assert set(read["train"]) <= set(read["lm"])
-    assert not {normalize(s) for s in read["val"] + read["test"]} & {normalize(s) for s in read["lm"]}
+    assert not {normalize(s) for s in read["val"] + read["test"]} & {
+        normalize(s) for s in read["lm"]
+    }
 
 
 def test_the_record_says_what_produced_the_data(tiny):
@@ -186,8 +214,13 @@ def test_more_data_than_fits_the_disk_is_refused_before_anything_is_written(tmp_
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path, full_disk, workers):
     """With few electrodes the truth is the largest file, and the one that no longer fits."""
-    with full_disk(600_000), pytest.raises(DataError, match=r"truth\.hdf5: cannot be written: .*free some space"):
-        simulate(tmp_path / "out", "tiny", truth=True, workers=workers, overrides=["n_electrodes=4"])
+    with (
+        full_disk(600_000),
+        pytest.raises(DataError, match=r"truth\.hdf5: cannot be written: .*free some space"),
+    ):
+        simulate(
+            tmp_path / "out", "tiny", truth=True, workers=workers, overrides=["n_electrodes=4"]
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,15 +35,25 @@ def correct(texts, llm, **options):
 
 
 def test_the_prompt_shows_the_hypotheses_with_their_votes():
-    prompt = prompt_for(weighted(Candidates.of(["who are you", "how are you", "", "how are you"]), EnsembleOptions()))
-    assert prompt.splitlines()[1:4] == ["- how are you (50%)", "- who are you (25%)", "- (nothing) (25%)"]
+    prompt = prompt_for(
+        weighted(
+            Candidates.of(["who are you", "how are you", "", "how are you"]), EnsembleOptions()
+        )
+    )
+    assert prompt.splitlines()[1:4] == [
+        "- how are you (50%)",
+        "- who are you (25%)",
+        "- (nothing) (25%)",
+    ]
 
 
 def test_the_model_may_recombine_words_and_the_votes_weigh_against_it():
     heard = ["how our you", "who are you", "how our you"]
-    llm = Table({"how are you": -2.0, "how our you": -8.0, "who are you": -8.0, "who our you": -8.0})
-    # words are heard 2 : 1, so the errors to be expected are 2/3 for "how our you", 1 for one word of the other
-    # ("how are you": 2/3 * 1 + 1/3 * 1) and 4/3 for "who are you"
+    llm = Table(
+        {"how are you": -2.0, "how our you": -8.0, "who are you": -8.0, "who our you": -8.0}
+    )
+    # words are heard 2 : 1, so the errors to be expected are 2/3 for "how our you", 1 for one word
+    # of the other ("how are you": 2/3 * 1 + 1/3 * 1) and 4/3 for "who are you"
     assert correct(heard, llm, llm_weight=0.1).text == "how are you"  # -0.2 - 1 against -0.8 - 2/3
     assert correct(heard, llm, llm_weight=0.05).text == "how our you"  # -0.1 - 1 against -0.4 - 2/3
     assert set(llm.asked) == {"how are you", "how our you", "who are you", "who our you"}
@@ -59,7 +69,11 @@ def test_of_many_sentences_the_heaviest_are_scored():
     names = [f"{one}{two}" for one in "abcdefghijklm" for two in "abcdefghijklm"]
     system = tuple(Candidate((name,), -0.1 * n) for n, name in enumerate(names))
     llm = Table()
-    combine([Candidates((system,))], EnsembleOptions(method="correct", candidates=1, nbest=1000), llm=llm)
+    combine(
+        [Candidates((system,))],
+        EnsembleOptions(method="correct", candidates=1, nbest=1000),
+        llm=llm,
+    )
     assert set(llm.asked) == set(names[:100])
 
 
@@ -89,12 +103,17 @@ def test_a_model_that_fails_loses_no_sentence():
             raise LanguageModelError("not enough memory for a single sentence", where="tiny")
 
     found = correct(["a", "b", "a"], Failing())
-    assert (found.text, found.degraded) == ("a", "no large model: tiny: not enough memory for a single sentence")
+    assert (found.text, found.degraded) == (
+        "a",
+        "no large model: tiny: not enough memory for a single sentence",
+    )
     assert combine([Candidates.of(["a", "b", "a"])])[0].degraded is None
 
 
 def test_it_needs_a_model():
-    with pytest.raises(DecodingError, match="correct needs a large language model; give one with --llm"):
+    with pytest.raises(
+        DecodingError, match="correct needs a large language model; give one with --llm"
+    ):
         correct(["a"], None)
 
 
@@ -107,7 +126,10 @@ def network_of(texts):
 
 def paths_of(slots):
     """Every sentence that can be read off a network."""
-    return {tuple(word for word in path if word != NULL) for path in itertools.product(*(slot.votes for slot in slots))}
+    return {
+        tuple(word for word in path if word != NULL)
+        for path in itertools.product(*(slot.votes for slot in slots))
+    }
 
 
 @given(st.lists(sentences, min_size=1, max_size=4))
@@ -117,7 +139,11 @@ def test_few_paths_are_all_found_and_the_model_is_not_asked_for_beginnings(texts
     assert not llm.n_beginnings
 
 
-@given(st.lists(sentences, min_size=1, max_size=4), st.integers(1, 3), st.sampled_from([0.0, 0.1, 10.0]))
+@given(
+    st.lists(sentences, min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.1, 10.0]),
+)
 def test_whatever_the_model_likes_it_stays_on_the_network(texts, most, llm_weight):
     slots, options = network_of(texts), EnsembleOptions(candidates=most, llm_weight=llm_weight)
     found = written("", slots, options, Words({"a": -1.0, "foreign": 0.0}))
@@ -126,7 +152,10 @@ def test_whatever_the_model_likes_it_stays_on_the_network(texts, most, llm_weigh
 
 
 class Words(Table):
-    """A model to which every word has its own log-probability: the best beginnings make the best sentence."""
+    """A model to which every word has its own log-probability.
+
+    The best beginnings make the best sentence.
+    """
 
     n_beginnings = 0
 
@@ -136,7 +165,8 @@ class Words(Table):
 
 
 def test_the_model_leads_the_search_to_what_the_votes_alone_would_not_keep():
-    # six places with a word of two votes and one of a single vote: 64 paths, of which the model wants the rarest
+    # six places with a word of two votes and one of a single vote: 64 paths, of which the model
+    # wants the rarest
     heard = [" ".join(f"{name}{n}" for n in "abcdef") for name in ("x", "x", "y")]
     llm = Words({f"y{n}": -0.5 for n in "abcdef"})
     options = EnsembleOptions(candidates=2, llm_weight=1.0)
@@ -153,7 +183,9 @@ def tiny(tmp_path_factory):
 
     from cortext.decoding.llm.model import CausalLM
 
-    return LargeCorrector(CausalLM.load(save_tiny_lm(tmp_path_factory.mktemp("tiny")), device="cpu"))
+    return LargeCorrector(
+        CausalLM.load(save_tiny_lm(tmp_path_factory.mktemp("tiny")), device="cpu")
+    )
 
 
 def test_scores_are_those_of_a_plain_loop(tiny):
@@ -161,8 +193,14 @@ def test_scores_are_those_of_a_plain_loop(tiny):
 
     lm = tiny.lm
     (found,) = tiny.score("Which?", ["how are you"])
-    before = [lm.tokenizer.bos_token_id, *lm.tokenizer.encode("Which?\nSentence:", add_special_tokens=False)]
-    tokens = [*lm.tokenizer.encode(" how are you", add_special_tokens=False), lm.tokenizer.eos_token_id]
+    before = [
+        lm.tokenizer.bos_token_id,
+        *lm.tokenizer.encode("Which?\nSentence:", add_special_tokens=False),
+    ]
+    tokens = [
+        *lm.tokenizer.encode(" how are you", add_special_tokens=False),
+        lm.tokenizer.eos_token_id,
+    ]
     expected = []
     for n, token in enumerate(tokens):
         with torch.no_grad():
@@ -192,11 +230,15 @@ def test_what_a_model_writes_can_hold_no_word_that_was_not_heard(tiny):
 def test_with_room_for_all_paths_the_one_that_the_model_likes_best_wins(tiny):
     heard = ["how are you", "who our you today", "are today"]
     trial = Candidates.of(heard)
-    (found,) = combine([trial], EnsembleOptions(method="correct", llm_weight=1000, candidates=1000), llm=tiny)
+    (found,) = combine(
+        [trial], EnsembleOptions(method="correct", llm_weight=1000, candidates=1000), llm=tiny
+    )
     prompt = prompt_for(weighted(trial, EnsembleOptions()))
     paths = sorted(paths_of(network_of(heard)))
     scores = dict(zip(paths, tiny.score(prompt, [" ".join(words) for words in paths]), strict=True))
-    assert scores[found.words] == pytest.approx(max(scores.values()), abs=0.02)  # an expected error weighs 0.001
+    assert scores[found.words] == pytest.approx(
+        max(scores.values()), abs=0.02
+    )  # an expected error weighs 0.001
 
 
 def test_a_model_that_fails_in_writing_loses_no_sentence(tiny, monkeypatch):
@@ -216,7 +258,10 @@ def test_free_answers_come_from_the_model(tiny):
 
     lm = tiny.lm
     found = tiny.write("Which?", 2)
-    before = [lm.tokenizer.bos_token_id, *lm.tokenizer.encode("Which?\nSentence:", add_special_tokens=False)]
+    before = [
+        lm.tokenizer.bos_token_id,
+        *lm.tokenizer.encode("Which?\nSentence:", add_special_tokens=False),
+    ]
     tokens = list(before)
     for _ in range(4 * 2 + 16):
         with torch.no_grad():
@@ -228,13 +273,18 @@ def test_free_answers_come_from_the_model(tiny):
 
 
 def test_a_chat_template_is_used_where_there_is_one(tiny, monkeypatch):
-    template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[answer] "
+    template = (
+        "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor"
+        " %}[answer] "
+    )
     monkeypatch.setattr(tiny.lm.tokenizer, "chat_template", template)
     assert tiny.context("Which?") == "[user] Which?\n[answer] Sentence:"
 
 
 def test_a_chat_template_that_cannot_be_filled_loses_no_sentence(tiny, monkeypatch):
-    monkeypatch.setattr(tiny.lm.tokenizer, "chat_template", "{{ raise_exception('a system message comes first') }}")
+    monkeypatch.setattr(
+        tiny.lm.tokenizer, "chat_template", "{{ raise_exception('a system message comes first') }}"
+    )
     found = correct(["a", "b", "b"], tiny)
     assert found.text == "b"
     assert "a system message comes first" in found.degraded

@@ -1,4 +1,6 @@
-"""The guide's Python runs as it stands, and its prompt and figures are those of the program and the results."""
+"""The guide's Python runs as it stands, and its prompt and figures are those of the program and
+the results.
+"""
 
 import json
 import re
@@ -33,7 +35,10 @@ def test_figures_are_those_of_the_results():
         cells = []
         for found in sets.values():
             row = found["rows"][name]
-            cells += [f"{100 * row['wer']:.2f}", " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"])]
+            cells += [
+                f"{100 * row['wer']:.2f}",
+                " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"]),
+            ]
         assert f"| {name} | {' | '.join(cells)} |" in GUIDE
     for name in ("seeds alone", "chosen on other trials"):
         row = next(line for line in GUIDE.splitlines() if line.startswith(f"| {name}"))
@@ -59,18 +64,28 @@ def test_figures_of_the_demo_are_those_of_the_results():
     pairs, four = default["2"]["rows"], default["4"]["rows"]
     mean, votes = pairs["posteriors, geometric mean"], pairs["best sentences, ROVER"]
     text = " ".join(GUIDE.split())
-    difference = f"{signed(mean['difference'])} points, {' to '.join(map(signed, mean['difference_ci95']))}"
+    difference = (
+        f"{signed(mean['difference'])} points, {' to '.join(map(signed, mean['difference_ci95']))}"
+    )
     assert f"{100 * mean['wer']:.2f} against {100 * votes['wer']:.2f} ({difference};" in text
     mean, votes = four["posteriors, geometric mean"], four["best sentences, ROVER"]
-    assert f"{100 * mean['wer']:.2f} against {100 * votes['wer']:.2f} for the votes of the best sentences" in text
+    assert (
+        f"{100 * mean['wer']:.2f} against {100 * votes['wer']:.2f} for the votes of the best"
+        " sentences" in text
+    )
     demo = json.loads((RESULTS / "ensemble-demo.json").read_text())["chosen"]["rows"]
     for name, row in demo.items():
-        line = next(line for line in GUIDE.splitlines() if re.match(rf"\| (\*\*)?{re.escape(name)}", line))
+        line = next(
+            line for line in GUIDE.splitlines() if re.match(rf"\| (\*\*)?{re.escape(name)}", line)
+        )
         assert f"{100 * row['wer']:.2f}" in line
         assert " to ".join(f"{100 * bound:.2f}" for bound in row["ci95"]) in line
         assert ", ".join(f"{penalty:g}" for penalty in row["blank_penalty"]) in line
         if name != "best sentences, ROVER":
-            assert f"| {signed(row['difference'])} | {' to '.join(map(signed, row['difference_ci95']))} |" in line
+            assert (
+                f"| {signed(row['difference'])} |"
+                f" {' to '.join(map(signed, row['difference_ci95']))} |" in line
+            )
 
 
 def test_no_choice_of_options_is_far_behind_the_plain_votes():

@@ -59,25 +59,47 @@ def evaluations(lm, tmp_path_factory):
         for number, sentence in enumerate(SENTENCES):
             noise = np.random.default_rng([number, name == "two"])
             fake_PV = fake_log_probs(sentence, 1.0, number)
-            log_probs_PV = log_softmax(fake_PV + noise.normal(0, 1.5, fake_PV.shape)).astype(np.float32)
+            log_probs_PV = log_softmax(fake_PV + noise.normal(0, 1.5, fake_PV.shape)).astype(
+                np.float32
+            )
             rounded_PV = log_probs_PV.astype(np.float16)
-            np.save(root / name / "logits" / f"{number:05d}_day.1_b01_t{number:03d}.npy", rounded_PV)
+            np.save(
+                root / name / "logits" / f"{number:05d}_day.1_b01_t{number:03d}.npy", rounded_PV
+            )
             found = decoder.decode(log_probs_PV, "release")
-            key = {"id": number, "session": "day.1", "block": 1, "trial": number, "reference": sentence}
-            lines.append(key | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in found]})
+            key = {
+                "id": number,
+                "session": "day.1",
+                "block": 1,
+                "trial": number,
+                "reference": sentence,
+            }
+            lines.append(
+                key | {"hypotheses": [hypothesis_json(hypothesis) for hypothesis in found]}
+            )
         (root / name / "nbest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         inventory = {"name": RELEASE.name, "symbols": RELEASE.symbols}
         facts = {"inventory": inventory, "frame_ms": 80.0, "options": {}}
         (root / name / "metrics.json").write_text(json.dumps({"provenance": facts}))
-        (root / name / "predictions.csv").write_text("id,text\n" + "".join(f"{n},x\n" for n in range(5)))
+        (root / name / "predictions.csv").write_text(
+            "id,text\n" + "".join(f"{n},x\n" for n in range(5))
+        )
     return root / "one", root / "two"
 
 
 @pytest.fixture
 def lists(tmp_path):
     lines = [
-        {"id": "first", "reference": "How are you?", "heard": ["how are you", "who are you", "how our you"]},
-        {"id": "second", "reference": "see you soon", "heard": ["see you", "see soon you", "sea you"]},
+        {
+            "id": "first",
+            "reference": "How are you?",
+            "heard": ["how are you", "who are you", "how our you"],
+        },
+        {
+            "id": "second",
+            "reference": "see you soon",
+            "heard": ["see you", "see soon you", "sea you"],
+        },
     ]
     path = tmp_path / "lists.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -107,14 +129,18 @@ def test_without_references_there_is_no_rate(tmp_path, capsys):
     path = tmp_path / "lists.jsonl"
     path.write_text('{"heard": ["a", "a b"]}\n{"heard": ["c"]}\n')
     facts = answer(capsys, "--lists", path, "--field", "heard")
-    assert (facts["wer"], facts["wer_ci95"], facts["system_wer"], facts["oracle_wer"]) == (None,) * 4
+    assert (facts["wer"], facts["wer_ci95"], facts["system_wer"], facts["oracle_wer"]) == (
+        None,
+    ) * 4
     assert run(["ensemble", "--lists", str(path), "--field", "heard"]) == 0
     assert "2 trials combined" in capsys.readouterr().out
 
 
 def test_options_are_fitted_kept_and_applied_unchanged(tmp_path, capsys):
     val, test, kept = (tmp_path / name for name in ("val.jsonl", "test.jsonl", "kept.yaml"))
-    val.write_text('{"reference": "a b", "heard": ["a b x", "a b"]}\n' * 9)  # half the systems add a word
+    val.write_text(
+        '{"reference": "a b", "heard": ["a b x", "a b"]}\n' * 9
+    )  # half the systems add a word
     test.write_text('{"reference": "c", "heard": ["c d", "c"]}\n')
     given = ["--field", "heard", "--options", kept]
     facts = answer(capsys, "--lists", test, "--fit", val, *given)
@@ -132,7 +158,10 @@ def test_options_are_fitted_kept_and_applied_unchanged(tmp_path, capsys):
 
 
 def test_rates_are_those_of_the_projects_normaliser(tmp_path, capsys):
-    """Case, apostrophes, digits, and hyphens: of two before a blank one is left, which a second pass would take."""
+    """Case, apostrophes, digits, and hyphens.
+
+    Of two before a blank one is left, which a second pass would take.
+    """
     references = ["It's 3.5 km, I'M told -- yes!", "well-known yes-- no", "café A", "12 34"]
     systems = [references, ["its km i'm told - yes", "well known yes no", "caf", "5 six"]]
     lines = [{"reference": r, "heard": h} for r, *h in zip(references, *systems, strict=True)]
@@ -152,7 +181,10 @@ def test_what_fitting_writes_replaces_nothing_else(tmp_path, capsys):
     val.write_text('{"reference": "a", "heard": ["a"]}\n')
     before = val.read_bytes()
     error = complaint(capsys, "--fit", val, "--field", "heard", "--options", val)
-    assert "val.jsonl: exists and holds no options of an ensemble; choose another name or remove it" in error
+    assert (
+        "val.jsonl: exists and holds no options of an ensemble; choose another name or remove it"
+        in error
+    )
     assert val.read_bytes() == before
     fit = ["--fit", val, "--field", "heard", "--options", tmp_path / "kept.yaml"]
     assert answer(capsys, *fit)["fitted"]["options"]["method"] == "rover"
@@ -164,11 +196,18 @@ def test_what_fitting_writes_replaces_nothing_else(tmp_path, capsys):
 def test_posteriors_are_averaged_decoded_and_written(evaluations, lm, tmp_path, capsys):
     one, two = evaluations
     out = tmp_path / "out"
-    facts = answer(capsys, one, two, "--method", "average", "--set", "mean=geometric", "--lm", lm, "--out", out)
+    facts = answer(
+        capsys, one, two, "--method", "average", "--set", "mean=geometric", "--lm", lm, "--out", out
+    )
     decoder, texts = Decoder.from_dir(lm), []
     for number in range(4):
-        both = [np.load(next((path / "logits").glob(f"{number:05d}*"))).astype(np.float64) for path in evaluations]
-        texts.append(decoder.decode(average(list(map(log_softmax, both)), "geometric"), "release")[0].text)
+        both = [
+            np.load(next((path / "logits").glob(f"{number:05d}*"))).astype(np.float64)
+            for path in evaluations
+        ]
+        texts.append(
+            decoder.decode(average(list(map(log_softmax, both)), "geometric"), "release")[0].text
+        )
     with (out / "predictions.csv").open() as file:
         rows = list(csv.reader(file))
     # the fifth trial was left out by both evaluations and keeps its row
@@ -178,7 +217,9 @@ def test_posteriors_are_averaged_decoded_and_written(evaluations, lm, tmp_path, 
     # what was written is an evaluation directory to the next ensemble, and its own mean
     again = answer(capsys, out, "--method", "average", "--lm", lm, "--out", tmp_path / "again")
     assert again["wer"] == facts["wer"]
-    assert (tmp_path / "again" / "predictions.csv").read_text() == (out / "predictions.csv").read_text()
+    assert (tmp_path / "again" / "predictions.csv").read_text() == (
+        out / "predictions.csv"
+    ).read_text()
     assert answer(capsys, out, "--method", "mbr", "--set", "nbest=1")["wer"] == facts["wer"]
 
 
@@ -215,13 +256,26 @@ def test_correction_by_a_model_is_made_of_what_was_heard(lists, tmp_path, capsys
     from tiny_llm import save_tiny_lm
 
     model = save_tiny_lm(tmp_path / "model")
-    given = ["--lists", lists, "--field", "heard", "--method", "correct", "--llm", model, "--llm-device", "cpu"]
+    given = [
+        "--lists",
+        lists,
+        "--field",
+        "heard",
+        "--method",
+        "correct",
+        "--llm",
+        model,
+        "--llm-device",
+        "cpu",
+    ]
     out = tmp_path / "out"
     facts = answer(capsys, *given, "--out", out)
     assert (facts["degraded"], facts["n_trials"]) == (0, 2)
     second = (out / "predictions.csv").read_text().splitlines()[2].partition(",")[2]
     assert set(second.split()) <= {"see", "you", "sea", "soon"}
-    assert any("only the last" in note for note in facts["notes"])  # the tiny window is less than two prompts
+    assert any(
+        "only the last" in note for note in facts["notes"]
+    )  # the tiny window is less than two prompts
     assert answer(capsys, *given, "--free")["options"]["free"] is True
 
 
@@ -234,19 +288,39 @@ def test_what_does_not_go_together_is_one_line(lists, evaluations, lm, tmp_path,
     assert "--fit needs --options" in complaint(capsys, *by_lists, "--fit", lists)
     assert "did you mean 'rover'?" in complaint(capsys, *by_lists, "--method", "rovr")
     assert "rover-lm needs an n-gram" in complaint(capsys, *by_lists, "--method", "rover-lm")
-    assert "--lm does not go with --method mbr" in complaint(capsys, *by_lists, "--method", "mbr", "--lm", lm)
+    assert "--lm does not go with --method mbr" in complaint(
+        capsys, *by_lists, "--method", "mbr", "--lm", lm
+    )
     assert "average needs logits" in complaint(capsys, *by_lists, "--method", "average", "--lm", lm)
     assert "average needs a language-model" in complaint(capsys, one, two, "--method", "average")
-    assert "correct needs a large language model" in complaint(capsys, *by_lists, "--method", "correct")
+    assert "correct needs a large language model" in complaint(
+        capsys, *by_lists, "--method", "correct"
+    )
     assert "--lm does not go with --method rover" in complaint(capsys, one, two, "--lm", lm)
-    assert "--threads do not go with --method mbr" in complaint(capsys, one, two, "--method", "mbr", "--threads", 2)
-    assert "--decoder-options and" in complaint(capsys, one, two, "--decoder-options", write(tmp_path, "beam: 9\n"))
+    assert "--threads do not go with --method mbr" in complaint(
+        capsys, one, two, "--method", "mbr", "--threads", 2
+    )
+    assert "--decoder-options and" in complaint(
+        capsys, one, two, "--decoder-options", write(tmp_path, "beam: 9\n")
+    )
     kept = write(tmp_path, "method: mbr\n")
-    assert "--lm does not go with --method mbr" in complaint(capsys, *by_lists, "--options", kept, "--lm", lm)
+    assert "--lm does not go with --method mbr" in complaint(
+        capsys, *by_lists, "--options", kept, "--lm", lm
+    )
     assert "--llm and --free do not go" in complaint(capsys, one, two, "--llm", "model")
     assert "--field names a field of --lists" in complaint(capsys, one, two, "--field", "heard")
     assert "a lattice needs logits" in complaint(capsys, *by_lists, "--lattice", "--lm", lm)
-    fit = ["--fit", lists, "--field", "heard", "--options", tmp_path / "new.yaml", "--lattice", "--lm", lm]
+    fit = [
+        "--fit",
+        lists,
+        "--field",
+        "heard",
+        "--options",
+        tmp_path / "new.yaml",
+        "--lattice",
+        "--lm",
+        lm,
+    ]
     assert "a lattice needs logits" in complaint(capsys, *fit)
     assert "--llm and --free do not go" in complaint(capsys, *by_lists, "--method", "mbr", "--free")
     assert "unknown key alfa" in complaint(capsys, *by_lists, "--set", "alfa=1")
@@ -254,5 +328,7 @@ def test_what_does_not_go_together_is_one_line(lists, evaluations, lm, tmp_path,
     assert "no nbest.jsonl" in complaint(capsys, one, tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    assert "is not an ensemble's directory" in complaint(capsys, *by_lists, "--out", tmp_path / "mine")
+    assert "is not an ensemble's directory" in complaint(
+        capsys, *by_lists, "--out", tmp_path / "mine"
+    )
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"

@@ -9,7 +9,8 @@ from cortext.errors import ConfigError, DataError, DecodingError
 
 
 def test_the_first_options_stay_unless_others_lead_by_more_than_the_noise():
-    # leads 1, 1, 1, 0: 3 in all; their deviation is sqrt(3) / 4, that of the sum sqrt(4) times as much, 0.87
+    # leads 1, 1, 1, 0: 3 in all; their deviation is sqrt(3) / 4, that of the sum sqrt(4) times as
+    # much, 0.87
     assert choose(np.array([[1, 0], [1, 0], [1, 0], [0, 0]])) == 1
     # leads 1, 1, 0, 0: 2 in all, which is not more than 2 * sqrt(4) / 2
     assert choose(np.array([[1, 0], [1, 0], [0, 0], [0, 0]])) == 0
@@ -23,7 +24,8 @@ def test_cross_validation_never_chooses_with_what_it_measures():
     # leaving one out at a time, whatever the shuffle: every choice can be made by hand
     errors_NK = np.array([[1, 0], [1, 0], [1, 0], [0, 1]])
     length_N = np.array([5, 5, 5, 5])
-    # without trial 0, 1 or 2: leads 1, 1, -1, 1 in all < noise sqrt(3) * 0.94; without trial 3: 1, 1, 1, no noise
+    # without trial 0, 1 or 2: leads 1, 1, -1, 1 in all < noise sqrt(3) * 0.94; without trial 3: 1,
+    # 1, 1, no noise
     found = cross_validate(errors_NK, length_N, shuffles=3, folds=4)
     assert found.wer_S.tolist() == pytest.approx([(1 + 1 + 1 + 1) / 20] * 3)
     assert found.baseline == pytest.approx(3 / 20)
@@ -32,7 +34,8 @@ def test_cross_validation_never_chooses_with_what_it_measures():
 
 
 def test_the_interval_is_paired():
-    # every trial gains exactly one error of ten words: nothing is left to chance, however trials differ
+    # every trial gains exactly one error of ten words: nothing is left to chance, however trials
+    # differ
     errors_NK = np.stack([np.arange(1, 31), np.arange(30)], axis=1)
     found = cross_validate(errors_NK, np.full(30, 10), shuffles=2)
     assert found.difference == pytest.approx(-0.1)
@@ -49,8 +52,9 @@ def test_errors_are_counted_by_trial_and_options():
     trials = [trial(0, "A b.", "a b", "a b", "c"), trial(1, "a", "", "a b", "a c")]
     tried = [EnsembleOptions(), EnsembleOptions(method="mbr"), EnsembleOptions(null_weight=3)]
     errors_NK, length_N = count_errors(trials, tried)
-    # second trial: "a" and a tie of nothing, b and c, which nothing wins as it came first; mbr: "a b" or "a c"
-    # null_weight 3: where a third says nothing, that is as much as all words; of "a b" and "c" b is left
+    # second trial: "a" and a tie of nothing, b and c, which nothing wins as it came first; mbr: "a
+    # b" or "a c" null_weight 3: where a third says nothing, that is as much as all words; of "a b"
+    # and "c" b is left
     assert errors_NK.tolist() == [[0, 0, 1], [0, 1, 1]]
     assert length_N.tolist() == [2, 1]
 
@@ -87,7 +91,9 @@ def test_options_are_kept_in_a_file(tmp_path):
     options.write(tmp_path / "kept.yaml")
     assert EnsembleOptions.read(tmp_path / "kept.yaml") == options
     (tmp_path / "kept.yaml").write_text("metod: mbr\n")
-    with pytest.raises(ConfigError, match=r"kept\.yaml: unknown key metod; did you mean 'method'\?"):
+    with pytest.raises(
+        ConfigError, match=r"kept\.yaml: unknown key metod; did you mean 'method'\?"
+    ):
         EnsembleOptions.read(tmp_path / "kept.yaml")
     (tmp_path / "kept.yaml").write_text("alpha: 2\n")
     with pytest.raises(DecodingError, match=r"kept\.yaml: alpha is 2"):

@@ -24,17 +24,25 @@ def distance(one, two):
     """Word edit distance by its definition."""
     if not one or not two:
         return len(one) + len(two)
-    return min(distance(one[1:], two) + 1, distance(one, two[1:]) + 1, distance(one[1:], two[1:]) + (one[0] != two[0]))
+    return min(
+        distance(one[1:], two) + 1,
+        distance(one, two[1:]) + 1,
+        distance(one[1:], two[1:]) + (one[0] != two[0]),
+    )
 
 
 sentences = st.lists(st.sampled_from("abc"), max_size=4).map(tuple)
-lists = st.lists(st.tuples(sentences, st.integers(1, 5)), min_size=1, max_size=5, unique_by=lambda pair: pair[0])
+lists = st.lists(
+    st.tuples(sentences, st.integers(1, 5)), min_size=1, max_size=5, unique_by=lambda pair: pair[0]
+)
 
 
 def test_the_sentence_between_the_others_wins_over_the_likeliest():
     # distances: abc-ab 1, abc-ad 2, ab-ad 1; so the risks are .35 + .5, .4 + .25 and .8 + .35
     candidates = [of("a b c", 0.4), of("a b", 0.35), of("a d", 0.25)]
-    assert risks([c.words for c in candidates], candidates).tolist() == pytest.approx([0.85, 0.65, 1.15])
+    assert risks([c.words for c in candidates], candidates).tolist() == pytest.approx(
+        [0.85, 0.65, 1.15]
+    )
     assert least_risk(candidates) == 1
 
 
@@ -44,7 +52,11 @@ def test_of_equal_risks_the_first_sentence_is_taken():
 
 
 def test_saying_nothing_can_be_the_best():
-    candidates = [of("a b", 0.3), of("", 0.4), of("c", 0.3)]  # risks .4 * 2 + .3 * 2, .3 * 2 + .3, .3 * 2 + .4
+    candidates = [
+        of("a b", 0.3),
+        of("", 0.4),
+        of("c", 0.3),
+    ]  # risks .4 * 2 + .3 * 2, .3 * 2 + .3, .3 * 2 + .4
     assert risks([(), ("c",)], candidates).tolist() == pytest.approx([0.9, 1.0])
     assert least_risk(candidates) == 1
 
@@ -53,7 +65,10 @@ def test_saying_nothing_can_be_the_best():
 def test_risks_are_those_of_the_definition(pairs):
     total = sum(weight for _, weight in pairs)
     candidates = [Weighted(words, weight / total, (1.0,) * len(words)) for words, weight in pairs]
-    expected = [sum(distance(words, other) * weight / total for other, weight in pairs) for words, _ in pairs]
+    expected = [
+        sum(distance(words, other) * weight / total for other, weight in pairs)
+        for words, _ in pairs
+    ]
     assert risks([words for words, _ in pairs], candidates).tolist() == pytest.approx(expected)
     chosen = least_risk(candidates)
     assert expected[chosen] == pytest.approx(min(expected))
@@ -85,7 +100,9 @@ def test_each_system_shares_its_weight_by_its_own_scores():
 
 def test_a_sentence_without_a_score_counts_only_where_none_has_one():
     both = (Candidate(("a",), None), Candidate(("b",), -3.0))
-    assert [(one.words, one.weight) for one in weighted(Candidates((both,)), EnsembleOptions())] == [(("b",), 1.0)]
+    assert [
+        (one.words, one.weight) for one in weighted(Candidates((both,)), EnsembleOptions())
+    ] == [(("b",), 1.0)]
     neither = (Candidate(("a",)), Candidate(("b",)))
     assert [one.weight for one in weighted(Candidates((neither,)), EnsembleOptions())] == [0.5, 0.5]
 
@@ -93,7 +110,11 @@ def test_a_sentence_without_a_score_counts_only_where_none_has_one():
 def test_weights_of_systems_and_lengths_of_lists_are_options():
     trial = Candidates(((Candidate(("a",)), Candidate(("b",))), (Candidate(("c",)),)))
     found = weighted(trial, EnsembleOptions(weights=(1, 3)))
-    assert [(one.words, one.weight) for one in found] == [(("a",), 0.125), (("b",), 0.125), (("c",), 0.75)]
+    assert [(one.words, one.weight) for one in found] == [
+        (("a",), 0.125),
+        (("b",), 0.125),
+        (("c",), 0.75),
+    ]
     assert [one.words for one in weighted(trial, EnsembleOptions(nbest=1))] == [("a",), ("c",)]
     assert [one.words for one in weighted(trial, EnsembleOptions(weights=(0, 1)))] == [("c",)]
     with pytest.raises(DecodingError, match="3 weights for 2 systems"):
@@ -101,13 +122,19 @@ def test_weights_of_systems_and_lengths_of_lists_are_options():
 
 
 def test_confidences_of_equal_sentences_are_averaged_by_weight():
-    trial = Candidates(((Candidate(("a", "b"), None, (0.2, 0.4)),), (Candidate(("a", "b"), None, (0.8, 1.0)),)))
-    assert weighted(trial, EnsembleOptions(weights=(3, 1)))[0].confidences == pytest.approx((0.35, 0.55))
+    trial = Candidates(
+        ((Candidate(("a", "b"), None, (0.2, 0.4)),), (Candidate(("a", "b"), None, (0.8, 1.0)),))
+    )
+    assert weighted(trial, EnsembleOptions(weights=(3, 1)))[0].confidences == pytest.approx(
+        (0.35, 0.55)
+    )
 
 
 def test_texts_are_normalised_before_they_vote():
     trial = Candidates.of(["I'd say - well, no.", "i'd say well no"])
-    assert weighted(trial, EnsembleOptions()) == [Weighted(("i'd", "say", "well", "no"), 1.0, (1.0,) * 4)]
+    assert weighted(trial, EnsembleOptions()) == [
+        Weighted(("i'd", "say", "well", "no"), 1.0, (1.0,) * 4)
+    ]
 
 
 @given(st.text("ab-' ."))

@@ -25,7 +25,10 @@ def evaluation(folder, arrays, inventory=RELEASE, frame_ms=80.0, **options):
     (folder / "logits").mkdir(parents=True)
     for number, array in enumerate(arrays):
         np.save(folder / "logits" / f"{number:05d}_day.1_b01_t{number:03d}.npy", array)
-    facts = {"inventory": {"name": inventory.name, "symbols": inventory.symbols}, "frame_ms": frame_ms}
+    facts = {
+        "inventory": {"name": inventory.name, "symbols": inventory.symbols},
+        "frame_ms": frame_ms,
+    }
     (folder / "metrics.json").write_text(json.dumps({"provenance": facts | {"options": options}}))
     return folder
 
@@ -39,10 +42,14 @@ def test_means_by_hand():
     assert np.exp(average([one, two], "arithmetic")) == pytest.approx(np.array([[0.7, 0.3]]))
     # sqrt(.45) : sqrt(.05) = 3 : 1
     assert np.exp(average([one, two], "geometric")) == pytest.approx(np.array([[0.75, 0.25]]))
-    assert np.exp(average([one, two], "arithmetic", [3, 1])) == pytest.approx(np.array([[0.6, 0.4]]))
+    assert np.exp(average([one, two], "arithmetic", [3, 1])) == pytest.approx(
+        np.array([[0.6, 0.4]])
+    )
     # 9 ** (1 / 4) : 1, as the first says nothing
     share = 9**0.25 / (9**0.25 + 1)
-    assert np.exp(average([one, two], "geometric", [3, 1])) == pytest.approx(np.array([[share, 1 - share]]))
+    assert np.exp(average([one, two], "geometric", [3, 1])) == pytest.approx(
+        np.array([[share, 1 - share]])
+    )
 
 
 @pytest.mark.parametrize("n_systems", [1, 2, 4])
@@ -75,7 +82,10 @@ def test_what_one_system_thinks_impossible_is_so_for_all_only_in_the_geometric_m
     assert np.exp(average([one, two], "arithmetic")) == pytest.approx(np.array([[0.75, 0.25]]))
     assert np.exp(average([one, two], "geometric")) == pytest.approx(np.array([[1.0, 0.0]]))
     assert np.exp(average([one, three], "arithmetic")) == pytest.approx(np.array([[0.5, 0.5]]))
-    with pytest.raises(DecodingError, match="no token is possible to all systems in some frame; use mean=arithmetic"):
+    with pytest.raises(
+        DecodingError,
+        match="no token is possible to all systems in some frame; use mean=arithmetic",
+    ):
         average([one, three], "geometric")
 
 
@@ -92,9 +102,13 @@ def test_logits_in_another_order_are_put_in_the_first_ones(tmp_path):
     one = evaluation(tmp_path / "one", in_release)
     two = evaluation(tmp_path / "two", in_lm, LM)
     expected = [log_softmax(array, axis=1) for array in in_release]
-    for found, wanted in zip(read_average([one, two], trials(2), "geometric"), expected, strict=True):
+    for found, wanted in zip(
+        read_average([one, two], trials(2), "geometric"), expected, strict=True
+    ):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
-    for found, wanted in zip(read_average([two, one], trials(2), "geometric"), expected, strict=True):
+    for found, wanted in zip(
+        read_average([two, one], trials(2), "geometric"), expected, strict=True
+    ):
         np.testing.assert_allclose(found, wanted[:, LM.order_from(RELEASE)], atol=1e-5)
 
 
@@ -131,5 +145,7 @@ def test_an_older_evaluation_leaves_the_order_to_its_run(tmp_path):
     run.mkdir()
     card = {"inventory": {"name": "lm", "symbols": LM.symbols}, "patch": {"size": 14, "stride": 2}}
     (run / "model.json").write_text(json.dumps(card))
-    (tmp_path / "metrics.json").write_text(json.dumps({"provenance": {"run": str(run), "options": {"beam": 9.0}}}))
+    (tmp_path / "metrics.json").write_text(
+        json.dumps({"provenance": {"run": str(run), "options": {"beam": 9.0}}})
+    )
     assert Origin.of(tmp_path) == Origin(LM, 40.0, DecoderOptions(beam=9.0))

@@ -42,13 +42,18 @@ class Bigram:
         return self.log_probs.get((state, "</s>"), self.other)
 
     def sentence(self, words):
-        return sum(self.log_probs.get(pair, self.other) for pair in itertools.pairwise(("<s>", *words, "</s>")))
+        return sum(
+            self.log_probs.get(pair, self.other)
+            for pair in itertools.pairwise(("<s>", *words, "</s>"))
+        )
 
 
 sentences = st.lists(st.sampled_from("abcd"), max_size=4).map(tuple)
 pairs_of_words = st.tuples(st.sampled_from(("<s>", *"abcd")), st.sampled_from((*"abcd", "</s>")))
 tables = st.dictionaries(pairs_of_words, st.floats(-6, -0.1))
-networks = st.lists(st.tuples(sentences, st.integers(1, 9)), min_size=1, max_size=4, unique_by=lambda pair: pair[0])
+networks = st.lists(
+    st.tuples(sentences, st.integers(1, 9)), min_size=1, max_size=4, unique_by=lambda pair: pair[0]
+)
 
 
 def candidates_of(pairs):
@@ -61,20 +66,31 @@ def all_paths(slots, options):
     tables = [word_scores(slot, options) for slot in slots]
     for chosen in itertools.product(*tables):
         log_share = sum(
-            math.log(max(table[word], 1e-12) / sum(table.values())) for table, word in zip(tables, chosen, strict=True)
+            math.log(max(table[word], 1e-12) / sum(table.values()))
+            for table, word in zip(tables, chosen, strict=True)
         )
         yield tuple(word for word in chosen if word != NULL), log_share
 
 
 def test_a_network_of_three_sentences():
     slots = network_of("a b c", "a d c", "a b c e")
-    assert votes_of(slots) == [{"a": 1.0}, {"b": 2 / 3, "d": 1 / 3}, {"c": 1.0}, {NULL: 2 / 3, "e": 1 / 3}]
+    assert votes_of(slots) == [
+        {"a": 1.0},
+        {"b": 2 / 3, "d": 1 / 3},
+        {"c": 1.0},
+        {NULL: 2 / 3, "e": 1 / 3},
+    ]
     assert vote(slots, PLAIN) == ("a", "b", "c")
 
 
 def test_a_left_out_and_an_inserted_word_have_slots_of_their_own():
     slots = network_of("the cat sat", "the cat sat", "cat sat", "the big cat sat")
-    assert votes_of(slots) == [{"the": 0.75, NULL: 0.25}, {NULL: 0.75, "big": 0.25}, {"cat": 1.0}, {"sat": 1.0}]
+    assert votes_of(slots) == [
+        {"the": 0.75, NULL: 0.25},
+        {NULL: 0.75, "big": 0.25},
+        {"cat": 1.0},
+        {"sat": 1.0},
+    ]
 
 
 def test_the_vote_may_be_a_sentence_that_nobody_said():
@@ -82,7 +98,8 @@ def test_the_vote_may_be_a_sentence_that_nobody_said():
 
 
 def test_a_majority_attracts_words_more_than_odd_ones_do():
-    # after "b c" (two votes) and "x c" (one), "b" must be set against {b, x}, not make a new slot and delete c
+    # after "b c" (two votes) and "x c" (one), "b" must be set against {b, x}, not make a new slot
+    # and delete c
     slots = network_of("b c", "b c", "x c", "b")
     assert votes_of(slots) == [{"b": 0.75, "x": 0.25}, {"c": 0.75, NULL: 0.25}]
 
@@ -90,7 +107,8 @@ def test_a_majority_attracts_words_more_than_odd_ones_do():
 def test_of_equal_votes_the_heavier_sentence_decides_then_the_first():
     assert vote(network_of("a", "b"), PLAIN) == ("a",)
     assert vote(network_of("b", "a"), PLAIN) == ("b",)
-    # "c d" is said twice, and what is said twice comes first: its words win the ties with those of two others
+    # "c d" is said twice, and what is said twice comes first: its words win the ties with those of
+    # two others
     assert vote(network_of("a b", "a d", "c d", "c d", "a e", "f b"), PLAIN) == ("a", "d")
     assert vote(network_of("a", ""), PLAIN) == ("a",)
     assert vote(network_of("", "a"), PLAIN) == ()
@@ -120,7 +138,9 @@ def test_votes_of_every_slot_are_those_of_all(pairs):
     words = {word for text, _ in pairs for word in text}
     assert {word for slot in slots for word in slot.votes} - {NULL} == words
     for word in words:
-        said = sum(weight * text.count(word) for text, weight in pairs) / sum(weight for _, weight in pairs)
+        said = sum(weight * text.count(word) for text, weight in pairs) / sum(
+            weight for _, weight in pairs
+        )
         assert sum(slot.votes.get(word, 0) for slot in slots) == pytest.approx(said)
 
 
@@ -133,7 +153,9 @@ def test_every_sentence_is_a_path(pairs):
 
 @given(sentences, sentences)
 def test_two_sentences_differ_in_as_many_slots_as_words(one, two):
-    slots = build_network([Weighted(one, 0.6, (1.0,) * len(one)), Weighted(two, 0.4, (1.0,) * len(two))])
+    slots = build_network(
+        [Weighted(one, 0.6, (1.0,) * len(one)), Weighted(two, 0.4, (1.0,) * len(two))]
+    )
     assert sum(len(slot.votes) > 1 for slot in slots) == edit_counts(one, two).errors
 
 
@@ -185,7 +207,9 @@ def test_an_ngram_without_weight_leaves_the_best_path(pairs):
     scores = {}
     for words, score in all_paths(slots, options):
         scores[words] = max(score, scores.get(words, -math.inf))
-    assert scores[vote_with_lm(slots, options, Bigram({}))] == pytest.approx(scores[vote(slots, options)])
+    assert scores[vote_with_lm(slots, options, Bigram({}))] == pytest.approx(
+        scores[vote(slots, options)]
+    )
 
 
 @given(st.lists(sentences, min_size=1, max_size=6), st.sampled_from(["rover", "rover-lm", "mbr"]))

@@ -1,4 +1,7 @@
-"""An n-gram and a neural model on the same text: proper distributions over words, and what is computed from them."""
+"""An n-gram and a neural model on the same text.
+
+Proper distributions over words, and what is computed from them.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +69,17 @@ def test_the_words_of_a_sentence_have_the_probability_of_its_tokens(lm):
 
 
 def test_the_words_after_a_history_sum_to_one_or_less(lm):
-    """All words of up to three letters a-e, and the end: with every spelling a tokenizer knows they would be one."""
-    words = ["".join(letters) for n in (1, 2, 3) for letters in itertools.product("abcde", repeat=n)]
+    """All words of up to three letters a-e, and the end.
+
+    With every spelling a tokenizer knows they would be one.
+    """
+    words = [
+        "".join(letters) for n in (1, 2, 3) for letters in itertools.product("abcde", repeat=n)
+    ]
     history = "bad a"
-    last = [float(found[2]) for found in word_log_probs(lm, [f"{history} {word}" for word in words])]
+    last = [
+        float(found[2]) for found in word_log_probs(lm, [f"{history} {word}" for word in words])
+    ]
     end = float(word_log_probs(lm, [history])[0][2])
     total = math.exp(end) + sum(map(math.exp, last))
     assert 0.01 < total <= 1 + 1e-6
@@ -81,7 +91,10 @@ def test_a_word_is_itself_and_no_longer_one_that_begins_so(lm):
     ends = [number for piece, number in vocabulary.items() if piece.startswith("▁")] + [lm.end]
     first, second = lm.tokens("bad"), lm.tokens("bad cab")[len(lm.tokens("bad")) :]
     tokens = [lm.start, *first, *second]
-    boundary = {n: float(next_log_probs(lm, tokens[:n])[ends].logsumexp(0)) for n in (1 + len(first), len(tokens))}
+    boundary = {
+        n: float(next_log_probs(lm, tokens[:n])[ends].logsumexp(0))
+        for n in (1 + len(first), len(tokens))
+    }
     expected = -boundary[1 + len(first)] + boundary[len(tokens)]
     for n in range(1 + len(first), len(tokens)):
         expected += float(next_log_probs(lm, tokens[:n])[tokens[n]])
@@ -101,15 +114,24 @@ def test_unknown_words_are_spelt_where_the_ngram_does_not_know_them(lm, ngram, t
     unknown, after = ngram.score(after_a, "bee")
     cab, last = ngram.score(after, "cab")
     spelling = letters.sentence("b e e")
-    np.testing.assert_allclose(found.ngram, [a, unknown + spelling, cab, ngram.end(last)], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.ngram, [a, unknown + spelling, cab, ngram.end(last)], rtol=1e-6
+    )
     np.testing.assert_allclose(found.letters[1], spelling, rtol=1e-6)
     assert found.letters[3] == -math.inf
-    assert (found.unknown, found.characters.tolist(), found.sentence.tolist()) == (1, [10], [0, 0, 0, 0])
+    assert (found.unknown, found.characters.tolist(), found.sentence.tolist()) == (
+        1,
+        [10],
+        [0, 0, 0, 0],
+    )
 
 
 def test_bits_per_character_of_a_toy_by_hand():
-    """Two sentences, `ab` and `c`, 3 + 2 characters. The n-gram gives 1/2 to all four events, the neural model 1/8 to
-    the first two and 1/2 to the others. Neither the letters nor the neural model help on the text to fit on."""
+    """Two sentences, `ab` and `c`, 3 + 2 characters.
+
+    The n-gram gives 1/2 to all four events, the neural model 1/8 to the first two and 1/2 to the
+    others. Neither the letters nor the neural model help on the text to fit on.
+    """
     sentence, characters = np.array([0, 0, 1, 1]), np.array([3, 2])
     letters = np.array([-1e3, -math.inf, -1e3, -math.inf])
     halves = np.full(4, math.log(0.5))
@@ -137,12 +159,27 @@ def test_the_verb_says_all_of_it(lm, ngram, tmp_path, capsys):
     held_out, text = tmp_path / "held.txt", tmp_path / "text.txt"
     held_out.write_text("a bad dab\nbed a cab\n")
     text.write_text("a bed\ndab a bee\n")
-    arguments = ["lm", "compare", str(ngram.directory), lm.name, str(text), "--held-out", str(held_out)]
+    arguments = [
+        "lm",
+        "compare",
+        str(ngram.directory),
+        lm.name,
+        str(text),
+        "--held-out",
+        str(held_out),
+    ]
     assert run([*arguments, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["sentences"], facts["words"], facts["characters"], facts["unknown_words"]) == (2, 5, 16, 1)
+    assert (facts["sentences"], facts["words"], facts["characters"], facts["unknown_words"]) == (
+        2,
+        5,
+        16,
+        1,
+    )
     tokens = sum(float(words.sum()) for words in word_log_probs(lm, ["a bed", "dab a bee"]))
-    assert facts["bits_per_character"]["neural"] == pytest.approx(-tokens / math.log(2) / 16, rel=1e-5)
+    assert facts["bits_per_character"]["neural"] == pytest.approx(
+        -tokens / math.log(2) / 16, rel=1e-5
+    )
     assert facts["weights"]["fitted_on_words"] == 6
     assert run(arguments) == 0
     assert "bits per character" in capsys.readouterr().out
@@ -155,19 +192,28 @@ def test_what_cannot_be_compared_is_said(lm, ngram, tiny_lm_dir: Path, tmp_path,
     rest = [str(text), "--held-out", str(tmp_path / "held.txt")]
     assert run(["lm", "compare", str(ngram.directory), str(tiny_lm_dir), *rest]) == 2
     assert "was not trained to end sentences" in capsys.readouterr().err
-    assert run(["lm", "compare", str(ngram.directory), lm.name, str(text), "--held-out", str(text)]) == 2
+    assert (
+        run(["lm", "compare", str(ngram.directory), lm.name, str(text), "--held-out", str(text)])
+        == 2
+    )
     assert "the weights would be fitted on the text itself" in capsys.readouterr().err
     with pytest.raises(LanguageModelError, match="longer than the model's window"):
         word_log_probs(lm, [" ".join(["bad"] * 600)])
 
 
 @pytest.mark.slow
-def test_a_minute_of_training_lowers_the_bits_of_real_prompts_below_the_ngrams(real_data: Path, tmp_path: Path):
-    """From the prompts alone; what general text and more minutes give is in benchmarks/results/neural-lm.json."""
+def test_a_minute_of_training_lowers_the_bits_of_real_prompts_below_the_ngrams(
+    real_data: Path, tmp_path: Path
+):
+    """From the prompts alone.
+
+    What general text and more minutes give is in benchmarks/results/neural-lm.json.
+    """
     prompts = (real_data / "text" / "transcripts_train.txt").read_text().splitlines()
     texts = {"train": [p for i, p in enumerate(prompts) if i % 20], "held": prompts[::20]}
     texts["test"] = [
-        json.loads(line)["reference"] for line in (real_data / "nbest" / "t15_val_even.jsonl").read_text().splitlines()
+        json.loads(line)["reference"]
+        for line in (real_data / "nbest" / "t15_val_even.jsonl").read_text().splitlines()
     ]
     for name, lines in texts.items():
         (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))

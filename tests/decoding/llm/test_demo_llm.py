@@ -22,7 +22,10 @@ def test_the_demo_decodes_with_its_own_neural_model(tmp_path: Path, capsys):
     assert [source["path"] for source in sources] == [str(out / "data" / "text" / "lm.txt")]
     assert CausalLM.load(out / "llm").end is not None
     for name, metrics in result["llm"].items():
-        lines = [json.loads(line) for line in (out / f"eval-{name}" / "nbest.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (out / f"eval-{name}" / "nbest.jsonl").read_text().splitlines()
+        ]
         assert metrics["n_trials"] == len(lines) == result["metrics"]["n_trials"]
         assert all(line["degraded"] is None and line["hypotheses"][0]["llm"] < 0 for line in lines)
     plain = [json.loads(line) for line in (out / "eval" / "nbest.jsonl").read_text().splitlines()]
@@ -35,5 +38,8 @@ def test_the_demo_says_at_once_what_is_not_installed(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("cortext.demo.need", missing)
     assert run(["demo", "--preset", "tiny", "--llm", "--out", str(tmp_path / "demo")]) == 2
-    assert capsys.readouterr().err == "cortext: transformers is not installed; pip install 'cortext[llm]'\n"
+    assert (
+        capsys.readouterr().err
+        == "cortext: transformers is not installed; pip install 'cortext[llm]'\n"
+    )
     assert not (tmp_path / "demo").exists()

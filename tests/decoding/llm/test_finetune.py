@@ -21,7 +21,12 @@ from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network
 from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError
 
-LEARNT = ["please call my sister tomorrow", "i would like some water", "what do you think of it", "how are you today"]
+LEARNT = [
+    "please call my sister tomorrow",
+    "i would like some water",
+    "what do you think of it",
+    "how are you today",
+]
 OTHERS = ["the weather is nice today", "i am not sure what to do"]
 
 
@@ -51,10 +56,14 @@ def tuned(tiny_lm_dir: Path, texts: Path) -> tuple[Path, dict[str, Any]]:
 
 def plain_log_prob(lm: CausalLM, text: str) -> float:
     """A plain transformers loop: one sentence, no padding."""
-    tokens = torch.tensor([[lm.tokenizer.bos_token_id, *lm.tokenizer.encode(text, add_special_tokens=False)]])
+    tokens = torch.tensor(
+        [[lm.tokenizer.bos_token_id, *lm.tokenizer.encode(text, add_special_tokens=False)]]
+    )
     with torch.no_grad():
         log_probs_TV = lm.network(tokens).logits[0].log_softmax(-1)
-    return sum(float(log_probs_TV[place, token]) for place, token in enumerate(tokens[0, 1:].tolist()))
+    return sum(
+        float(log_probs_TV[place, token]) for place, token in enumerate(tokens[0, 1:].tolist())
+    )
 
 
 def test_the_perplexity_before_is_that_of_a_plain_loop(tiny_lm_dir, tuned):
@@ -86,7 +95,9 @@ def test_the_adapter_changes_scores_and_the_merged_model_gives_the_same(tiny_lm_
             CausalLM.load(folder / "merged"),
         )
     )
-    assert all(after > before + 1 for before, after in zip(plain[: len(LEARNT)], adapted, strict=False))
+    assert all(
+        after > before + 1 for before, after in zip(plain[: len(LEARNT)], adapted, strict=False)
+    )
     assert adapted == pytest.approx(merged, abs=1e-4)
 
 
@@ -117,7 +128,13 @@ def test_families_have_layers_of_their_own_names(tmp_path, texts):
         word_embed_proj_dim=16, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=2,
     )  # fmt: skip
     save_model(tmp_path / "opt", transformers.OPTForCausalLM(config), tokenizer, {})
-    facts = finetune(tmp_path / "opt", [texts / "mine.txt"], tmp_path / "a", FinetuneOptions(epochs=0.1), device="cpu")
+    facts = finetune(
+        tmp_path / "opt",
+        [texts / "mine.txt"],
+        tmp_path / "a",
+        FinetuneOptions(epochs=0.1),
+        device="cpu",
+    )
     assert facts["target_modules"] == ["fc1", "fc2", "k_proj", "out_proj", "q_proj", "v_proj"]
 
 
@@ -135,12 +152,20 @@ def test_sentences_are_ended_where_the_model_ends_them(tmp_path):
 def test_training_ends_early_when_it_gets_worse_and_the_best_is_kept(tiny_lm_dir, texts, tmp_path):
     """Learnt at far too high a rate, from sentences that the held-out ones are not like."""
     options = FinetuneOptions(lr=1.0, epochs=4, batch_tokens=256, patience=2)
-    facts = finetune(tiny_lm_dir, [texts / "others.txt"] * 12, tmp_path / "a", options, held_out=texts / "held.txt")
+    facts = finetune(
+        tiny_lm_dir,
+        [texts / "others.txt"] * 12,
+        tmp_path / "a",
+        options,
+        held_out=texts / "held.txt",
+    )
     found = [look["perplexity"] for look in facts["history"]]
     assert len(found) < 13
     assert facts["perplexity_after"] == min(found) == found[-3]
     scores = score_texts(CausalLM.load(tiny_lm_dir, lora=tmp_path / "a"), LEARNT)
-    kept = math.exp(-sum(score.log_prob for score in scores) / sum(score.n_tokens for score in scores))
+    kept = math.exp(
+        -sum(score.log_prob for score in scores) / sum(score.n_tokens for score in scores)
+    )
     assert kept == pytest.approx(facts["perplexity_after"], rel=1e-3)
 
 
@@ -154,27 +179,38 @@ def test_weights_that_are_no_numbers_are_never_kept(tiny_lm_dir, texts, tmp_path
 
     monkeypatch.setattr(_Finetuning, "_learn", diverge)
     options = FinetuneOptions(epochs=1, batch_tokens=64)
-    facts = finetune(tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", options, held_out=texts / "held.txt")
+    facts = finetune(
+        tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", options, held_out=texts / "held.txt"
+    )
     written = json.loads((tmp_path / "a" / "cortext.json").read_text(), parse_constant=pytest.fail)
     assert [look["perplexity"] is None for look in written["history"]] == [False, True, True, True]
     assert facts["perplexity_after"] == facts["perplexity_before"] < math.inf
-    scores = [score_texts(CausalLM.load(tiny_lm_dir, lora=lora), LEARNT) for lora in (None, tmp_path / "a")]
+    scores = [
+        score_texts(CausalLM.load(tiny_lm_dir, lora=lora), LEARNT)
+        for lora in (None, tmp_path / "a")
+    ]
     assert scores[1] == scores[0]
 
 
-@pytest.mark.parametrize("factor", [math.nan, 1e6])  # of the second exp() of the loss is more than a float holds
+@pytest.mark.parametrize(
+    "factor", [math.nan, 1e6]
+)  # of the second exp() of the loss is more than a float holds
 def test_a_model_whose_scores_are_no_numbers_is_not_trained(tiny_lm_dir, texts, tmp_path, factor):
     network = transformers.AutoModelForCausalLM.from_pretrained(tiny_lm_dir)
     network.lm_head.weight.data *= factor
     shutil.copytree(tiny_lm_dir, tmp_path / "broken")
     network.save_pretrained(tmp_path / "broken")
-    with pytest.raises(LanguageModelError, match="broken: the held-out text has no probability under the model"):
+    with pytest.raises(
+        LanguageModelError, match="broken: the held-out text has no probability under the model"
+    ):
         finetune(tmp_path / "broken", [texts / "mine.txt"], tmp_path / "a", device="cpu")
     assert not (tmp_path / "a").exists()
 
 
 def test_nothing_that_is_read_or_written_is_replaced(tiny_lm_dir, texts, tmp_path):
-    """A directory with cortext.json may be written anew, but not while something in it is needed."""
+    """A directory with cortext.json may be written anew, but not while something in it is
+    needed.
+    """
     model = shutil.copytree(tiny_lm_dir, tmp_path / "model")
     text = shutil.copy(texts / "mine.txt", model)
     (model / "cortext.json").write_text("{}")
@@ -184,9 +220,17 @@ def test_nothing_that_is_read_or_written_is_replaced(tiny_lm_dir, texts, tmp_pat
         (model, texts / "mine.txt", tmp_path / "a", model, model),
         (tiny_lm_dir, text, model, None, text),
         (tiny_lm_dir, texts / "mine.txt", tmp_path / "a", tmp_path / "a", tmp_path / "a"),
-        (tiny_lm_dir, texts / "mine.txt", tmp_path / "b" / "a", tmp_path / "b", tmp_path / "b" / "a"),
+        (
+            tiny_lm_dir,
+            texts / "mine.txt",
+            tmp_path / "b" / "a",
+            tmp_path / "b",
+            tmp_path / "b" / "a",
+        ),
     ):
-        with pytest.raises(LanguageModelError, match=f"would take the place of {gone}; give another directory"):
+        with pytest.raises(
+            LanguageModelError, match=f"would take the place of {gone}; give another directory"
+        ):
             finetune(base, [source], out, merge=merge, device="cpu")
     assert sorted(path.name for path in model.iterdir()) == before
     assert not (tmp_path / "a").exists()
@@ -202,7 +246,9 @@ def test_memory_that_runs_out_is_one_line(tiny_lm_dir, texts, tmp_path, monkeypa
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("cortext.decoding.llm.finetune.padded", full)
-    with pytest.raises(Exception, match="not enough memory to finetune the model; use fewer --batch-tokens"):
+    with pytest.raises(
+        Exception, match="not enough memory to finetune the model; use fewer --batch-tokens"
+    ):
         finetune(tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", device="cpu")
     assert not (tmp_path / "a").exists()
 
@@ -216,7 +262,13 @@ def test_the_verb_and_its_mistakes(tiny_lm_dir, texts, tmp_path, capsys, monkeyp
     mistakes = {
         "rank is 0; 1 to 4096 are possible": [*start, "--out", str(tmp_path / "b"), "--rank", "0"],
         f"{texts}: is the current directory; give a directory in it": [*start, "--out", str(texts)],
-        "missing.txt: cannot read the text": ["finetune-llm", str(tiny_lm_dir), "missing.txt", "--out", "b"],
+        "missing.txt: cannot read the text": [
+            "finetune-llm",
+            str(tiny_lm_dir),
+            "missing.txt",
+            "--out",
+            "b",
+        ],
         "no-such-model": ["finetune-llm", "no-such-owner/no-such-model", "mine.txt", "--out", "b"],
     }
     for line, arguments in mistakes.items():

@@ -32,12 +32,17 @@ from cortext.decoding.options import DecoderOptions
 
 
 class NgramNetwork(torch.nn.Module):
-    """A network that says what an n-gram says; `<s>`, with what unknown words have, is token 0 and `</s>` token 1."""
+    """A network that says what an n-gram says.
+
+    `<s>`, with what unknown words have, is token 0 and `</s>` token 1.
+    """
 
     def __init__(self, ngram, words):
         super().__init__()
         self.ngram, self.words, self.rows = ngram, words, {}
-        self.config = transformers.MambaConfig(vocab_size=len(words) + 2, num_hidden_layers=1, sentence_end=True)
+        self.config = transformers.MambaConfig(
+            vocab_size=len(words) + 2, num_hidden_layers=1, sentence_end=True
+        )
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.register_module("embeddings", torch.nn.Embedding(len(words) + 2, 1))
 
@@ -56,12 +61,18 @@ class NgramNetwork(torch.nn.Module):
             state = self.ngram.begin()
             for token in history:
                 state = self.ngram.score(state, self.words[token - 2])[1] if token > 1 else state
-            said = [self.ngram.end(state), *(self.ngram.score(state, word)[0] for word in self.words)]
+            said = [
+                self.ngram.end(state),
+                *(self.ngram.score(state, word)[0] for word in self.words),
+            ]
             self.rows[history] = [math.log(1 - math.fsum(map(math.exp, said))), *said]
         return self.rows[history]
 
     def forward(self, input_ids, **_):
-        rows = [[self.row(tuple(each[1 : n + 1])) for n in range(len(each))] for each in input_ids.tolist()]
+        rows = [
+            [self.row(tuple(each[1 : n + 1])) for n in range(len(each))]
+            for each in input_ids.tolist()
+        ]
         return transformers.modeling_outputs.CausalLMOutput(logits=torch.tensor(rows))
 
 
@@ -72,7 +83,9 @@ def ngram_model(directory):
     vocabulary = {token: number for number, token in enumerate(["<s>", "</s>", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
+    )
     return CausalLM("n-gram", NgramNetwork(lm.ngram, words), fast)
 
 
@@ -147,7 +160,9 @@ def batch(*hypotheses, is_last=False, lm=-1.0):
 
 
 def same(one, other):
-    return [(each.text, each.score, each.words) for each in one] == [(e.text, e.score, e.words) for e in other]
+    return [(each.text, each.score, each.words) for each in one] == [
+        (e.text, e.score, e.words) for e in other
+    ]
 
 
 @pytest.mark.parametrize("form", ["interpolate", "add"])
@@ -157,23 +172,37 @@ def test_a_model_that_is_the_ngram_changes_nothing(lm_dir, text, form):
     log_probs_PV = posteriors(text, 2.0)
     plain = Decoder.from_dir(lm_dir, dict(history_words=8, lm_weight=1.5 if form == "add" else 1.0))
     reader = LanguageReader(ngram_model(lm_dir))
-    fused = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.5, form=form))).with_llm(reader)
+    fused = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.5, form=form))).with_llm(
+        reader
+    )
     expected, found = plain.decode(log_probs_PV, "release"), fused.decode(log_probs_PV, "release")
     assert found.texts == expected.texts
-    assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
-    assert [each.llm_score for each in found] == pytest.approx([each.lm_score for each in expected], abs=1e-3)
+    assert [each.score for each in found] == pytest.approx(
+        [each.score for each in expected], abs=1e-3
+    )
+    assert [each.llm_score for each in found] == pytest.approx(
+        [each.lm_score for each in expected], abs=1e-3
+    )
 
 
 def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, tiny):
-    """Against sums of an n-gram's and a network's scores; what was not looked at has its longest beginning's."""
-    settings = options(lm_weight=1.5, weight=0.4, most_hypotheses=6, every_frames=4, history_words=8)
+    """Against sums of an n-gram's and a network's scores.
+
+    What was not looked at has its longest beginning's.
+    """
+    settings = options(
+        lm_weight=1.5, weight=0.4, most_hypotheses=6, every_frames=4, history_words=8
+    )
     hook, ngram, looked_at = Fusion(tiny, settings), LanguageModel.open(lm_dir).ngram, []
 
     @functools.cache
     def said(words):
         tokens = [tiny.start, *tiny.tokens(" ".join(words))]
         logits_TV = tiny.network(torch.tensor([tokens])).logits[0].double().log_softmax(dim=-1)
-        llm, state = sum(logits_TV[n, token].item() for n, token in enumerate(tokens[1:])), ngram.begin()
+        llm, state = (
+            sum(logits_TV[n, token].item() for n, token in enumerate(tokens[1:])),
+            ngram.begin(),
+        )
         for word in words:
             log_prob, state = ngram.score(state, word)
             llm -= log_prob
@@ -182,7 +211,9 @@ def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, ti
     scored = {()}
 
     def expected(live):
-        return [said(next(w[:n] for n in range(len(w), -1, -1) if w[:n] in scored)) for w in live.words]
+        return [
+            said(next(w[:n] for n in range(len(w), -1, -1) if w[:n] in scored)) for w in live.words
+        ]
 
     def best(live, added):
         values = live.acoustic + 1.5 * live.lm + added
@@ -213,15 +244,25 @@ def test_weight_zero_is_no_fusion(lm_dir, tiny):
     session.step(log_probs_PV)
     assert same(session.finish(), plain)
     settings = {"llm": {"mode": "fusion", "weight": 0.0}}
-    nbest = decoder.with_options(**settings).with_llm(LanguageReader(tiny)).decode(log_probs_PV, "release")
+    nbest = (
+        decoder.with_options(**settings)
+        .with_llm(LanguageReader(tiny))
+        .decode(log_probs_PV, "release")
+    )
     assert same(nbest, plain)
     assert all(each.llm_score is None for each in nbest)
 
 
 def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
-    """Of homophones the list holds the n-gram's choice alone; in the search the other model's comes first."""
+    """Of homophones the list holds the n-gram's choice alone.
+
+    In the search the other model's comes first.
+    """
     LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
-    reader, log_probs_PV = LanguageReader(ngram_model(tmp_path / "other")), posteriors("i want to go home", 0.5)
+    reader, log_probs_PV = (
+        LanguageReader(ngram_model(tmp_path / "other")),
+        posteriors("i want to go home", 0.5),
+    )
     decoder = Decoder.from_dir(lm_dir, dict(nbest=1, llm=dict(weight=0.9))).with_llm(reader)
     assert decoder.decode(log_probs_PV, "release")[0].text == "i want to go home"
     fused = decoder.with_options(llm=dict(mode="fusion"))
@@ -229,10 +270,16 @@ def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
 
 
 def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
-    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(LanguageReader(tiny))
-    utterances = [posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)]  # of 8, 13 and 17 letters
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(
+        LanguageReader(tiny)
+    )
+    utterances = [
+        posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)
+    ]  # of 8, 13 and 17 letters
     expected = decoder.search_batch(utterances, "release")
-    for found, other in zip(decoder.search_batch(utterances, "release", threads=3), expected, strict=True):
+    for found, other in zip(
+        decoder.search_batch(utterances, "release", threads=3), expected, strict=True
+    ):
         assert same(found, other)
     session = decoder.session("release")
     for frame in range(len(utterances[0])):
@@ -243,20 +290,27 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     assert same(unhurried.decode(utterances[0], "release"), ranked)
 
 
-@pytest.mark.parametrize("kind", [Shape("states", state_bytes=1), Shape("whole")], ids=["states", "whole"])
+@pytest.mark.parametrize(
+    "kind", [Shape("states", state_bytes=1), Shape("whole")], ids=["states", "whole"]
+)
 def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch, kind):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
     expected = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
     monkeypatch.setattr("cortext.decoding.llm.shape.shape", lambda _: kind)
     found = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
     assert found.texts == expected.texts
-    assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+    assert [each.score for each in found] == pytest.approx(
+        [each.score for each in expected], abs=1e-3
+    )
     assert decoder.llm.fusion.utterances == 2
     assert decoder.llm.fusion.peak_mb > 0
 
 
 def from_scratch(lm, hypotheses):
-    """What a model says of each hypothesis, and the tokens that it reads for that: all but the last of each."""
+    """What a model says of each hypothesis, and the tokens that it reads for that.
+
+    All but the last of each.
+    """
     sentences = [torch.tensor([lm.start, *lm.tokens(" ".join(words))]) for words in hypotheses]
     tokens_BT = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=-1)
     with torch.no_grad():
@@ -266,13 +320,24 @@ def from_scratch(lm, hypotheses):
 
 
 def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same(lm_dir, tiny):
-    """The same live hypotheses are scored again at each look: at least five times as many tokens, equal to 1e-3."""
-    totals, lexicon, counted = FusionStats(), LanguageModel.open(lm_dir).lexicon, dict(tree=0, scratch=0, scores=0)
+    """The same live hypotheses are scored again at each look.
+
+    At least five times as many tokens, equal to 1e-3.
+    """
+    totals, lexicon, counted = (
+        FusionStats(),
+        LanguageModel.open(lm_dir).lexicon,
+        dict(tree=0, scratch=0, scores=0),
+    )
     shape(tiny)  # what it tries first, of any model, is not counted
     decoder, texts, looks = Decoder.from_dir(lm_dir, dict(history_words=8)), TEXTS[1::2], []
 
     def counts(module, args, kwargs):
-        counted["tree"] += kwargs["input_ids"].numel() if threading.current_thread().name == "cortext-fusion" else 0
+        counted["tree"] += (
+            kwargs["input_ids"].numel()
+            if threading.current_thread().name == "cortext-fusion"
+            else 0
+        )
 
     def watched(live):
         del looks[:]
@@ -312,10 +377,15 @@ def test_the_page_works_as_written(lm_dir, tiny_lm_dir):
 
 
 def test_counts(tiny):
-    """Words of one token. Two hypotheses of 1, then one of 2 and one of 1 tokens; in the tree `of` is read once."""
+    """Words of one token.
+
+    Two hypotheses of 1, then one of 2 and one of 1 tokens; in the tree `of` is read once.
+    """
     pairs = itertools.permutations(sorted({word for text in SENTENCES for word in text.split()}), 2)
     one, two = next(
-        (one, two) for one, two in pairs if [len(tiny.tokens(each)) for each in (one, two, f"{one} {two}")] == [1, 1, 2]
+        (one, two)
+        for one, two in pairs
+        if [len(tiny.tokens(each)) for each in (one, two, f"{one} {two}")] == [1, 1, 2]
     )
     hook = Fusion(tiny, options())
     hook(batch(one, two, ""))
@@ -336,7 +406,10 @@ def test_totals_are_sums_and_the_highest_peak():
 
 def test_the_best_hypotheses_are_looked_at(counting):
     """The n-gram's weight counts, and the word score: `c d` is better than `b` by them."""
-    hook = Fusion(Bytes(), DecoderOptions(lm_weight=2.0, word_score=45.0, llm=dict(weight=0.5, most_hypotheses=2)))
+    hook = Fusion(
+        Bytes(),
+        DecoderOptions(lm_weight=2.0, word_score=45.0, llm=dict(weight=0.5, most_hypotheses=2)),
+    )
     live = batch("a", "b", "c d", "", lm=-2.0)
     live.acoustic[:] = [0, -60, -80, 0]  # with n-gram and word score 41, -19, +2 and 0
     added = hook(live)
@@ -365,7 +438,9 @@ def test_a_weight_changed_in_mid_utterance_counts_from_the_next_look_on(counting
     assert [each for each in counting.asked if each] == [[tuple(b"ab")], [tuple(b"abc")]]
 
 
-@pytest.mark.parametrize("changes", [dict(weight=0.9), dict(weight=2.0, form="add")], ids=["weight", "form"])
+@pytest.mark.parametrize(
+    "changes", [dict(weight=0.9), dict(weight=2.0, form="add")], ids=["weight", "form"]
+)
 def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
     """Of homophones, which no list at the end has both of."""
     LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
@@ -382,7 +457,9 @@ def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
         session.step(log_probs_PV[half:])
         found = session.finish()
         assert found.texts == expected.texts
-        assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-3)
+        assert [each.score for each in found] == pytest.approx(
+            [each.score for each in expected], abs=1e-3
+        )
 
 
 def test_a_session_that_began_in_fusion_may_go_on_without(lm_dir, tiny):
@@ -412,9 +489,13 @@ def test_the_search_waits_no_longer_than_its_budget_and_results_count_when_they_
     assert added == pytest.approx([0.5 * (-2 + 1), 0.5 * (-3 + 1)])
     assert hook.stats.late >= 6
     counting.gate.clear()
-    assert hook(batch("ab c", "ab")) == pytest.approx([0.5 * (-2 + 1)] * 2)  # the beginning's, for now
+    assert hook(batch("ab c", "ab")) == pytest.approx(
+        [0.5 * (-2 + 1)] * 2
+    )  # the beginning's, for now
     threading.Timer(0.2, counting.gate.set).start()
-    assert hook(batch("ab c", "ab", is_last=True)) == pytest.approx([0.5 * (-4 + 2), 0.5 * (-2 + 1)])
+    assert hook(batch("ab c", "ab", is_last=True)) == pytest.approx(
+        [0.5 * (-4 + 2), 0.5 * (-2 + 1)]
+    )
 
 
 def test_looks_that_the_model_has_no_time_for_are_dropped(counting):
@@ -448,7 +529,10 @@ def test_a_hypothesis_longer_than_the_window_has_its_beginnings_score(counting):
     ],
 )
 def test_a_model_that_fails_leaves_the_ngrams_result(lm_dir, tiny, monkeypatch, error, message):
-    """It reads well twice, and then fails; what it added is taken back, and the sentence says so."""
+    """It reads well twice, and then fails.
+
+    What it added is taken back, and the sentence says so.
+    """
     log_probs_PV, passes = posteriors(TEXTS[0], 1.5), []
     plain = Decoder.from_dir(lm_dir, dict(history_words=8)).decode(log_probs_PV, "release")
     score = fusion.scorer(tiny, [0], 1.0).__class__.score
@@ -462,7 +546,9 @@ def test_a_model_that_fails_leaves_the_ngrams_result(lm_dir, tiny, monkeypatch, 
         raise error
 
     monkeypatch.setattr("cortext.decoding.llm.tree.TokenTree.score", failing)
-    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.2))).with_llm(LanguageReader(tiny))
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.2))).with_llm(
+        LanguageReader(tiny)
+    )
     nbest = decoder.search_batch([log_probs_PV], "release")[0]
     assert nbest.degraded == f"searched without the large model: {message.format(tiny.name)}"
     assert nbest[0].text == plain[0].text
@@ -502,7 +588,11 @@ def test_threads_end_with_their_utterances(counting):
     before = set(threading.enumerate())
 
     def of_fusion():
-        return [each for each in threading.enumerate() if each.name == "cortext-fusion" and each not in before]
+        return [
+            each
+            for each in threading.enumerate()
+            if each.name == "cortext-fusion" and each not in before
+        ]
 
     for number in range(1000):
         hook = Fusion(Bytes(), options())
@@ -549,5 +639,7 @@ for hook, word in zip(hooks, ["5", "9"]):
     hook(SimpleNamespace(words=[(word,)], acoustic=one, lm=one, added=one, is_last=False))
 print("ends")
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")

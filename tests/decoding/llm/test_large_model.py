@@ -1,4 +1,7 @@
-"""A large model beside the n-gram: the published formula and the other one, more candidates, and what fails."""
+"""A large model beside the n-gram.
+
+The published formula and the other one, more candidates, and what fails.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,19 @@ from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError
 
-SAID = {"a b": TextScore(-6.0, 2), "a c d": TextScore(-3.0, 3), "": TextScore(0.0, 0), "a e": TextScore(-7.0, 2)}
+SAID = {
+    "a b": TextScore(-6.0, 2),
+    "a c d": TextScore(-3.0, 3),
+    "": TextScore(0.0, 0),
+    "a e": TextScore(-7.0, 2),
+}
 """What the model says of each text in tests of formulas."""
 
 LIST = NBest(
     [
-        Hypothesis("a b", -7.0, acoustic_score=-10.0, lm_score=-4.0, sil_score=-0.5, hotword_score=2.0),
+        Hypothesis(
+            "a b", -7.0, acoustic_score=-10.0, lm_score=-4.0, sil_score=-0.5, hotword_score=2.0
+        ),
         Hypothesis("a c d", -9.0, acoustic_score=-12.0, lm_score=-5.0, words=(Word("a", 0, 80),)),
         Hypothesis("", -12.0, acoustic_score=-20.0, lm_score=-2.0),
     ]
@@ -38,7 +48,9 @@ LIST = NBest(
 def reader(monkeypatch: pytest.MonkeyPatch) -> LanguageReader:
     """A reader whose model says `SAID`."""
 
-    def said(lm: Any, texts: list[str], context: str = "", variants: str = "plain") -> list[TextScore]:
+    def said(
+        lm: Any, texts: list[str], context: str = "", variants: str = "plain"
+    ) -> list[TextScore]:
         return [SAID[text] for text in texts]
 
     monkeypatch.setattr(large_model, "score_texts", said)
@@ -55,13 +67,18 @@ def scores(nbest: NBest) -> dict[str, float]:
 
 def test_interpolation_is_the_published_formula(reader: LanguageReader):
     (found,) = reader.rank([LIST], options(weight=0.25))
-    # 0.5 * acoustic + 2 * (0.75 * ngram + 0.25 * llm) + 0.25 * words + sil + hotwords; nothing is said of silence
+    # 0.5 * acoustic + 2 * (0.75 * ngram + 0.25 * llm) + 0.25 * words + sil + hotwords; nothing is
+    # said of silence
     assert scores(found) == pytest.approx({
         "a b": -5 + 2 * (-3 - 1.5) + 0.5 - 0.5 + 2,
         "a c d": -6 + 2 * (-3.75 - 0.75) + 0.75,
         "": -10 + 2 * -2,
     })  # fmt: skip
-    assert [(hypothesis.text, hypothesis.llm_score) for hypothesis in found] == [("a b", -6), ("", None), ("a c d", -3)]
+    assert [(hypothesis.text, hypothesis.llm_score) for hypothesis in found] == [
+        ("a b", -6),
+        ("", None),
+        ("a c d", -3),
+    ]
 
 
 def test_the_additive_form(reader: LanguageReader):
@@ -76,14 +93,20 @@ def test_the_additive_form(reader: LanguageReader):
 
 def test_every_token_costs_the_penalty(reader: LanguageReader):
     (found,) = reader.rank([LIST], options(weight=1.0, token_penalty=0.5))
-    assert {hypothesis.text: hypothesis.llm_score for hypothesis in found} == {"a b": -7.0, "a c d": -4.5, "": None}
+    assert {hypothesis.text: hypothesis.llm_score for hypothesis in found} == {
+        "a b": -7.0,
+        "a c d": -4.5,
+        "": None,
+    }
     assert scores(found)["a c d"] == pytest.approx(-6 + 2 * -4.5 + 0.75)
 
 
 def test_confidence_is_the_softmax_of_the_scores(reader: LanguageReader):
     (found,) = reader.rank([LIST], options(weight=0.25))
     total = sum(math.exp(hypothesis.score) for hypothesis in found)
-    assert [hypothesis.confidence for hypothesis in found] == pytest.approx([math.exp(h.score) / total for h in found])
+    assert [hypothesis.confidence for hypothesis in found] == pytest.approx(
+        [math.exp(h.score) / total for h in found]
+    )
     assert sum(hypothesis.confidence or 0 for hypothesis in found) == pytest.approx(1)
 
 
@@ -96,7 +119,9 @@ def test_impossible_sentences_have_no_confidence(reader: LanguageReader):
 
 
 def test_what_a_search_added_before_does_not_count(reader: LanguageReader):
-    fused = NBest([Hypothesis(h.text, h.score + 9, h.acoustic_score, h.lm_score, llm_score=9.0) for h in LIST])
+    fused = NBest(
+        [Hypothesis(h.text, h.score + 9, h.acoustic_score, h.lm_score, llm_score=9.0) for h in LIST]
+    )
     bare = NBest([Hypothesis(h.text, h.score, h.acoustic_score, h.lm_score) for h in LIST])
     assert reader.rank([fused], options()) == reader.rank([bare], options())
 
@@ -115,7 +140,12 @@ def test_rescoring_leaves_the_search_alone(reader: LanguageReader):
 
 def test_fusion_keeps_histories_apart_and_has_one_form(reader: LanguageReader):
     fused = reader.search_options(options(mode="fusion", form="add", weight=3.0, history_words=5))
-    assert (fused.history_words, fused.lm_weight, fused.llm.form, fused.llm.weight) == (5, 5.0, "interpolate", 0.6)
+    assert (fused.history_words, fused.lm_weight, fused.llm.form, fused.llm.weight) == (
+        5,
+        5.0,
+        "interpolate",
+        0.6,
+    )
     assert fused.llm.shares(fused.lm_weight) == pytest.approx((2.0, 3.0))
     kept = reader.search_options(DecoderOptions(history_words=9, llm={"mode": "fusion"}))
     assert (kept.history_words, kept.lm_weight, kept.llm.weight) == (9, 1.0, 0.5)
@@ -123,7 +153,8 @@ def test_fusion_keeps_histories_apart_and_has_one_form(reader: LanguageReader):
 
 def test_weights_that_are_too_much_together_are_named(reader: LanguageReader):
     with pytest.raises(
-        DecodingError, match=r"^lm_weight 2 and llm.weight 999 are too much together: lm_weight is 1001.0"
+        DecodingError,
+        match=r"^lm_weight 2 and llm.weight 999 are too much together: lm_weight is 1001.0",
     ):
         reader.search_options(options(mode="fusion", form="add", weight=999.0))
 
@@ -137,22 +168,38 @@ def test_two_sentences_exchange_the_words_in_which_they_differ():
     second = Hypothesis("a sea you", -14.0, -12.0, -8.0, ())
     found = augmented([first, second], OPTIONS, top=20, penalty_fraction=0.01)
     # each new one: acoustic -11 less 1 %, n-gram -6 less 1 %; score = 0.5 acoustic + ngram
-    assert [hypothesis.text for hypothesis in found] == ["i see you", "a see you", "i sea you", "a sea you"]
-    assert {(round(h.acoustic_score, 9), round(h.lm_score, 9), round(h.score, 9)) for h in found[1:3]} == {
-        (-11.11, -6.06, -11.615)
-    }
+    assert [hypothesis.text for hypothesis in found] == [
+        "i see you",
+        "a see you",
+        "i sea you",
+        "a sea you",
+    ]
+    assert {
+        (round(h.acoustic_score, 9), round(h.lm_score, 9), round(h.score, 9)) for h in found[1:3]
+    } == {(-11.11, -6.06, -11.615)}
     assert found[1].words == (Word("a", 0, 80), *times[1:])
     assert (found[0], found[3]) == (first, second)
 
 
 def test_sentences_of_other_lengths_and_beyond_the_top_are_left_alone():
-    given = [Hypothesis(text, -float(n), -1.0, -1.0) for n, text in enumerate(("a b", "a b c", "a d", "e b"))]
+    given = [
+        Hypothesis(text, -float(n), -1.0, -1.0)
+        for n, text in enumerate(("a b", "a b c", "a d", "e b"))
+    ]
     assert augmented(given, OPTIONS, top=2, penalty_fraction=0.0) == given
     assert augmented(given, OPTIONS, top=0, penalty_fraction=0.0) == given
-    assert {h.text for h in augmented(given, OPTIONS, 20, 0.0)} == {"a b", "a b c", "a d", "e b", "e d"}
+    assert {h.text for h in augmented(given, OPTIONS, 20, 0.0)} == {
+        "a b",
+        "a b c",
+        "a d",
+        "e b",
+        "e d",
+    }
 
 
-def test_the_model_ranks_what_the_exchange_makes(reader: LanguageReader, monkeypatch: pytest.MonkeyPatch):
+def test_the_model_ranks_what_the_exchange_makes(
+    reader: LanguageReader, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(SAID, "a b d", TextScore(-0.5, 3))
     monkeypatch.setitem(SAID, "a c e", TextScore(-50.0, 3))
     monkeypatch.setitem(SAID, "a b e", TextScore(-50.0, 3))
@@ -170,7 +217,12 @@ def tiny(tiny_lm_dir: Path) -> LanguageReader:
 def lists(n: int) -> list[NBest]:
     words = ["how", "are", "you", "today", "water"]
     return [
-        NBest([Hypothesis(f"{words[i % 5]} {words[j]} {i}", -1.0 - j, -1.0, -float(j)) for j in range(3)])
+        NBest(
+            [
+                Hypothesis(f"{words[i % 5]} {words[j]} {i}", -1.0 - j, -1.0, -float(j))
+                for j in range(3)
+            ]
+        )
         for i in range(n)
     ]
 
@@ -184,7 +236,9 @@ def test_lists_are_ranked_as_each_alone_and_progress_is_told(tiny: LanguageReade
         assert alone.texts == nbest.texts
         assert [h.score for h in alone] == pytest.approx([h.score for h in nbest], rel=1e-5)
     expected = score_texts(tiny.lm, given[0].texts, "some water")
-    assert sorted(h.llm_score or 0 for h in found[0]) == pytest.approx(sorted(s.log_prob for s in expected), rel=1e-5)
+    assert sorted(h.llm_score or 0 for h in found[0]) == pytest.approx(
+        sorted(s.log_prob for s in expected), rel=1e-5
+    )
 
 
 def _failing(lm: CausalLM, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]) -> None:
@@ -210,9 +264,10 @@ def test_lists_that_the_model_fails_on_are_the_n_grams_and_say_so(
     assert [nbest.degraded is None for nbest in found] == [True] * 16 + [False] * 16 + [True] * 8
     assert found[16:32] == given[16:32]
     assert found[:16] == expected[:16]
-    assert found[20].degraded == (
-        f"without the large model: {tiny.lm.name}: not enough memory for a single sentence; use a smaller model, "
-        "a shorter context or another device"
+    assert (
+        found[20].degraded
+        == f"without the large model: {tiny.lm.name}: not enough memory for a single sentence; use"
+        " a smaller model, a shorter context or another device"
     )
 
 
@@ -221,7 +276,9 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("what", ["tokenizer", "network"])
-def test_a_panic_in_compiled_code_fails_the_same_way(tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, what: str):
+def test_a_panic_in_compiled_code_fails_the_same_way(
+    tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, what: str
+):
     def panics(*_: object, **__: object) -> None:
         raise Panic("index out of bounds")
 
@@ -234,7 +291,9 @@ def test_a_panic_in_compiled_code_fails_the_same_way(tiny: LanguageReader, monke
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_program_ends_it(tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]):
+def test_what_ends_a_program_ends_it(
+    tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+):
     def ends(**_: object) -> None:
         raise end
 
@@ -251,7 +310,9 @@ def test_lists_without_sentences_stay_so(tiny: LanguageReader):
     assert tiny.rank([], options()) == []
 
 
-def test_what_the_n_gram_holds_for_impossible_does_not_count_at_a_weight_of_one(reader: LanguageReader):
+def test_what_the_n_gram_holds_for_impossible_does_not_count_at_a_weight_of_one(
+    reader: LanguageReader,
+):
     unknown = NBest([Hypothesis("a b", -math.inf, -10.0, -math.inf), LIST[1]])
     (found,) = reader.rank([unknown], options(weight=1.0))
     assert scores(found) == pytest.approx({"a b": -5 + 2 * -6 + 0.5, "a c d": -6 + 2 * -3 + 0.75})
@@ -265,19 +326,29 @@ def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny
     assert found[2] == given[2]
     assert "a sentence has more tokens than the" in (found[2].degraded or "")
     expected = tiny.rank([given[3]], options(), "some water")[0]
-    assert [h.llm_score for h in found[3]] == pytest.approx([h.llm_score for h in expected], rel=1e-5)
+    assert [h.llm_score for h in found[3]] == pytest.approx(
+        [h.llm_score for h in expected], rel=1e-5
+    )
 
 
 def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: LanguageReader):
     both = NBest([LIST[2], LIST[1]])
     plain = NBest(
-        [replace(h, score=0.5 * h.acoustic_score + 2 * h.lm_score + 0.25 * len(h.text.split())) for h in both]
+        [
+            replace(h, score=0.5 * h.acoustic_score + 2 * h.lm_score + 0.25 * len(h.text.split()))
+            for h in both
+        ]
     )
     silence = NBest(plain[:1])
-    assert reader.rank(reader.rank([plain, silence], options()), options(weight=0.0)) == [plain, silence]
+    assert reader.rank(reader.rank([plain, silence], options()), options(weight=0.0)) == [
+        plain,
+        silence,
+    ]
 
 
-def test_what_fails_after_fusion_gives_the_n_grams_order(reader: LanguageReader, monkeypatch: pytest.MonkeyPatch):
+def test_what_fails_after_fusion_gives_the_n_grams_order(
+    reader: LanguageReader, monkeypatch: pytest.MonkeyPatch
+):
     def fails(*_: object, **__: object) -> list[TextScore]:
         raise LanguageModelError("the model failed")
 
@@ -288,13 +359,18 @@ def test_what_fails_after_fusion_gives_the_n_grams_order(reader: LanguageReader,
     ]
     (found,) = reader.rank([NBest(fused)], options(mode="fusion"))
     assert scores(found) == pytest.approx({"a b": -5 - 8 + 0.5, "a c d": -6 - 10 + 0.75})
-    assert (found.texts, found.degraded) == (["a b", "a c d"], "without the large model: the model failed")
+    assert (found.texts, found.degraded) == (
+        ["a b", "a c d"],
+        "without the large model: the model failed",
+    )
 
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     root = tmp_path_factory.mktemp("ngram")
-    (root / "text.txt").write_text("how are you\nhow are you today\nhow were you\nwho are you\nhow far are you\n" * 3)
+    (root / "text.txt").write_text(
+        "how are you\nhow are you today\nhow were you\nwho are you\nhow far are you\n" * 3
+    )
     LanguageModel.build([root / "text.txt"], 2, root / "lm")
     return Decoder.from_dir(root / "lm", {"nbest": 20, "lattice_beam": 30.0, "acoustic_scale": 0.5})
 
@@ -313,7 +389,9 @@ def test_a_decoder_with_a_weight_of_nothing_is_one_without_a_model(
 ):
     nothing = decoder.with_options(llm={"weight": 0.0, "mode": mode})
     beside = nothing.with_llm(tiny)
-    assert beside.decode_batch(spoken, "release", context="water") == decoder.decode_batch(spoken, "release")
+    assert beside.decode_batch(spoken, "release", context="water") == decoder.decode_batch(
+        spoken, "release"
+    )
 
 
 @pytest.mark.parametrize("form", ["interpolate", "add"])
@@ -323,14 +401,17 @@ def test_a_decoders_sentences_are_ranked_by_the_formula(
     plain = decoder.decode_batch(spoken, "release")
     beside = decoder.with_options(llm={"weight": 0.6, "form": form}).with_llm(tiny)
     steps: list[tuple[int, int]] = []
-    found = beside.decode_batch(spoken, "release", progress=lambda *step: steps.append(step), context="water")
+    found = beside.decode_batch(
+        spoken, "release", progress=lambda *step: steps.append(step), context="water"
+    )
     assert steps == [(1, 6), (2, 6), (3, 6), (6, 6)]
     changes = 0
     for before, after in zip(plain, found, strict=True):
         assert len(before) > 3
         said = dict(zip(before.texts, score_texts(tiny.lm, before.texts, "water"), strict=True))
         expected = {
-            h.text: h.score + 0.6 * (said[h.text].log_prob - h.lm_score * (form == "interpolate")) for h in before
+            h.text: h.score + 0.6 * (said[h.text].log_prob - h.lm_score * (form == "interpolate"))
+            for h in before
         }
         assert scores(after) == pytest.approx(expected, rel=1e-4)
         assert after.texts == sorted(expected, key=lambda text: -expected[text])

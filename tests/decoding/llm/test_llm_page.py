@@ -20,7 +20,10 @@ def test_its_python_runs(tiny_lm_dir: Path, tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "text.txt").write_text("could you open the window\nwould you open it\n" * 3)
     LanguageModel.build([tmp_path / "text.txt"], 2, tmp_path / "lm")
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    exec(code.replace("path/to/model", str(tiny_lm_dir)).replace("path/to/lm", str(tmp_path / "lm")), {})
+    exec(
+        code.replace("path/to/model", str(tiny_lm_dir)).replace("path/to/lm", str(tmp_path / "lm")),
+        {},
+    )
     assert capsys.readouterr().out.startswith("could you open the window -")
 
 
@@ -30,4 +33,7 @@ def test_its_settings_are_options_with_these_defaults():
     rows = re.findall(r"^\| `(\w+)` \| `?([\w.]+)`? \|", PAGE, re.MULTILINE)
     named = {field.name for field in fields(LLMOptions)}
     assert len(rows) == 7
-    assert all(name in named and str(getattr(LLMOptions(), name)).removesuffix(".0") == value for name, value in rows)
+    assert all(
+        name in named and str(getattr(LLMOptions(), name)).removesuffix(".0") == value
+        for name, value in rows
+    )

@@ -1,4 +1,7 @@
-"""The small model of the project's own training: its word pieces, its batches, and what it learns."""
+"""The small model of the project's own training.
+
+Its word pieces, its batches, and what it learns.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 def random_sentence(generator: random.Random) -> str:
     letters = "aabcdeeeghiiklmnoorsttuvwyz'-"
-    words = ["".join(generator.choices(letters, k=generator.randint(1, 9))) for _ in range(generator.randint(1, 12))]
+    words = [
+        "".join(generator.choices(letters, k=generator.randint(1, 9)))
+        for _ in range(generator.randint(1, 12))
+    ]
     known = [word for text in SENTENCES for word in text.split()]
     return normalize(" ".join(generator.choice([word, generator.choice(known)]) for word in words))
 
@@ -66,7 +72,9 @@ def test_a_word_that_is_appended_appends_tokens(tokenizer):
 def test_words_cut_one_by_one_are_the_sentence(tokenizer):
     generator = random.Random(2)
     sentences = [random_sentence(generator) for _ in range(50)]
-    assert encode(sentences, tokenizer) == [tokenizer.encode(text, add_special_tokens=False) for text in sentences]
+    assert encode(sentences, tokenizer) == [
+        tokenizer.encode(text, add_special_tokens=False) for text in sentences
+    ]
 
 
 def test_no_character_is_unknown_and_text_as_written_is_normalised(tokenizer):
@@ -95,7 +103,9 @@ def test_factors_that_leave_nothing_are_refused():
 
 def test_batches_are_a_function_of_the_seed():
     rows = [[[number] * (2 + number % 7) for number in range(50)]]
-    first, again, other = (list(itertools.islice(batches(rows, [1.0], 40, seed), 20)) for seed in (1, 1, 2))
+    first, again, other = (
+        list(itertools.islice(batches(rows, [1.0], 40, seed), 20)) for seed in (1, 1, 2)
+    )
     assert first == again
     assert first != other
 
@@ -118,9 +128,13 @@ def test_loss_and_gradients_are_those_of_a_plain_loop_without_padding(tokenizer)
     alone = torch.zeros(())
     for row in rows:
         log_probs_TV = network(torch.tensor([row])).logits[0].log_softmax(-1)
-        alone = alone - sum(log_probs_TV[position, row[position + 1]] for position in range(len(row) - 1))
+        alone = alone - sum(
+            log_probs_TV[position, row[position + 1]] for position in range(len(row) - 1)
+        )
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-4)
-    for found, expected in zip(gradients, torch.autograd.grad(alone, list(network.parameters())), strict=True):
+    for found, expected in zip(
+        gradients, torch.autograd.grad(alone, list(network.parameters())), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -133,7 +147,15 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     again = folder / "again.txt"
     again.write_text(text.read_text())
     options = NeuralOptions(
-        pieces=80, width=64, layers=2, heads=2, lr=1e-2, batch_tokens=256, steps=80, minutes=None, seed=3
+        pieces=80,
+        width=64,
+        layers=2,
+        heads=2,
+        lr=1e-2,
+        batch_tokens=256,
+        steps=80,
+        minutes=None,
+        seed=3,
     )
     return folder / "model", train_neural([text], folder / "model", options, held_out=again)
 
@@ -148,7 +170,9 @@ def test_transformers_reads_the_model_as_it_is(learned):
     tokenizer = transformers.AutoTokenizer.from_pretrained(learned[0])
     network = transformers.AutoModelForCausalLM.from_pretrained(learned[0], use_safetensors=True)
     prompt = torch.tensor([tokenizer.encode("bring me some")])
-    answer = network.generate(prompt, max_new_tokens=5, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    answer = network.generate(
+        prompt, max_new_tokens=5, do_sample=False, pad_token_id=tokenizer.pad_token_id
+    )
     assert tokenizer.decode(answer[0], skip_special_tokens=True) == "bring me some water"
     assert int(answer[0, -1]) == tokenizer.eos_token_id
     assert network.config.tie_word_embeddings
@@ -157,8 +181,14 @@ def test_transformers_reads_the_model_as_it_is(learned):
 
 def test_sentences_are_ended_when_scored(learned):
     lm = CausalLM.load(learned[0])
-    assert (lm.start, lm.end) == (lm.tokenizer.convert_tokens_to_ids(BOS), lm.tokenizer.convert_tokens_to_ids(EOS))
-    assert all(lm.tokenizer.convert_ids_to_tokens(token).startswith(MARK) for token in lm.tokens("how are you")[:1])
+    assert (lm.start, lm.end) == (
+        lm.tokenizer.convert_tokens_to_ids(BOS),
+        lm.tokenizer.convert_tokens_to_ids(EOS),
+    )
+    assert all(
+        lm.tokenizer.convert_ids_to_tokens(token).startswith(MARK)
+        for token in lm.tokens("how are you")[:1]
+    )
 
 
 def test_how_it_was_made_stands_beside_it(learned):
@@ -175,7 +205,9 @@ def test_the_same_seed_and_steps_give_the_same_weights(tmp_path):
     options = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None, seed=5)
     for name in ("first", "second"):
         train_neural([tmp_path / "text.txt"], tmp_path / name, options)
-    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
+    first, second = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second")
+    )
     assert first == second
 
 
@@ -189,7 +221,9 @@ def test_weights_whose_loss_is_no_number_are_never_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr("cortext.decoding.llm.neural.train_neural.summed_loss", loss)
     train_neural([tmp_path / "text.txt"], tmp_path / "model", options)
-    facts = json.loads((tmp_path / "model" / "cortext.json").read_text(), parse_constant=pytest.fail)
+    facts = json.loads(
+        (tmp_path / "model" / "cortext.json").read_text(), parse_constant=pytest.fail
+    )
     bits = [look["bits_per_character"] for look in facts["history"]]
     assert bits[2:] == [None] * (len(bits) - 2) != []
     assert facts["bits_per_character"] == min(bits[:2])
@@ -218,14 +252,26 @@ def test_a_file_named_like_a_factor_is_itself(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["missing.txt", "--out", "m"], "missing.txt: cannot read the text: No such file or directory"),
-        (["text.txt", "--out", "taken"], "taken: is not empty and has no cortext.json; give a new directory"),
+        (
+            ["missing.txt", "--out", "m"],
+            "missing.txt: cannot read the text: No such file or directory",
+        ),
+        (
+            ["text.txt", "--out", "taken"],
+            "taken: is not empty and has no cortext.json; give a new directory",
+        ),
         (["text.txt", "--out", "m", "--width", "32"], "width is 32; 3 heads need a multiple of 6"),
-        (["text.txt", "--out", "m", "--held-out", "text.txt"], "text.txt: the held-out text is one of the texts"),
+        (
+            ["text.txt", "--out", "m", "--held-out", "text.txt"],
+            "text.txt: the held-out text is one of the texts",
+        ),
         (["text.txt:0", "--out", "m"], "text.txt: factor 0 is not possible; give 0.01 to 1000"),
         (["empty.txt", "--out", "m"], "empty.txt: no sentence in the text; give prose in English"),
         (["one.txt", "--out", "m"], "one.txt: one sentence is too little to learn from"),
-        (["own/text.txt", "--out", "own"], "own: would take the place of own/text.txt; give another directory"),
+        (
+            ["own/text.txt", "--out", "own"],
+            "own: would take the place of own/text.txt; give another directory",
+        ),
     ],
 )
 def test_mistakes_are_one_line(arguments, line, tmp_path, monkeypatch, capsys):

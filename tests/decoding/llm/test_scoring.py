@@ -1,4 +1,7 @@
-"""Log-probabilities of sentences: by hand, against a plain loop over the network, and whatever the batch."""
+"""Log-probabilities of sentences.
+
+By hand, against a plain loop over the network, and whatever the batch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,15 @@ from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts, written_forms
 from cortext.errors import LanguageModelError
 
-TEXTS = ["how are you", "", "i would like some water today", "no", "the weather is nice", "how are you", "how are we"]
+TEXTS = [
+    "how are you",
+    "",
+    "i would like some water today",
+    "no",
+    "the weather is nice",
+    "how are you",
+    "how are we",
+]
 CONTEXT = "what do you think of it today"
 
 WORDS = ("<s>", "</s>", "yes", "no", "Yes", "No", ".", "?", "!")
@@ -32,11 +43,15 @@ NEXT = {
 
 
 def two_word_model(**settings: Any) -> CausalLM:
-    """A Llama whose layers add nothing, so that the next token depends on the last one alone, as `NEXT` says."""
+    """A Llama whose layers add nothing, so that the next token depends on the last one alone, as
+    `NEXT` says.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    pieces = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="</s>"))
+    pieces = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="</s>")
+    )
     pieces.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, bos_token="<s>", eos_token="</s>")
     config = LlamaConfig(
@@ -57,24 +72,32 @@ def two_word_model(**settings: Any) -> CausalLM:
 def test_a_sentence_has_the_product_of_its_tokens_probabilities():
     found = score_texts(two_word_model(), ["yes no", "no", ""])
     assert [score.n_tokens for score in found] == [2, 1, 0]
-    assert [math.exp(score.log_prob) for score in found] == pytest.approx([0.4 * 0.5, 0.2, 1.0], rel=1e-6)
+    assert [math.exp(score.log_prob) for score in found] == pytest.approx(
+        [0.4 * 0.5, 0.2, 1.0], rel=1e-6
+    )
 
 
 def test_a_context_is_read_and_not_counted():
     found = score_texts(two_word_model(), ["yes", "no yes"], context="yes no")
     assert [score.n_tokens for score in found] == [1, 2]
-    assert [math.exp(score.log_prob) for score in found] == pytest.approx([0.6, 0.05 * 0.6], rel=1e-6)
+    assert [math.exp(score.log_prob) for score in found] == pytest.approx(
+        [0.6, 0.05 * 0.6], rel=1e-6
+    )
 
 
 def test_a_model_of_whole_sentences_counts_their_end():
     found = score_texts(two_word_model(sentence_end=True), ["yes no", ""])
     assert [score.n_tokens for score in found] == [3, 1]
-    assert [math.exp(score.log_prob) for score in found] == pytest.approx([0.4 * 0.5 * 0.25, 0.02], rel=1e-6)
+    assert [math.exp(score.log_prob) for score in found] == pytest.approx(
+        [0.4 * 0.5 * 0.25, 0.02], rel=1e-6
+    )
 
 
 def test_written_forms_are_added_up():
     found = score_texts(two_word_model(), ["yes", "no"], variants="written")
-    assert [math.exp(score.log_prob) for score in found] == pytest.approx([0.2 * 0.87, 0.1 * 0.7], rel=1e-6)
+    assert [math.exp(score.log_prob) for score in found] == pytest.approx(
+        [0.2 * 0.87, 0.1 * 0.7], rel=1e-6
+    )
     assert [score.n_tokens for score in found] == [2, 2]
     assert score_texts(two_word_model(), [""], variants="written") == [TextScore(0.0, 0)]
 
@@ -96,7 +119,9 @@ def test_a_written_sentence_has_a_capital_its_i_and_a_stop():
 def _llama(**settings: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, **settings))
+    return LlamaForCausalLM(
+        LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, **settings)
+    )
 
 
 def _gpt2(**settings: Any) -> Any:
@@ -139,7 +164,12 @@ def _cohere(**settings: Any) -> Any:
     from transformers import CohereConfig, CohereForCausalLM
 
     config = CohereConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, logit_scale=0.25, pad_token_id=None, **settings
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        logit_scale=0.25,
+        pad_token_id=None,
+        **settings,
     )
     return CohereForCausalLM(config)
 
@@ -167,7 +197,10 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def lm(request: pytest.FixtureRequest) -> CausalLM:
-    """Random models of several families: learned and rotary positions, recurrent layers, bent and scaled logits."""
+    """Random models of several families.
+
+    Learned and rotary positions, recurrent layers, bent and scaled logits.
+    """
     tokenizer = bpe_tokenizer()
     make, settings = KINDS[request.param]
     torch.manual_seed(1)
@@ -177,7 +210,9 @@ def lm(request: pytest.FixtureRequest) -> CausalLM:
 
 @torch.no_grad()
 def plain_loop(lm: CausalLM, text: str, context: str = "") -> float:
-    """What a reader of transformers' manual would write, one sentence at a time, over the whole of it."""
+    """What a reader of transformers' manual would write, one sentence at a time, over the whole
+    of it.
+    """
     whole = " ".join(f"{context} {text}".split())
     ids = [0, *lm.tokenizer.encode(whole, add_special_tokens=False)]
     n_before = 1 + len(lm.tokenizer.encode(context, add_special_tokens=False))
@@ -198,7 +233,9 @@ def test_scores_are_those_of_a_plain_loop(lm: CausalLM, context: str, side: str)
 def test_a_batch_gives_what_each_sentence_gives_alone(lm: CausalLM, context: str):
     together = score_texts(lm, TEXTS, context)
     alone = [score_texts(lm, [text], context, batch_tokens=1)[0] for text in TEXTS]
-    assert [score.log_prob for score in together] == pytest.approx([score.log_prob for score in alone], rel=1e-5)
+    assert [score.log_prob for score in together] == pytest.approx(
+        [score.log_prob for score in alone], rel=1e-5
+    )
     assert [score.n_tokens for score in together] == [score.n_tokens for score in alone]
 
 
@@ -243,18 +280,24 @@ def llama(tiny_lm_dir: Path) -> CausalLM:
     return CausalLM.load(tiny_lm_dir)
 
 
-def test_the_vocabulary_is_held_for_few_positions_at_a_time(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
+def test_the_vocabulary_is_held_for_few_positions_at_a_time(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+):
     expected = score_texts(llama, TEXTS)
     monkeypatch.setattr(scoring, "LOGITS_BYTES", 4 * llama.vocab_size * 3)
     with Watched(llama.head) as head:
         found = score_texts(llama, TEXTS)
-    assert [score.log_prob for score in found] == pytest.approx([score.log_prob for score in expected], rel=1e-6)
+    assert [score.log_prob for score in found] == pytest.approx(
+        [score.log_prob for score in expected], rel=1e-6
+    )
     assert max(math.prod(shape[:-1]) for shape in head.shapes) == 3
 
 
 def test_what_bends_its_logits_reads_few_positions_at_a_time(monkeypatch: pytest.MonkeyPatch):
     make, settings = KINDS["gemma2"]
-    lm = CausalLM("bent", make(vocab_size=320, bos_token_id=0, eos_token_id=1, **settings), bpe_tokenizer())
+    lm = CausalLM(
+        "bent", make(vocab_size=320, bos_token_id=0, eos_token_id=1, **settings), bpe_tokenizer()
+    )
     assert not lm.splits
     monkeypatch.setattr(scoring, "LOGITS_BYTES", 4 * lm.vocab_size * 20)
     with Watched(lm.body) as body:
@@ -285,15 +328,22 @@ def test_a_context_is_read_once_for_all_sentences(llama: CausalLM):
     assert body.shapes == [(1, n_before - 1), (len(set(TEXTS)) - 1, longest)]
 
 
-def _fails_beyond(llama: CausalLM, monkeypatch: pytest.MonkeyPatch, n_rows: int, error: str = "memory") -> list[int]:
-    """From now on more than `n_rows` sentences are too many; which numbers of sentences were tried."""
+def _fails_beyond(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch, n_rows: int, error: str = "memory"
+) -> list[int]:
+    """From now on more than `n_rows` sentences are too many.
+
+    Which numbers of sentences were tried.
+    """
     forward, tried = llama.body.forward, []
 
     def limited(input_ids: Any, **kwargs: Any) -> Any:
         tried.append(len(input_ids))
         if len(input_ids) > n_rows:
             if error == "memory":
-                torch.empty(1 << 60)  # what torch raises then is what it raises when memory runs out
+                torch.empty(
+                    1 << 60
+                )  # what torch raises then is what it raises when memory runs out
             raise RuntimeError("device-side assert triggered\nand more")
         return forward(input_ids=input_ids, **kwargs)
 
@@ -301,11 +351,19 @@ def _fails_beyond(llama: CausalLM, monkeypatch: pytest.MonkeyPatch, n_rows: int,
     return tried
 
 
-def test_where_memory_runs_out_half_the_batch_is_tried_and_kept(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
-    texts = [f"{a} {b}" for a in ("how", "are", "you", "some") for b in ("water", "today", "think", "sister")]
+def test_where_memory_runs_out_half_the_batch_is_tried_and_kept(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+):
+    texts = [
+        f"{a} {b}"
+        for a in ("how", "are", "you", "some")
+        for b in ("water", "today", "think", "sister")
+    ]
     expected = [score.log_prob for score in score_texts(llama, texts)]
     tried = _fails_beyond(llama, monkeypatch, 5)
-    assert [score.log_prob for score in score_texts(llama, texts)] == pytest.approx(expected, rel=1e-5)
+    assert [score.log_prob for score in score_texts(llama, texts)] == pytest.approx(
+        expected, rel=1e-5
+    )
     assert tried[:3] == [12, 6, 3]  # sentences that differ in their last token alone count once
     assert max(tried[2:]) <= 5
     del tried[:]
@@ -323,7 +381,11 @@ TOKEN_BYTES = 4 * 32 * (2 * 2 + 32)
 def test_no_more_goes_through_at_once_than_half_of_the_free_memory_holds(
     llama: CausalLM, monkeypatch: pytest.MonkeyPatch
 ):
-    texts = [f"{a} {b}" for a in ("how", "are", "you", "some") for b in ("water", "today", "think", "sister")]
+    texts = [
+        f"{a} {b}"
+        for a in ("how", "are", "you", "some")
+        for b in ("water", "today", "think", "sister")
+    ]
     expected = [score.log_prob for score in score_texts(llama, texts)]
     free = [2 * 40 * TOKEN_BYTES]  # 40 tokens fit: of 2048, 1024, ... 32 is the first that does
     monkeypatch.setattr(room, "free_bytes", lambda: free[0])
@@ -341,30 +403,42 @@ def test_no_more_goes_through_at_once_than_half_of_the_free_memory_holds(
     assert len(body.shapes) == 1
 
 
-def test_free_memory_of_a_gpu_is_what_nobody_has_and_what_torch_keeps_empty(monkeypatch: pytest.MonkeyPatch):
+def test_free_memory_of_a_gpu_is_what_nobody_has_and_what_torch_keeps_empty(
+    monkeypatch: pytest.MonkeyPatch,
+):
     gigabyte = 2**30
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * gigabyte, 80 * gigabyte))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * gigabyte)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 14 * gigabyte)
-    config = OPTConfig(hidden_size=4096, num_hidden_layers=32)  # as OPT-6.7B: 2 * 4096 * 96 bytes a token
+    config = OPTConfig(
+        hidden_size=4096, num_hidden_layers=32
+    )  # as OPT-6.7B: 2 * 4096 * 96 bytes a token
     network = SimpleNamespace(config=config, device=torch.device("cuda:0"), dtype=torch.float16)
     assert room.tokens_that_fit(network, 16384) == 2048  # of 5 GB half holds 3,413
 
 
-def test_where_nothing_is_known_of_the_memory_the_most_goes_through(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
+def test_where_nothing_is_known_of_the_memory_the_most_goes_through(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(room, "free_bytes", lambda: None)
     assert room.tokens_that_fit(llama.network, 2048) == 2048
 
 
 def test_memory_for_not_one_sentence_is_an_error(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
     _fails_beyond(llama, monkeypatch, 0)
-    with pytest.raises(LanguageModelError, match="not enough memory for a single sentence; use a smaller model"):
+    with pytest.raises(
+        LanguageModelError, match="not enough memory for a single sentence; use a smaller model"
+    ):
         score_texts(llama, TEXTS)
 
 
-def test_a_model_that_fails_is_an_error_of_one_line(llama: CausalLM, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_that_fails_is_an_error_of_one_line(
+    llama: CausalLM, monkeypatch: pytest.MonkeyPatch
+):
     _fails_beyond(llama, monkeypatch, 0, "assert")
-    with pytest.raises(LanguageModelError, match=r"the model failed \(device-side assert triggered\)$"):
+    with pytest.raises(
+        LanguageModelError, match=r"the model failed \(device-side assert triggered\)$"
+    ):
         score_texts(llama, TEXTS)
 
 
@@ -376,7 +450,9 @@ def test_scores_that_are_no_numbers_are_an_error(llama: CausalLM):
 
 
 def test_a_sentence_longer_than_the_window_is_an_error(llama: CausalLM):
-    with pytest.raises(LanguageModelError, match="a sentence has more tokens than the 255 that the model"):
+    with pytest.raises(
+        LanguageModelError, match="a sentence has more tokens than the 255 that the model"
+    ):
         score_texts(llama, ["how are you", " ".join(["you"] * 300)])
 
 
@@ -386,6 +462,6 @@ def test_a_longer_context_than_fits_is_cut_from_the_left_and_said(llama: CausalL
     assert llama.prefix(context) == [llama.start, *tokens[-127:]]
     score_texts(llama, ["how are you"], context)
     assert llama.notes == [
-        f"the context has {len(tokens)} tokens and {llama.name} reads at most 127 before a sentence: only the last "
-        "127 count"
+        f"the context has {len(tokens)} tokens and {llama.name} reads at most 127 before a"
+        " sentence: only the last 127 count"
     ]

@@ -1,4 +1,6 @@
-"""Sentences scored as a tree, against a plain loop of transformers that reads each from its beginning."""
+"""Sentences scored as a tree, against a plain loop of transformers that reads each from its
+beginning.
+"""
 
 import random
 
@@ -16,7 +18,9 @@ from cortext.errors import DecodingError
 
 TOKENIZER = bpe_tokenizer()
 V = len(TOKENIZER)
-LAYERS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=96)
+LAYERS = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=96
+)
 LLAMA = LAYERS | dict(vocab_size=V, intermediate_size=48, num_key_value_heads=2)
 LINEAR = dict(
     head_dim=8,
@@ -34,7 +38,9 @@ CONFIGS = {
     ),
     "opt": transformers.OPTConfig(**LAYERS, vocab_size=V, ffn_dim=48, word_embed_proj_dim=16),
     "qwen3": transformers.Qwen3Config(**LLAMA, head_dim=8),
-    "gemma2": transformers.Gemma2Config(**LLAMA, head_dim=8, sliding_window=90, final_logit_softcapping=5.0),
+    "gemma2": transformers.Gemma2Config(
+        **LLAMA, head_dim=8, sliding_window=90, final_logit_softcapping=5.0
+    ),
     "long windows": transformers.MistralConfig(**LLAMA, sliding_window=90),
     "short windows": transformers.MistralConfig(**LLAMA, sliding_window=8),
     "bloom": transformers.BloomConfig(vocab_size=V, hidden_size=32, n_layer=2, n_head=4),
@@ -46,7 +52,9 @@ STATES = ("bloom", "qwen3.5")
 
 
 def model(config):
-    """A random model whose probabilities are far from each other, so that a wrong token or position shows."""
+    """A random model whose probabilities are far from each other, so that a wrong token or
+    position shows.
+    """
     torch.manual_seed(0)
     network = transformers.AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
@@ -70,7 +78,8 @@ def looks(seed, n_looks=8, n_live=5):
     live = [()]
     for _ in range(n_looks):
         live = [
-            each + tuple(rng.randrange(V) for _ in range(rng.randint(0, 3))) for each in rng.choices(live, k=n_live)
+            each + tuple(rng.randrange(V) for _ in range(rng.randint(0, 3)))
+            for each in rng.choices(live, k=n_live)
         ]
         yield live
 
@@ -98,7 +107,9 @@ def test_models_that_cannot_read_a_tree_are_found_out(name):
     found = shape(lm)
     assert found.kind == "states"
     assert isinstance(scorer(lm, [0], cache_mb=64), StateTree)
-    little = 60 * (found.state_bytes + found.token_bytes * 33) / 2**20  # 60 states, where fewer than 64 are of no use
+    little = (
+        60 * (found.state_bytes + found.token_bytes * 33) / 2**20
+    )  # 60 states, where fewer than 64 are of no use
     assert isinstance(scorer(lm, [0], cache_mb=little), WholeSequences)
 
 
@@ -117,7 +128,9 @@ def test_a_tree_is_not_deeper_than_what_all_layers_see(monkeypatch):
     assert isinstance(scorer(lm, [0] * 11, 64), WholeSequences)
     tree = TokenTree(lm, [0] * 10, window=90)
     assert tree.longest == 80
-    with pytest.raises(DecodingError, match=r"^a hypothesis has 81 tokens, and the model's window has room for 80$"):
+    with pytest.raises(
+        DecodingError, match=r"^a hypothesis has 81 tokens, and the model's window has room for 80$"
+    ):
         tree.score([[5] * 81])
 
 
@@ -125,13 +138,19 @@ def test_a_model_that_misreads_trees_is_found_out(monkeypatch):
     """Without the mask each token sees all hypotheses."""
     lm = model(CONFIGS["llama"])
     forward = lm.network.model.forward
-    monkeypatch.setattr(lm.network.model, "forward", lambda *a, attention_mask=None, **others: forward(*a, **others))
+    monkeypatch.setattr(
+        lm.network.model, "forward", lambda *a, attention_mask=None, **others: forward(*a, **others)
+    )
     assert shape(lm).kind == "states"
 
 
-@pytest.mark.parametrize(("name", "kind", "passes"), [("llama", TokenTree, 1), ("qwen3.5", StateTree, 2)])
+@pytest.mark.parametrize(
+    ("name", "kind", "passes"), [("llama", TokenTree, 1), ("qwen3.5", StateTree, 2)]
+)
 def test_a_token_is_read_once_however_many_hypotheses_share_it(name, kind, passes):
-    """Of 1, 1 2, 1 2 3 and 1 2 4 the prefix (two tokens), 1 and 2 are read: what follows 3 and 4 nobody asked.
+    """Of 1, 1 2, 1 2 3 and 1 2 4 the prefix (two tokens), 1 and 2 are read.
+
+    What follows 3 and 4 nobody asked.
 
     States need a pass for each depth.
     """
@@ -161,7 +180,10 @@ def test_dead_branches_are_freed_and_what_is_left_still_scores_right(name, kind)
 
 @pytest.mark.parametrize("n_rows", [1, 14])
 def test_memory_stays_within_its_bound_and_scores_do_not_change(n_rows):
-    """What had to go is read again. A sequence of 10 tokens is read even where the bound is below it."""
+    """What had to go is read again.
+
+    A sequence of 10 tokens is read even where the bound is below it.
+    """
     lm = model(CONFIGS["qwen3"])
     free = TokenTree(lm, [0, 4])
     free.score([])
@@ -203,7 +225,10 @@ def test_memory_grows_by_doubling_up_to_its_bound():
 
 
 def test_whole_sequences_are_read_once():
-    """Three beginnings: 1 2 (of two sequences), and 1; each with the prefix, without the last token."""
+    """Three beginnings: 1 2 (of two sequences), and 1.
+
+    Each with the prefix, without the last token.
+    """
     lm = model(CONFIGS["qwen3.5"])
     whole = WholeSequences(lm, [0, 9])
     expected = [plain(lm, [0, 9], each) for each in ([1, 2, 3], [1, 2, 4], [1, 2])]

@@ -55,7 +55,8 @@ def test_options_that_cannot_be_are_named_and_nothing_is_written(tmp_path, optio
 
 
 @pytest.mark.parametrize(
-    ("binary", "kind"), [("quantised", "quant_array_trie"), ("trie", "array_trie"), ("probing", "probing")]
+    ("binary", "kind"),
+    [("quantised", "quant_array_trie"), ("trie", "array_trie"), ("probing", "probing")],
 )
 def test_a_binary_of_each_type_holds_the_model(tmp_path, binary, kind):
     model = LanguageModel.build(SENTENCES, 3, tmp_path / "lm", binary=binary, keep_arpa=True)
@@ -67,17 +68,27 @@ def test_a_binary_of_each_type_holds_the_model(tmp_path, binary, kind):
 
 
 def test_what_a_text_held_is_recorded(tmp_path):
-    (tmp_path / "raw.txt").write_text("<p>Dr. Smith paid $5 in 1999. He left!</p>\n\n12345 {x = y;}\nhttp://a.b/c\n")
-    info = LanguageModel.build([tmp_path / "raw.txt"], 2, tmp_path / "lm", vocabulary=6, prune=(0, 0)).info()
+    (tmp_path / "raw.txt").write_text(
+        "<p>Dr. Smith paid $5 in 1999. He left!</p>\n\n12345 {x = y;}\nhttp://a.b/c\n"
+    )
+    info = LanguageModel.build(
+        [tmp_path / "raw.txt"], 2, tmp_path / "lm", vocabulary=6, prune=(0, 0)
+    ).info()
     recorded = json.loads((tmp_path / "lm" / "lm.json").read_text())
     assert recorded["text"]["sentences"] == recorded["sources"][0]["sentences"] >= 2
     assert recorded["text"]["rejected"]
     assert recorded["vocabulary"] == 6
     outside = recorded["out_of_vocabulary"]
-    assert outside["distinct"] == outside["words"] == recorded["sources"][0]["words"] - 6  # each word occurs once
+    assert (
+        outside["distinct"] == outside["words"] == recorded["sources"][0]["words"] - 6
+    )  # each word occurs once
     assert recorded["format_version"] == 2
-    assert recorded["left_out"][0] == 0 < recorded["left_out"][1]  # bigrams with words outside the vocabulary
-    assert {"counts", "bytes_per_ngram", "binary", "discounts", "prune", "estimator"} <= set(recorded)
+    assert (
+        recorded["left_out"][0] == 0 < recorded["left_out"][1]
+    )  # bigrams with words outside the vocabulary
+    assert {"counts", "bytes_per_ngram", "binary", "discounts", "prune", "estimator"} <= set(
+        recorded
+    )
     assert info["bytes_per_ngram"] == pytest.approx(
         (tmp_path / "lm" / "lm.bin").stat().st_size / sum(recorded["counts"]), abs=0.01
     )
@@ -100,17 +111,25 @@ def test_a_vocabulary_is_a_number_or_a_file(tmp_path):
     assert read_vocabulary("125000") == 125000
     (tmp_path / "words.txt").write_text("the\ncat sat\n")
     assert read_vocabulary(str(tmp_path / "words.txt")) == ["the", "cat", "sat"]
-    with pytest.raises(LanguageModelError, match=r"none.txt: cannot read the vocabulary: No such file"):
+    with pytest.raises(
+        LanguageModelError, match=r"none.txt: cannot read the vocabulary: No such file"
+    ):
         read_vocabulary(str(tmp_path / "none.txt"))
-    (tmp_path / "words.txt").write_bytes(b"\xef\xbb\xbfthe\r\ncat\r\n")  # as editors on Windows save it
+    (tmp_path / "words.txt").write_bytes(
+        b"\xef\xbb\xbfthe\r\ncat\r\n"
+    )  # as editors on Windows save it
     assert read_vocabulary(str(tmp_path / "words.txt")) == ["the", "cat"]
     (tmp_path / "words.txt").write_text("the\nCat\n")
-    with pytest.raises(LanguageModelError, match=r"words.txt: 'Cat' in the vocabulary is not a normalised word"):
+    with pytest.raises(
+        LanguageModelError, match=r"words.txt: 'Cat' in the vocabulary is not a normalised word"
+    ):
         read_vocabulary(str(tmp_path / "words.txt"))
 
 
 def test_a_spelling_model_is_of_letters_and_ends_with_the_word(tmp_path):
-    model = LanguageModel.build(["O'Neil ate pies", "a well-known pie"], 3, tmp_path / "lm", kind="spelling")
+    model = LanguageModel.build(
+        ["O'Neil ate pies", "a well-known pie"], 3, tmp_path / "lm", kind="spelling"
+    )
     assert set(model.lexicon) == set(LETTERS) == set(model.ngram.words()) - {"<s>", "</s>", "<unk>"}
     assert model.lexicon.pronunciations("a") == (("EY",),)
     assert model.lexicon.pronunciations("w")[0] == tuple("D AH B AH L Y UW".split())
@@ -189,7 +208,9 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("size", [0, 2_000, 20_000, 60_000])  # of the word numbers, their n-grams, the text, lm.bin
+@pytest.mark.parametrize(
+    "size", [0, 2_000, 20_000, 60_000]
+)  # of the word numbers, their n-grams, the text, lm.bin
 def test_a_full_disk_is_one_line_and_leaves_the_old_model(tmp_path, size):
     LanguageModel.build(SENTENCES, 2, tmp_path / "lm")
     before = (tmp_path / "lm" / "lm.json").read_text()
@@ -208,7 +229,9 @@ def test_counting_within_little_memory_gives_the_same(tmp_path):
     text.write_text("\n".join(" ".join(rng.choices(words, k=12)) for _ in range(20_000)))
     for name, memory in (("small", 128 << 20), ("large", 2 << 30)):
         LanguageModel.build([text], 3, tmp_path / name, memory_bytes=memory)
-    assert (tmp_path / "small" / "lm.bin").read_bytes() == (tmp_path / "large" / "lm.bin").read_bytes()
+    assert (tmp_path / "small" / "lm.bin").read_bytes() == (
+        tmp_path / "large" / "lm.bin"
+    ).read_bytes()
 
 
 def test_lmplz_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
@@ -220,7 +243,10 @@ def test_lmplz_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("#!/bin/sh\necho 'reading' >&2; echo 'out of luck' >&2; exit 3\n", "lmplz ended with status 3: out of luck"),
+        (
+            "#!/bin/sh\necho 'reading' >&2; echo 'out of luck' >&2; exit 3\n",
+            "lmplz ended with status 3: out of luck",
+        ),
         ("#!/bin/sh\nexit 0\n", "lmplz ended with status 0: no message"),
         ("#!/no/such/interpreter\n", "cannot run lmplz"),
     ],
@@ -241,12 +267,13 @@ def test_lmplz_gets_the_text_the_vocabulary_and_the_thresholds(tmp_path, monkeyp
     """A stand-in that copies what it gets and hands out a model that lmplz made."""
     made = tmp_path / "made.arpa"
     made.write_text((tmp_path / "none").name)
-    LanguageModel.build(SENTENCES, 3, tmp_path / "ours", keep_arpa=True, vocabulary=["cat", "the", "sat"])
+    LanguageModel.build(
+        SENTENCES, 3, tmp_path / "ours", keep_arpa=True, vocabulary=["cat", "the", "sat"]
+    )
     shutil.copy(tmp_path / "ours" / "lm.arpa", made)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "lmplz"
-    program.write_text(
-        f"""#!/bin/sh
+    program.write_text(f"""#!/bin/sh
 echo "$@" > {tmp_path}/arguments
 while [ $# -gt 0 ]; do
     case $1 in
@@ -256,12 +283,16 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-"""
-    )
+""")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     model = LanguageModel.build(
-        SENTENCES, 3, tmp_path / "lm", engine="lmplz", vocabulary=["cat", "the", "sat", "zebra"], prune=(0, 0)
+        SENTENCES,
+        3,
+        tmp_path / "lm",
+        engine="lmplz",
+        vocabulary=["cat", "the", "sat", "zebra"],
+        prune=(0, 0),
     )
     assert [line.split() for line in (tmp_path / "text").read_text().splitlines()] == [
         ["the", "cat", "sat"], ["the", "dog", "sat"], ["a", "cat", "ran", "away"],
@@ -280,5 +311,7 @@ def test_lmplz_itself_gives_what_the_built_in_estimator_gives(tmp_path, options)
         LanguageModel.build([TEXT], 4, tmp_path / engine, engine=engine, keep_arpa=True, **options)
         arpa = read_arpa(tmp_path / engine / "lm.arpa")
         names = {number: word for word, number in arpa.words.items()}
-        models.append({" ".join(names[word] for word in ngram): p / LN10 for ngram, p in arpa.probs.items()})
+        models.append(
+            {" ".join(names[word] for word in ngram): p / LN10 for ngram, p in arpa.probs.items()}
+        )
     assert models[0] == pytest.approx(models[1], abs=1e-6)

@@ -1,4 +1,6 @@
-"""Modified Kneser-Ney estimation against hand computation, a slow oracle and the axioms of probability."""
+"""Modified Kneser-Ney estimation against hand computation, a slow oracle and the axioms of
+probability.
+"""
 
 import itertools
 import math
@@ -25,13 +27,18 @@ def unpacked(keys, key, order):
 
 @pytest.fixture(scope="module")
 def estimated(tmp_path_factory):
-    """Estimates of sentences of word numbers: for each n-gram its probability and back-off, and the model."""
+    """Estimates of sentences of word numbers.
+
+    For each n-gram its probability and back-off, and the model.
+    """
     directory = tmp_path_factory.mktemp("estimate")
 
     def run(sentences, order, prune=(0,), n_words=FEW, keys=None):
         """Words from `n_words` on are outside the vocabulary."""
         prune = (*prune, *prune[-1:] * (order - len(prune)))
-        text = np.array([word for sentence in sentences for word in (BOS_ID, *sentence, EOS_ID)], np.int32)
+        text = np.array(
+            [word for sentence in sentences for word in (BOS_ID, *sentence, EOS_ID)], np.int32
+        )
         file = directory / "text.i32"
         text.tofile(file)
         highest = max(n_words, int(text.max()) + 1)
@@ -52,7 +59,10 @@ def estimated(tmp_path_factory):
 
 
 def oracle(sentences, order, prune, n_words):
-    """The formulas of estimate.py word for word, on dictionaries: for each n-gram its probability and back-off."""
+    """The formulas of estimate.py word for word, on dictionaries.
+
+    For each n-gram its probability and back-off.
+    """
     prune = (*prune, *prune[-1:] * (order - len(prune)))
     plain = Counter()
     for sentence in sentences:
@@ -62,10 +72,13 @@ def oracle(sentences, order, prune, n_words):
     del plain[BOS_ID,]
     before = Counter(ngram[1:] for ngram in plain if len(ngram) > 1)
     adjusted = {
-        ngram: times if len(ngram) == order or ngram[0] == BOS_ID else before[ngram] for ngram, times in plain.items()
+        ngram: times if len(ngram) == order or ngram[0] == BOS_ID else before[ngram]
+        for ngram, times in plain.items()
     }
     kept = {
-        ngram for ngram, times in plain.items() if times > prune[len(ngram) - 1] and all(w < n_words for w in ngram)
+        ngram
+        for ngram, times in plain.items()
+        if times > prune[len(ngram) - 1] and all(w < n_words for w in ngram)
     }
     discounts = {}
     for number in range(1, order + 1):
@@ -111,8 +124,11 @@ def test_a_bigram_model_of_two_sentences_is_what_the_formulas_give_by_hand(estim
     assert model.kept == (5, 4)
 
 
-def test_lower_orders_count_different_predecessors_but_keep_plain_counts_at_the_sentence_start(estimated):
-    # Three times "a b": the bigram <s> a is kept as 3, a b has one predecessor (<s>), b </s> has one (a).
+def test_lower_orders_count_different_predecessors_but_keep_plain_counts_at_the_sentence_start(
+    estimated,
+):
+    # Three times "a b": the bigram <s> a is kept as 3, a b has one predecessor (<s>), b </s> has
+    # one (a).
     p, _ = estimated([[A, B]] * 3, 3)
     assert p[BOS_ID, A][0] == pytest.approx((3 - 1.5) / 3 + 1.5 / 3 * p[A,][0])
     assert p[A, B][0] == pytest.approx((1 - 0.5) / 1 + 0.5 * p[B,][0])
@@ -140,7 +156,8 @@ def test_ngrams_with_words_outside_the_vocabulary_count_but_are_left_out(estimat
 
 
 def test_a_model_of_single_words_counts_how_often_they_occur(estimated):
-    # a three times, </s> once; of their discounts 1.5 and 0.5, each of a, b, c, </s> and <unk> gets a fifth
+    # a three times, </s> once; of their discounts 1.5 and 0.5, each of a, b, c, </s> and <unk> gets
+    # a fifth
     p, _ = estimated([[A, A, A]], 1)
     assert p[A,][0] == pytest.approx(1.5 / 4 + 2 / 4 / 5)
     assert p[EOS_ID,][0] == pytest.approx(0.5 / 4 + 2 / 4 / 5)
@@ -150,18 +167,29 @@ def test_a_model_of_single_words_counts_how_often_they_occur(estimated):
 def test_discounts_follow_equation_26_of_chen_and_goodman():
     y = 4 / (4 + 2 * 3)
     discounts = Discounts.of((4, 3, 2, 1))
-    assert discounts.values == pytest.approx((1 - 2 * y * 3 / 4, 2 - 3 * y * 2 / 3, 3 - 4 * y * 1 / 2))
+    assert discounts.values == pytest.approx(
+        (1 - 2 * y * 3 / 4, 2 - 3 * y * 2 / 3, 3 - 4 * y * 1 / 2)
+    )
     assert not discounts.fallback
     assert Discounts.of((4, 3, 0, 1)).fallback  # nothing occurs three times
     assert Discounts.of((9, 1, 9, 1)).fallback  # more is taken from one than there is
 
 
-SENTENCES = st.lists(st.lists(st.integers(len(SPECIAL), len(SPECIAL) + 5), max_size=6), min_size=1, max_size=30)
+SENTENCES = st.lists(
+    st.lists(st.integers(len(SPECIAL), len(SPECIAL) + 5), max_size=6), min_size=1, max_size=30
+)
 
 
 @settings(max_examples=20)
-@given(sentences=SENTENCES, order=st.integers(1, 4), third=st.integers(0, 2), n_words=st.integers(5, 10))
-def test_estimates_are_those_of_the_formulas_and_sum_to_one(estimated, sentences, order, third, n_words):
+@given(
+    sentences=SENTENCES,
+    order=st.integers(1, 4),
+    third=st.integers(0, 2),
+    n_words=st.integers(5, 10),
+)
+def test_estimates_are_those_of_the_formulas_and_sum_to_one(
+    estimated, sentences, order, third, n_words
+):
     sentences = [*sentences, [A, B, A, C]]
     prune = (0, 0, third)[:order]
     table, _ = estimated(sentences, order, prune, n_words)
@@ -176,7 +204,9 @@ def test_estimates_are_those_of_the_formulas_and_sum_to_one(estimated, sentences
         return table.get(context, (0, 1.0))[1] * prob(context[1:], word)
 
     for context in {ngram[:-1] for ngram in table} | {(A, B, C)[: order - 1]}:
-        assert sum(prob(context, word) for word in range(n_words) if word != BOS_ID) == pytest.approx(1.0)
+        assert sum(
+            prob(context, word) for word in range(n_words) if word != BOS_ID
+        ) == pytest.approx(1.0)
 
 
 def test_every_ngram_has_its_beginning_and_its_end_among_the_shorter_ones(estimated):
@@ -208,7 +238,9 @@ def test_texts_longer_than_a_block_are_counted_across_its_border(estimated, monk
 
 def test_too_many_different_words_for_an_order_are_refused():
     assert Keys.of(1 << 20, 6).bits == 20
-    with pytest.raises(LanguageModelError, match="1,048,577 different words are too many for order 6"):
+    with pytest.raises(
+        LanguageModelError, match="1,048,577 different words are too many for order 6"
+    ):
         Keys.of((1 << 20) + 1, 6)
 
 
@@ -227,4 +259,7 @@ def test_probabilities_are_never_below_zero_nor_infinite(estimated):
 def test_the_order_of_the_sentences_does_not_matter(estimated):
     sentences = [[A, B, C], [C], [B, B], [A]]
     first = estimated(sentences, 3)[0]
-    assert all(estimated(list(each), 3)[0] == first for each in itertools.islice(itertools.permutations(sentences), 3))
+    assert all(
+        estimated(list(each), 3)[0] == first
+        for each in itertools.islice(itertools.permutations(sentences), 3)
+    )

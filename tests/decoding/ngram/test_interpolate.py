@@ -15,7 +15,14 @@ from cortext.decoding.ngram.special import LN10
 from cortext.errors import LanguageModelError
 
 FIRST = ["the cat sat", "the cat ran", "a cat sat", "the dog ran away", "the cat sat down"]
-SECOND = ["the dog sat", "a dog ran", "the dog ran", "my dog sat down", "a dog ran away", "the dog barks"]
+SECOND = [
+    "the dog sat",
+    "a dog ran",
+    "the dog ran",
+    "my dog sat down",
+    "a dog ran away",
+    "the dog barks",
+]
 HELD_OUT = ["the cat ran", "a dog sat", "the dog ran down", "the zebra sat"]
 WORDS = sorted({word for sentence in FIRST + SECOND for word in sentence.split()})
 
@@ -67,30 +74,54 @@ def prob(model, sentence, word):
 )
 def test_a_listed_ngram_has_the_weighted_mean_of_what_the_parts_give(models, sentence, word):
     parts, mixed, facts = models
-    expected = sum(weight * prob(part, sentence, word) for weight, part in zip(facts["weights"], parts, strict=True))
+    expected = sum(
+        weight * prob(part, sentence, word)
+        for weight, part in zip(facts["weights"], parts, strict=True)
+    )
     assert prob(mixed, sentence, word) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_probabilities_after_every_context_sum_to_one(models):
     _, mixed, _ = models
-    for context in ("", "the", "the cat", "a cat", "my dog", "my", "dog ran away", "barks barks", "zebra", "cat my"):
+    for context in (
+        "",
+        "the",
+        "the cat",
+        "a cat",
+        "my dog",
+        "my",
+        "dog ran away",
+        "barks barks",
+        "zebra",
+        "cat my",
+    ):
         total = sum(prob(mixed, context, word) for word in [*WORDS, "</s>", "<unk>"])
         assert total == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_context_of_one_part_backs_off_by_hand(models):
-    """`my` is followed by `dog` in the second text only; the mixture lists `my dog` and backs off for the others."""
+    """`my` is followed by `dog` in the second text only.
+
+    The mixture lists `my dog` and backs off for the others.
+    """
     _, mixed, _ = models
     unigram = {word: math.exp(mixed.unigram(word)) for word in ("dog", "cat")}
-    backoff = (1 - prob(mixed, "my", "dog")) / (1 - math.exp(mixed.score((mixed._words["my"],), "dog")[0]))
+    backoff = (1 - prob(mixed, "my", "dog")) / (
+        1 - math.exp(mixed.score((mixed._words["my"],), "dog")[0])
+    )
     after_my = mixed.score((mixed._words["my"],), "cat")[0]
     assert prob(mixed, "my", "cat") == pytest.approx(backoff * math.exp(after_my), rel=1e-5)
     listed = math.exp(mixed.score((mixed._words["my"],), "dog")[0])
-    assert math.exp(after_my) == pytest.approx((1 - listed) / (1 - unigram["dog"]) * unigram["cat"], rel=1e-5)
+    assert math.exp(after_my) == pytest.approx(
+        (1 - listed) / (1 - unigram["dog"]) * unigram["cat"], rel=1e-5
+    )
 
 
 def test_the_weights_are_the_best_on_the_held_out_text(models):
-    """Against a grid: the known words and ends of the held-out sentences, scored with the parts alone."""
+    """Against a grid.
+
+    The known words and ends of the held-out sentences, scored with the parts alone.
+    """
     parts, _, facts = models
     events = []
     for sentence in HELD_OUT:
@@ -105,17 +136,22 @@ def test_the_weights_are_the_best_on_the_held_out_text(models):
     assert facts["weights"][0] == pytest.approx(grid[int(np.argmax(likelihood))], abs=2e-3)
     assert facts["perplexity"] == pytest.approx(math.exp(-max(likelihood) / 16), rel=1e-4)
     for number, perplexity in enumerate(facts["perplexities"]):
-        assert perplexity == pytest.approx(math.exp(-np.log(events[:, number]).sum() / 16), rel=1e-4)
+        assert perplexity == pytest.approx(
+            math.exp(-np.log(events[:, number]).sum() / 16), rel=1e-4
+        )
 
 
 def test_expectation_maximisation_by_hand():
-    # The first model gives 1/2 to an event seen 3 times and 0 to one seen once, the second 0 and 1/2: 3/4 and 1/4.
+    # The first model gives 1/2 to an event seen 3 times and 0 to one seen once, the second 0 and
+    # 1/2: 3/4 and 1/4.
     events = np.array([[0.5, 0.0], [0.0, 0.5]])
     assert maximise(events, np.array([3.0, 1.0])) == pytest.approx([0.75, 0.25])
 
 
 def test_a_mixture_with_pruning_sums_to_one_and_opens(texts):
-    options = dict(interpolate=True, held_out=texts / "held.txt", prune=(0, 1), vocabulary=8, keep_arpa=True)
+    options = dict(
+        interpolate=True, held_out=texts / "held.txt", prune=(0, 1), vocabulary=8, keep_arpa=True
+    )
     both = [texts / "first.txt", texts / "second.txt", texts / "first.txt"]
     model = LanguageModel.build(both, 3, texts / "lm_pruned", **options)
     oracle = opened(texts / "lm_pruned")
@@ -136,20 +172,27 @@ def test_a_mixture_with_pruning_sums_to_one_and_opens(texts):
         (dict(interpolate=True, held_out="first"), "held-out text is one of the texts"),
         (dict(interpolate=True, held_out="absent"), "absent.txt: cannot read the text"),
         (dict(interpolate=True, held_out="held", engine="lmplz"), "lmplz does not interpolate"),
-        (dict(interpolate=True, held_out="held", vocabulary=["quux"]), "no n-gram of order 2 is left"),
+        (
+            dict(interpolate=True, held_out="held", vocabulary=["quux"]),
+            "no n-gram of order 2 is left",
+        ),
     ],
 )
 def test_what_cannot_be_mixed_is_said_in_a_line(texts, tmp_path, options, message):
     if isinstance(options.get("held_out"), str):
         options = options | {"held_out": texts / f"{options['held_out']}.txt"}
     with pytest.raises(LanguageModelError, match=message):
-        LanguageModel.build([texts / "first.txt", texts / "second.txt"], 3, tmp_path / "lm", **options)
+        LanguageModel.build(
+            [texts / "first.txt", texts / "second.txt"], 3, tmp_path / "lm", **options
+        )
     assert not list(tmp_path.iterdir())
 
 
 def test_one_text_cannot_be_mixed(texts, tmp_path):
     with pytest.raises(LanguageModelError, match="two texts or more"):
-        LanguageModel.build([texts / "first.txt"], 3, tmp_path / "lm", interpolate=True, held_out=texts / "held.txt")
+        LanguageModel.build(
+            [texts / "first.txt"], 3, tmp_path / "lm", interpolate=True, held_out=texts / "held.txt"
+        )
     (texts / "empty.txt").write_text("...\n")
     both = [texts / "first.txt", texts / "empty.txt"]
     with pytest.raises(LanguageModelError, match=r"empty.txt: no sentence in the text"):
@@ -160,5 +203,7 @@ def test_the_binary_is_the_mixture(texts, models):
     _, mixed, _ = models
     binary = _native.NGram.open(str(texts / "lm_mixed" / "lm.bin"))
     for sentence in HELD_OUT:
-        assert binary.sentence(sentence) / LN10 == pytest.approx(mixed.sentence(sentence) / LN10, abs=1e-5)
+        assert binary.sentence(sentence) / LN10 == pytest.approx(
+            mixed.sentence(sentence) / LN10, abs=1e-5
+        )
     assert json.loads((texts / "lm_mixed" / "lm.json").read_text())["counts"] == list(mixed.counts)

@@ -1,4 +1,7 @@
-"""Kaldi folders as language models: grammars made by Kaldi's code, and by a writer of our own for random models."""
+"""Kaldi folders as language models.
+
+Grammars made by Kaldi's code, and by a writer of our own for random models.
+"""
 
 import gzip
 import itertools
@@ -21,7 +24,12 @@ from cortext.errors import LanguageModelError
 
 KALDI = Path(__file__).parent / "kaldi"
 LMPLZ = Path(__file__).parent / "lmplz"
-SENTENCES = [*(LMPLZ / "tiny.txt").read_text().splitlines(), "the dog away cat a ran", "ran ran ran", "away"]
+SENTENCES = [
+    *(LMPLZ / "tiny.txt").read_text().splitlines(),
+    "the dog away cat a ran",
+    "ran ran ran",
+    "away",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +42,21 @@ def test_kaldi_grammars_score_as_the_model_they_were_made_of(tmp_path, original,
     model = import_kaldi(KALDI / style, tmp_path / "lm")
     for sentence in SENTENCES:
         assert model.sentence(sentence) == pytest.approx(original.sentence(sentence), abs=1e-4)
-    assert model.ngram.counts == original.counts  # KenLM adds the <unk> that the older scripts leave out
+    assert (
+        model.ngram.counts == original.counts
+    )  # KenLM adds the <unk> that the older scripts leave out
     assert set(model.ngram.words()) == {"<unk>", "<s>", "</s>", *original.vocabulary}
 
 
 def test_every_ngram_comes_back(tmp_path):
     grammar = KALDI / "new" / "G.fst"
-    write_arpa(tmp_path / "lm.arpa", *read_ngrams(read_fst(grammar), read_words(KALDI / "new" / "words.txt"), grammar))
-    expected, found = (named(read_arpa(path)) for path in (LMPLZ / "tiny.arpa.gz", tmp_path / "lm.arpa"))
+    write_arpa(
+        tmp_path / "lm.arpa",
+        *read_ngrams(read_fst(grammar), read_words(KALDI / "new" / "words.txt"), grammar),
+    )
+    expected, found = (
+        named(read_arpa(path)) for path in (LMPLZ / "tiny.arpa.gz", tmp_path / "lm.arpa")
+    )
     assert expected[0].keys() == found[0].keys()
     for ngram, log_prob in expected[0].items():
         assert ngram == ("<s>",) or found[0][ngram] == pytest.approx(log_prob, abs=1e-5)
@@ -58,7 +73,12 @@ def named(arpa):
 def test_how_it_was_made_is_recorded(tmp_path):
     import_kaldi(KALDI / "old", tmp_path / "lm")
     facts = json.loads((tmp_path / "lm" / "lm.json").read_text())
-    assert facts["imported"] == {"folder": str(KALDI / "old"), "grammar": "G_no_prune.fst", "states": 18, "arcs": 40}
+    assert facts["imported"] == {
+        "folder": str(KALDI / "old"),
+        "grammar": "G_no_prune.fst",
+        "states": 18,
+        "arcs": 40,
+    }
     assert facts["pronunciations"] == {"from_folder": 0, "added": 7, "without": 0}
     assert "cat K AE T SIL" in (tmp_path / "lm" / "lexicon.txt").read_text().splitlines()
 
@@ -96,7 +116,8 @@ def test_a_folder_with_only_the_decoding_graph_is_refused_with_the_way_out(tmp_p
         import_kaldi(folder, tmp_path / "lm")
     (folder / "TLG.fst").write_bytes(b"")
     with pytest.raises(
-        LanguageModelError, match=r"no grammar .*; get .*cortext fetch lm-5gram OUT, or cortext lm build"
+        LanguageModelError,
+        match=r"no grammar .*; get .*cortext fetch lm-5gram OUT, or cortext lm build",
     ):
         import_kaldi(folder, tmp_path / "lm")
     with pytest.raises(LanguageModelError, match="no such directory"):
@@ -142,7 +163,10 @@ def binary(start, states, kind=b"vector", arc=b"standard", flags=0, symbols=b"")
 
 
 def graph(model, n_words, order):
-    """The acceptor of a model {ngram: (log_prob, backoff)} over words 1..n_words; -1 is <s>, -2 is </s>."""
+    """The acceptor of a model {ngram: (log_prob, backoff)} over words 1..n_words.
+
+    -1 is <s>, -2 is </s>.
+    """
     contexts = {(): 0}
     for ngram in model:
         for context in (ngram[:-1],):
@@ -165,13 +189,21 @@ def graph(model, n_words, order):
             state[0] = -log_prob
         elif ngram[-1] > 0:
             state[1].append(
-                (ngram[-1], ngram[-1], -log_prob, contexts[longest(ngram[-order + 1 :] if order > 1 else ())])
+                (
+                    ngram[-1],
+                    ngram[-1],
+                    -log_prob,
+                    contexts[longest(ngram[-order + 1 :] if order > 1 else ())],
+                )
             )
     return contexts[(-1,)], states
 
 
 def random_model(seed, n_words, order):
-    """Any back-off model: probabilities need not sum to one, and shorter n-grams of a listed one may be missing."""
+    """Any back-off model.
+
+    Probabilities need not sum to one, and shorter n-grams of a listed one may be missing.
+    """
     chance = random.Random(seed)
     model = {(word,): (-chance.uniform(0.1, 6), 0.0) for word in (*range(1, n_words + 1), -2)}
     model[(-1,)] = (-99 * math.log(10), 0.0)
@@ -211,8 +243,13 @@ def test_random_models_come_back_exactly(tmp_path_factory, seed, order):
     code = {"a": 1, "b": 2, "c": 3, "<s>": -1, "</s>": -2}
     found = {}
     for level in levels:
-        for ngram, prob, backoff in zip(level.words, level.log10_prob, level.log10_backoff, strict=True):
-            found[tuple(code[names[number]] for number in ngram)] = (prob * math.log(10), backoff * math.log(10))
+        for ngram, prob, backoff in zip(
+            level.words, level.log10_prob, level.log10_backoff, strict=True
+        ):
+            found[tuple(code[names[number]] for number in ngram)] = (
+                prob * math.log(10),
+                backoff * math.log(10),
+            )
     assert found.keys() == model.keys()
     for length in range(4):
         for sentence in itertools.product((1, 2, 3), repeat=length):
@@ -231,10 +268,25 @@ def test_histories_that_only_back_off_are_folded_in(tmp_path):
     path = tmp_path / "G.fst"
     path.write_bytes(binary(3, states))
     names, (unigrams, bigrams) = read_ngrams(read_fst(path), Words(WORDS, 5, 6, 4), path)
-    cost = {names[n[0]]: -p * math.log(10) for n, p in zip(unigrams.words, unigrams.log10_prob, strict=True)}
-    backoff = {names[n[0]]: -p * math.log(10) for n, p in zip(unigrams.words, unigrams.log10_backoff, strict=True)}
-    assert {w: round(c, 6) for w, c in cost.items() if w != "<s>"} == {"a": 2.0, "b": 3.5, "</s>": 1.0}
-    assert {w: round(c, 6) for w, c in backoff.items()} == {"a": 0.75, "b": 0.0, "</s>": 0.0, "<s>": 0.125}
+    cost = {
+        names[n[0]]: -p * math.log(10)
+        for n, p in zip(unigrams.words, unigrams.log10_prob, strict=True)
+    }
+    backoff = {
+        names[n[0]]: -p * math.log(10)
+        for n, p in zip(unigrams.words, unigrams.log10_backoff, strict=True)
+    }
+    assert {w: round(c, 6) for w, c in cost.items() if w != "<s>"} == {
+        "a": 2.0,
+        "b": 3.5,
+        "</s>": 1.0,
+    }
+    assert {w: round(c, 6) for w, c in backoff.items()} == {
+        "a": 0.75,
+        "b": 0.0,
+        "</s>": 0.0,
+        "<s>": 0.125,
+    }
     assert [[names[number] for number in ngram] for ngram in bigrams.words] == [["a", "b"]]
     assert -bigrams.log10_prob[0] * math.log(10) == pytest.approx(0.75)
 
@@ -242,8 +294,13 @@ def test_histories_that_only_back_off_are_folded_in(tmp_path):
 def test_a_one_gram_grammar_scores_as_it_is(tmp_path):
     folder = tmp_path / "kaldi"
     folder.mkdir()
-    (folder / "words.txt").write_text("".join(f"{word} {number}\n" for number, word in enumerate(WORDS)))
-    states = [(1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]), (None, [(4, 0, 0.0, 0)])]  # the second is <s>
+    (folder / "words.txt").write_text(
+        "".join(f"{word} {number}\n" for number, word in enumerate(WORDS))
+    )
+    states = [
+        (1.0, [(1, 1, 2.0, 0), (2, 2, 3.0, 0)]),
+        (None, [(4, 0, 0.0, 0)]),
+    ]  # the second is <s>
     (folder / "G.fst").write_bytes(binary(1, states))
     model = import_kaldi(folder, tmp_path / "lm")
     assert model.sentence("a b a") == pytest.approx(-(2.0 + 3.0 + 2.0 + 1.0), abs=1e-5)
@@ -254,7 +311,9 @@ def test_a_one_gram_grammar_scores_as_it_is(tmp_path):
 def test_random_models_score_alike_through_the_binary_file(tmp_path, seed):
     folder = tmp_path / "kaldi"
     folder.mkdir()
-    (folder / "words.txt").write_text("".join(f"{word} {number}\n" for number, word in enumerate(WORDS)))
+    (folder / "words.txt").write_text(
+        "".join(f"{word} {number}\n" for number, word in enumerate(WORDS))
+    )
     model = random_model(seed, 3, 3)
     (folder / "G.fst").write_bytes(binary(*graph(model, 3, 3)))
     imported = import_kaldi(folder, tmp_path / "lm")
@@ -265,7 +324,14 @@ def test_random_models_score_alike_through_the_binary_file(tmp_path, seed):
 
 def test_symbol_tables_in_the_file_are_passed_over(tmp_path):
     table = struct.pack("<i", 2125658996) + struct.pack("<i", 1) + b"w" + struct.pack("<qq", 3, 2)
-    table += struct.pack("<i", 1) + b"a" + struct.pack("<q", 1) + struct.pack("<i", 2) + b"bb" + struct.pack("<q", 2)
+    table += (
+        struct.pack("<i", 1)
+        + b"a"
+        + struct.pack("<q", 1)
+        + struct.pack("<i", 2)
+        + b"bb"
+        + struct.pack("<q", 2)
+    )
     states = [(0.5, [(1, 1, 2.0, 0)])]
     (tmp_path / "G.fst").write_bytes(binary(0, states, flags=3, symbols=table + table))
     fst = read_fst(tmp_path / "G.fst")
@@ -333,13 +399,19 @@ def test_files_damaged_anywhere_are_one_line_or_a_model(tmp_path_factory, data):
     content = bytearray((KALDI / "new" / "G.fst").read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    path.write_bytes(
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     message = None
     try:
         words, levels = read_ngrams(read_fst(path), read_words(KALDI / "new" / "words.txt"), path)
     except LanguageModelError as error:
         message = str(error)
-    assert "\n" not in message if message else all((level.words < len(words)).all() for level in levels)
+    assert (
+        "\n" not in message
+        if message
+        else all((level.words < len(words)).all() for level in levels)
+    )
 
 
 def test_a_gzipped_grammar_is_no_openfst_file(tmp_path):
@@ -353,7 +425,33 @@ def test_the_verb_converts_and_complains_in_one_line(tmp_path, capsys):
 
     assert run(["lm", "import", str(KALDI / "old"), "--out", str(tmp_path / "lm"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["imported"]["grammar"] == "G_no_prune.fst"
-    assert run(["lm", "import", str(KALDI / "new"), "--out", str(tmp_path / "lm"), "--binary", "quantised"]) == 0
+    assert (
+        run(
+            [
+                "lm",
+                "import",
+                str(KALDI / "new"),
+                "--out",
+                str(tmp_path / "lm"),
+                "--binary",
+                "quantised",
+            ]
+        )
+        == 0
+    )
     assert "vocabulary" in capsys.readouterr().out
-    assert run(["lm", "import", str(KALDI / "new"), "--out", str(tmp_path / "lm"), "--grammar", "absent.fst"]) == 2
+    assert (
+        run(
+            [
+                "lm",
+                "import",
+                str(KALDI / "new"),
+                "--out",
+                str(tmp_path / "lm"),
+                "--grammar",
+                "absent.fst",
+            ]
+        )
+        == 2
+    )
     assert capsys.readouterr().err.count("\n") == 1

@@ -21,7 +21,12 @@ def built(tmp_path):
 
 def test_a_directory_holds_the_trio_and_how_it_was_made(built):
     directory = built.directory
-    assert sorted(path.name for path in directory.iterdir()) == ["lexicon.txt", "lm.bin", "lm.json", "tokens.txt"]
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "lexicon.txt",
+        "lm.bin",
+        "lm.json",
+        "tokens.txt",
+    ]
     assert tuple((directory / "tokens.txt").read_text().split()) == LM.symbols
     assert "cat K AE T SIL" in (directory / "lexicon.txt").read_text().splitlines()
     assert {"a AH SIL", "a EY SIL"} <= set((directory / "lexicon.txt").read_text().splitlines())
@@ -48,7 +53,11 @@ def test_files_and_sentences_are_sources(tmp_path):
     (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"a cat ran\n"))
     texts = [tmp_path / "one.txt", "the dog ran", tmp_path / "two.txt.gz", "A dog sat. The 3 ran."]
     model = LanguageModel.build(texts, 2, tmp_path / "lm")
-    assert [(source["sentences"], source["words"]) for source in model.info()["sources"]] == [(2, 5), (1, 3), (3, 9)]
+    assert [(source["sentences"], source["words"]) for source in model.info()["sources"]] == [
+        (2, 5),
+        (1, 3),
+        (3, 9),
+    ]
     words = ["a", "cat", "dog", "ran", "sat", "the", "three"]
     assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", *words]
     evaluated = model.evaluate(tmp_path / "one.txt")
@@ -58,15 +67,21 @@ def test_files_and_sentences_are_sources(tmp_path):
 
 
 def test_words_outside_a_given_vocabulary_are_left_out(tmp_path):
-    model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=["the", "cat", "sat", "zebra"])
+    model = LanguageModel.build(
+        SENTENCES, 2, tmp_path / "lm", vocabulary=["the", "cat", "sat", "zebra"]
+    )
     assert sorted(model.ngram.words()) == ["</s>", "<s>", "<unk>", "cat", "sat", "the", "zebra"]
     assert sorted(model.lexicon) == ["cat", "sat", "the", "zebra"]
     assert model.info()["out_of_vocabulary"] == {"words": 4, "distinct": 4, "rate": 0.4}
-    assert model.ngram.unigram("away") == model.ngram.unigram("zebra")  # lmplz gives <unk> the uniform share too
+    assert model.ngram.unigram("away") == model.ngram.unigram(
+        "zebra"
+    )  # lmplz gives <unk> the uniform share too
 
 
 def test_the_vocabulary_by_frequency_takes_the_alphabet_for_ties(tmp_path):
-    model = LanguageModel.build(SENTENCES, 2, tmp_path / "lm", vocabulary=4)  # cat, sat, the twice; a, away, ... once
+    model = LanguageModel.build(
+        SENTENCES, 2, tmp_path / "lm", vocabulary=4
+    )  # cat, sat, the twice; a, away, ... once
     assert sorted(model.lexicon) == ["a", "cat", "sat", "the"]
 
 
@@ -75,10 +90,14 @@ def test_a_model_is_replaced_but_nothing_else_is(tmp_path, built):
     assert again.ngram.order == 2
     assert [path.name for path in tmp_path.iterdir()] == ["lm"]
     (tmp_path / "mine" / "lm.bin").mkdir(parents=True)
-    with pytest.raises(LanguageModelError, match=r"holds 'lm.bin', which is no part of a language model"):
+    with pytest.raises(
+        LanguageModelError, match=r"holds 'lm.bin', which is no part of a language model"
+    ):
         LanguageModel.build(["the end"], 2, tmp_path / "mine")
     (built.directory / "notes.txt").write_text("mine")
-    with pytest.raises(LanguageModelError, match=r"holds 'notes.txt', which is no part of a language model"):
+    with pytest.raises(
+        LanguageModelError, match=r"holds 'notes.txt', which is no part of a language model"
+    ):
         LanguageModel.build(["the end"], 2, built.directory)
     (tmp_path / "file").write_text("")
     with pytest.raises(LanguageModelError, match="is a file"):
@@ -102,7 +121,9 @@ def test_a_model_is_replaced_where_it_is_however_it_is_named(built, tmp_path):
 
 def test_the_current_directory_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LanguageModelError, match=r"is the current directory; give a directory in it"):
+    with pytest.raises(
+        LanguageModelError, match=r"is the current directory; give a directory in it"
+    ):
         LanguageModel.build(["the end"], 1, ".")
     assert not list(tmp_path.iterdir())
 
@@ -127,7 +148,9 @@ def test_texts_without_sentences_are_refused(tmp_path, texts, message):
 
 
 def test_a_line_without_end_is_read_in_parts_that_cut_no_sentence(tmp_path):
-    (tmp_path / "text.txt").write_text("The cat sat here. A dog ran. " * 60_000)  # 1.7 million characters
+    (tmp_path / "text.txt").write_text(
+        "The cat sat here. A dog ran. " * 60_000
+    )  # 1.7 million characters
     facts = LanguageModel.build([tmp_path / "text.txt"], 2, tmp_path / "lm").info()
     assert facts["text"]["sentences"] == 120_000
     assert facts["vocabulary"] == 7
@@ -136,7 +159,9 @@ def test_a_line_without_end_is_read_in_parts_that_cut_no_sentence(tmp_path):
 
 def test_a_text_may_come_through_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=["the cat sat\nthe dog ran\n"])
+    writer = threading.Thread(
+        target=(tmp_path / "pipe").write_text, args=["the cat sat\nthe dog ran\n"]
+    )
     writer.start()
     model = LanguageModel.build([tmp_path / "pipe"], 2, tmp_path / "lm")
     writer.join()
@@ -154,7 +179,9 @@ def test_texts_that_cannot_be_read_are_named(tmp_path):
         LanguageModel.build([str(tmp_path / "one.txt")], 2, tmp_path / "lm")
 
 
-@pytest.mark.parametrize(("vocabulary", "message"), [(["The"], "'The' in the vocabulary"), ([], "is empty")])
+@pytest.mark.parametrize(
+    ("vocabulary", "message"), [(["The"], "'The' in the vocabulary"), ([], "is empty")]
+)
 def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocabulary, message):
     with pytest.raises(LanguageModelError, match=message):
         LanguageModel.build(["the cat"], 2, tmp_path / "lm", vocabulary=vocabulary)
@@ -194,8 +221,14 @@ def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
         (tmp_path / "lm" / "lm.arpa").unlink(missing_ok=True)
         (tmp_path / "lm" / name).write_bytes(content)
         opened = LanguageModel.open(tmp_path / "lm")
-        assert (opened.info()["file"], opened.info()["binary"], opened.info()["order"]) == (name, "arpa", 3)
-        assert opened.sentence("the cat ran") == pytest.approx(model.sentence("the cat ran"), abs=1e-5)
+        assert (opened.info()["file"], opened.info()["binary"], opened.info()["order"]) == (
+            name,
+            "arpa",
+            3,
+        )
+        assert opened.sentence("the cat ran") == pytest.approx(
+            model.sentence("the cat ran"), abs=1e-5
+        )
 
 
 def test_damaged_facts_are_named(built):

@@ -15,7 +15,9 @@ VOCABULARY = (MADE_BY_LMPLZ / "vocabulary.txt").read_text().split()
 
 def by_words(values, words):
     names = {number: word for word, number in words.items()}
-    return {" ".join(names[number] for number in ngram): value / LN10 for ngram, value in values.items()}
+    return {
+        " ".join(names[number] for number in ngram): value / LN10 for ngram, value in values.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -23,14 +25,25 @@ def by_words(values, words):
     [
         ("text", "text", 4, {}, [False] * 3 + [True]),
         ("text.pruned", "text", 4, {"prune": (0, 0, 1)}, [False] * 3 + [True]),
-        ("text.limited", "text", 4, {"prune": (0, 1, 1, 2), "vocabulary": VOCABULARY}, [False] * 3 + [True]),
+        (
+            "text.limited",
+            "text",
+            4,
+            {"prune": (0, 1, 1, 2), "vocabulary": VOCABULARY},
+            [False] * 3 + [True],
+        ),
         ("tiny", "tiny", 3, {}, [True] * 3),
     ],
 )
 def test_estimates_are_those_of_lmplz(tmp_path, name, text, order, options, fallback):
-    model = LanguageModel.build([MADE_BY_LMPLZ / f"{text}.txt"], order, tmp_path / "lm", keep_arpa=True, **options)
+    model = LanguageModel.build(
+        [MADE_BY_LMPLZ / f"{text}.txt"], order, tmp_path / "lm", keep_arpa=True, **options
+    )
     assert [discount["fallback"] for discount in model.info()["discounts"]] == fallback
-    ours, theirs = read_arpa(tmp_path / "lm" / "lm.arpa"), read_arpa(MADE_BY_LMPLZ / f"{name}.arpa.gz")
+    ours, theirs = (
+        read_arpa(tmp_path / "lm" / "lm.arpa"),
+        read_arpa(MADE_BY_LMPLZ / f"{name}.arpa.gz"),
+    )
     assert ours.counts == theirs.counts
     for field in ("probs", "backoffs"):
         expected = by_words(getattr(theirs, field), theirs.words)

@@ -1,4 +1,7 @@
-"""Scoring with back-off: the oracle (tests/decoding/ngram_oracle.py) that the compiled models are compared with."""
+"""Scoring with back-off.
+
+The oracle (tests/decoding/ngram_oracle.py) that the compiled models are compared with.
+"""
 
 import itertools
 import math
@@ -48,8 +51,14 @@ def hand(tmp_path):
     [
         ("a b", -0.2 - 0.25 - 0.1),  # a | <s>, b | <s> a, </s> | b (a b is no context)
         ("b a", (-0.5 - 0.6) + (-0.2 - 0.4) + (-0.3 - 0.7)),  # back-off of <s>, of b, of a
-        ("a c", -0.2 + (-0.1 - 0.9) + (0.05 - 0.7)),  # back-off of <s> a; a c has a back-off above 0, c none
-        ("zebra a", (-0.5 - 2.0) - 0.4 + (-0.3 - 0.7)),  # nothing is remembered after an unknown word
+        (
+            "a c",
+            -0.2 + (-0.1 - 0.9) + (0.05 - 0.7),
+        ),  # back-off of <s> a; a c has a back-off above 0, c none
+        (
+            "zebra a",
+            (-0.5 - 2.0) - 0.4 + (-0.3 - 0.7),
+        ),  # nothing is remembered after an unknown word
         ("", -0.5 - 0.7),
     ],
 )
@@ -61,14 +70,19 @@ def test_states_keep_only_what_can_matter(hand):
     _, after_a = hand.score(hand.begin(), "a")
     assert len(after_a) == 2  # <s> a is the context of a trigram
     _, after_b = hand.score(after_a, "b")
-    assert after_b == hand.score((), "b")[1]  # neither "<s> a b" nor "a b" is the context of anything
+    assert (
+        after_b == hand.score((), "b")[1]
+    )  # neither "<s> a b" nor "a b" is the context of anything
     assert hand.score(after_b, "c")[1] == ()  # c is no context and has no back-off
     assert hand.score((), "zebra")[1] == ()
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_equal_states_score_all_continuations_alike(tmp_path, order):
-    """Against the definition on the full history: the longest listed n-gram, with the back-offs of longer contexts."""
+    """Against the definition on the full history.
+
+    The longest listed n-gram, with the back-offs of longer contexts.
+    """
     rng = np.random.default_rng(order)
     sentences = [" ".join(rng.choice(list("abc"), size=n)) for n in rng.integers(1, 6, size=12)]
     LanguageModel.build(sentences, order, tmp_path / "lm", keep_arpa=True)
@@ -80,8 +94,13 @@ def test_equal_states_score_all_continuations_alike(tmp_path, order):
             return arpa.probs[*history, word]
         return arpa.backoffs.get(history, 0.0) + defined(history[1:], word)
 
-    for sentence in itertools.chain.from_iterable(itertools.product("abcz", repeat=n) for n in range(5)):
-        numbers = [arpa.words["<s>"], *(arpa.words.get(word, arpa.words["<unk>"]) for word in sentence)]
+    for sentence in itertools.chain.from_iterable(
+        itertools.product("abcz", repeat=n) for n in range(5)
+    ):
+        numbers = [
+            arpa.words["<s>"],
+            *(arpa.words.get(word, arpa.words["<unk>"]) for word in sentence),
+        ]
         state = model.begin()
         for position, word in enumerate(sentence, start=1):
             context = tuple(numbers[max(0, position - order + 1) : position]) if order > 1 else ()
@@ -92,7 +111,12 @@ def test_equal_states_score_all_continuations_alike(tmp_path, order):
 def test_perplexity_counts_sentence_ends_and_tells_unknown_words_apart(hand):
     result = hand.score_text(["a b", "zebra a"])
     known = (-0.2 - 0.25 - 0.1) - 0.4 + (-0.3 - 0.7)
-    assert (result.sentences, result.words, result.unknown_words, result.oov_rate) == (2, 4, 1, 0.25)
+    assert (result.sentences, result.words, result.unknown_words, result.oov_rate) == (
+        2,
+        4,
+        1,
+        0.25,
+    )
     assert result.perplexity == pytest.approx(10 ** (-(known - 2.5) / 6))
     assert result.perplexity_known == pytest.approx(10 ** (-known / 5))
     assert math.isnan(hand.score_text([]).perplexity)

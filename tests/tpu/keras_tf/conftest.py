@@ -1,4 +1,6 @@
-"""TensorFlow with one thread and two CPU devices, and recordings small enough to train on in seconds."""
+"""TensorFlow with one thread and two CPU devices, and recordings small enough to train on in
+seconds.
+"""
 
 import os
 from importlib import util
@@ -26,7 +28,10 @@ if util.find_spec("tensorflow"):
 
 
 def write_recordings(root: Path) -> Path:
-    """Session files whose trials have very different lengths; one has a corpus, and the test split no labels."""
+    """Session files whose trials have very different lengths.
+
+    One has a corpus, and the test split no labels.
+    """
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(41, N_FEATURES))
     for day, session in enumerate(SESSIONS):
@@ -35,8 +40,14 @@ def write_recordings(root: Path) -> Path:
             for number in range(n_trials):
                 labels_U = rng.integers(1, 6, size=rng.integers(2, 7))
                 labels_U[-1] = 40
-                features_TC = np.repeat(patterns[labels_U], 14, axis=0) + rng.normal(size=(14 * len(labels_U), 16))
-                known = (f"sentence {number}", labels_U.astype(np.int64)) if split != "test" else (None, None)
+                features_TC = np.repeat(patterns[labels_U], 14, axis=0) + rng.normal(
+                    size=(14 * len(labels_U), 16)
+                )
+                known = (
+                    (f"sentence {number}", labels_U.astype(np.int64))
+                    if split != "test"
+                    else (None, None)
+                )
                 trials.append(Trial(features_TC.astype(np.float32), session, block, number, *known))
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root

@@ -12,7 +12,13 @@ from small_training import N_DAYS, N_FEATURES, make_config, make_network
 from cortext.errors import RunError
 from cortext.models import GRUConfig, TripleGRUConfig, build_model
 from cortext.models.inputs import InputNetworkConfig
-from cortext.tpu.keras_tf.convert import from_torch, links, load_optimizer_state, optimizer_state, to_torch
+from cortext.tpu.keras_tf.convert import (
+    from_torch,
+    links,
+    load_optimizer_state,
+    optimizer_state,
+    to_torch,
+)
 from cortext.tpu.keras_tf.models import keras_model
 from cortext.training import TrainConfig
 from cortext.training.setup import freeze
@@ -74,16 +80,24 @@ def test_what_learns_in_torch_learns_in_keras():
     from_torch(model, network)
     learning = {id(variable) for variable in model.trainable_variables}
     names = {name for link in links(model) if id(link.variable) in learning for name in link.names}
-    assert names == {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    assert names == {
+        name for name, parameter in network.named_parameters() if parameter.requires_grad
+    }
     assert optimizer_state(model).keys() == {
         "day_steps", "mean.day_weight", "mean.day_bias", "square.day_weight", "square.day_bias"
     }  # fmt: skip
 
 
 def test_settings_freeze_layers_without_torch():
-    config = GRUConfig(n_units=6, rnn_trainable=False, input_network=InputNetworkConfig(input_trainable=False))
+    config = GRUConfig(
+        n_units=6, rnn_trainable=False, input_network=InputNetworkConfig(input_trainable=False)
+    )
     model = keras_model(TrainConfig(model=config), n_features=3, n_days=2, n_classes=5)
-    assert {variable.path.rpartition("/")[2] for variable in model.trainable_variables} == {"kernel", "bias", "h0"}
+    assert {variable.path.rpartition("/")[2] for variable in model.trainable_variables} == {
+        "kernel",
+        "bias",
+        "h0",
+    }
     assert len(model.trainable_variables) == 3
 
 
@@ -100,7 +114,9 @@ def test_models_of_other_settings_are_refused_in_one_line():
     with pytest.raises(RunError, match=r"gru.bias_hh_l1 is in one of the two models only"):
         from_torch(smaller, network)
     _, wider = pair(SHAPES["gru"], n_features=4)
-    with pytest.raises(RunError, match=r"day_weight has shape \[2, 3, 3\]; the Keras model needs \[2, 4, 4\]"):
+    with pytest.raises(
+        RunError, match=r"day_weight has shape \[2, 3, 3\]; the Keras model needs \[2, 4, 4\]"
+    ):
         from_torch(wider, network)
 
 

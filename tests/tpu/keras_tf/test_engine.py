@@ -1,4 +1,7 @@
-"""Training on TensorFlow through the trainer: against torch's engine, on one device and on two, on and off."""
+"""Training on TensorFlow through the trainer.
+
+Against torch's engine, on one device and on two, on and off.
+"""
 
 import dataclasses
 import inspect
@@ -32,20 +35,35 @@ from cortext.tpu.keras_tf.strategy import choose_strategy
 
 TENSORFLOW = Place(backend="tensorflow")
 QUIET = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
-NOISY = Augmentation(white_noise_std=0.5, constant_offset_std=0.2, static_gain_std=0.05, random_cut=3)
+NOISY = Augmentation(
+    white_noise_std=0.5, constant_offset_std=0.2, static_gain_std=0.05, random_cut=3
+)
 
 
 def configured(transforms=QUIET, dropout=0.0, kind="gru", **settings):
     """A run of 6 batches of 6 trials."""
-    shared = {"rnn_dropout": dropout, "input_network": InputNetworkConfig(input_layer_dropout=dropout)}
+    shared = {
+        "rnn_dropout": dropout,
+        "input_network": InputNetworkConfig(input_layer_dropout=dropout),
+    }
     if kind == "gru":
         model = GRUConfig(n_units=12, n_layers=2, **shared)
     else:
         units = {"noise_units": 8, "noise_layers": 1, "clean_units": 8, "clean_layers": 1}
         model = TripleGRUConfig(noisy_units=8, noisy_layers=1, **units, **shared)
     dataset = DatasetConfig(batch_size=6, days_per_batch=2, data_transforms=transforms)
-    defaults = {"num_training_batches": 6, "lr_decay_steps": 6, "lr_decay_steps_day": 6, "lr_warmup_steps": 1}
-    defaults |= {"lr_warmup_steps_day": 1, "batches_per_train_log": 1, "batches_per_val_step": 6, "epsilon": 0.01}
+    defaults = {
+        "num_training_batches": 6,
+        "lr_decay_steps": 6,
+        "lr_decay_steps_day": 6,
+        "lr_warmup_steps": 1,
+    }
+    defaults |= {
+        "lr_warmup_steps_day": 1,
+        "batches_per_train_log": 1,
+        "batches_per_val_step": 6,
+        "epsilon": 0.01,
+    }
     defaults |= {"precision": "fp32", "tpu": TPUConfig(length_shapes=1)}
     return TrainConfig(model=model, dataset=dataset, **(defaults | settings))
 
@@ -61,7 +79,10 @@ def trained(config, data, out, place=TENSORFLOW, n_batches=None, **how):
     """Train (some batches); the last weights by name, and the trainer, which is closed."""
     with Trainer(config, data, out, device=place, progress=False, **how) as trainer:
         trainer.run(n_batches)
-        weights = {name: tensor.numpy().copy() for name, tensor in trainer.model.network.state_dict().items()}
+        weights = {
+            name: tensor.numpy().copy()
+            for name, tensor in trainer.model.network.state_dict().items()
+        }
     return weights, trainer
 
 
@@ -110,7 +131,9 @@ def test_a_run_goes_from_torch_to_tensorflow_and_back(packed, tmp_path, by_torch
         for name in ("train_loss", "grad_norm", "lr", "lr_day"):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
     for name in ("val_loss", "val_per"):
-        assert metrics(out, "val")[0][name] == pytest.approx(metrics(theirs_out, "val")[0][name], rel=1e-3)
+        assert metrics(out, "val")[0][name] == pytest.approx(
+            metrics(theirs_out, "val")[0][name], rel=1e-3
+        )
 
 
 def test_a_resumed_run_is_the_same_to_the_bit(packed, tmp_path, one_device):
@@ -135,8 +158,13 @@ def test_the_step_is_compiled_once_for_each_length(packed, tmp_path, one_device,
 
 
 def test_a_trace_for_each_length_is_meant_and_not_warned_of(packed, tmp_path, caplog):
-    """TensorFlow warns twice at most, in this process earlier than here: its message is given once more."""
-    message = "5 out of the last 8 calls to %s triggered tf.function retracing. Tracing is expensive"
+    """TensorFlow warns twice at most, in this process earlier than here.
+
+    Its message is given once more.
+    """
+    message = (
+        "5 out of the last 8 calls to %s triggered tf.function retracing. Tracing is expensive"
+    )
     assert "retracing. Tracing is expensive" in inspect.getsource(polymorphic_function)
     trainer = Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False)
     with trainer, trainer.engine.running():
@@ -171,7 +199,9 @@ def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device)
     assert {str(weight.dtype) for weight in weights} == {"float32"}
     for ours, theirs in zip(metrics(tmp_path / "bf16"), metrics(by_torch[1]), strict=False):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.05)
-    with Trainer(configured(precision="auto"), packed, tmp_path / "auto", device=TENSORFLOW, progress=False) as trainer:
+    with Trainer(
+        configured(precision="auto"), packed, tmp_path / "auto", device=TENSORFLOW, progress=False
+    ) as trainer:
         assert trainer.engine.model.dtype_policy.name == "float32"  # there is no TPU
         before = tf.config.experimental.tensor_float_32_execution_enabled()
         with trainer.engine.running():
@@ -182,7 +212,10 @@ def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "batch_size is 6, which 2 cores and 2 accumulation steps cannot"),
+        (
+            {"gradient_accumulation_steps": 2},
+            "batch_size is 6, which 2 cores and 2 accumulation steps cannot",
+        ),
         ({"trainable": ["gru.bias_ih_l0", "out"]}, "bias_ih_l0 and gru.bias_hh_l0 only one learns"),
     ],
 )
@@ -193,17 +226,23 @@ def test_what_tensorflow_cannot_train_is_one_line(packed, tmp_path, changes, mes
 
 def test_the_step_compiles_for_xla_as_a_tpu_needs_it(packed, tmp_path, one_device, by_torch):
     """Every operation of the step has a form in XLA, and every shape is known."""
-    with Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False) as trainer:
+    with Trainer(
+        configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False
+    ) as trainer:
         engine = trainer.engine
         engine._steps = tf.function(engine._replicas_step, autograph=False, jit_compile=True)
         trainer.run(2)
         raw = next(iter(engine.batches(2, 3)))
     for ours, theirs in zip(metrics(tmp_path / "run"), metrics(by_torch[1]), strict=False):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
-    noise = dataclasses.replace(NOISY, static_gain_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False)
+    noise = dataclasses.replace(
+        NOISY, static_gain_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False
+    )
 
     def compiled(settings):
-        return tf.function(lambda: prepare(raw, settings)["features"], jit_compile=True, autograph=False)().numpy()
+        return tf.function(
+            lambda: prepare(raw, settings)["features"], jit_compile=True, autograph=False
+        )().numpy()
 
     assert np.std(compiled(noise) - raw["features"].numpy()) == pytest.approx(0.5, rel=0.02)
     assert np.isfinite(compiled(NOISY)).all()
@@ -211,7 +250,9 @@ def test_the_step_compiles_for_xla_as_a_tpu_needs_it(packed, tmp_path, one_devic
 
 def test_keras_on_another_backend_is_refused(packed, tmp_path, monkeypatch):
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
-    with pytest.raises(ConfigError, match="Keras runs on jax, and --backend tensorflow trains on TensorFlow; unset"):
+    with pytest.raises(
+        ConfigError, match="Keras runs on jax, and --backend tensorflow trains on TensorFlow; unset"
+    ):
         trained(configured(), packed, tmp_path / "run")
 
 
@@ -222,19 +263,32 @@ def test_torchrun_is_refused(packed, tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_names_its_trials_and_moves_nothing(packed, tmp_path, one_device):
-    with Trainer(configured(num_training_batches=2), packed, tmp_path / "run", device=TENSORFLOW, progress=False) as trainer:
+    with Trainer(
+        configured(num_training_batches=2),
+        packed,
+        tmp_path / "run",
+        device=TENSORFLOW,
+        progress=False,
+    ) as trainer:
         before = [np.full_like(weights, np.inf) for weights in trainer.engine.model.get_weights()]
         trainer.engine.model.set_weights(before)
         with pytest.raises(RunError, match="the loss of batch 0 is not finite, in trials t15"):
             trainer.run()
-        assert all(np.array_equal(a, b) for a, b in zip(before, trainer.engine.model.get_weights(), strict=True))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(before, trainer.engine.model.get_weights(), strict=True)
+        )
 
 
 def test_a_device_without_memory_is_one_line(packed, tmp_path, one_device, monkeypatch):
     def exhausted(batch):
-        raise tf.errors.ResourceExhaustedError(None, None, "Out of memory while trying to allocate 17179869184 bytes")
+        raise tf.errors.ResourceExhaustedError(
+            None, None, "Out of memory while trying to allocate 17179869184 bytes"
+        )
 
-    with Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False) as trainer:
+    with Trainer(
+        configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False
+    ) as trainer:
         monkeypatch.setattr(trainer.engine, "_steps", exhausted)
         monkeypatch.setattr(type(trainer.engine), "traces", 0)
         with pytest.raises(RunError, match="out of memory: resource exhausted with a batch of 6"):
@@ -252,17 +306,52 @@ def simulated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("simulated")
     assert cortext("simulate", folder / "sim", "--preset", "tiny", "--workers", "1") == 0
     assert cortext("pack", folder / "sim", "--out", folder / "packed", "--format", "tfrecord") == 0
-    training = ["train", "--config", "tiny", "--backend", "tensorflow", "--require-cores", "2", "--precision", "fp32"]
-    training += ["--data", folder / "packed", "--out", folder / "run", "--profile", folder / "trace"]
-    training += ["--profile-steps", "5:7", "--set", "tpu.length_shapes=1", "--set", "num_training_batches=12"]
-    assert cortext(*training, "--set", "batches_per_val_step=6", "--set", "dataset.feature_subset=[0,3,4,5]") == 0
+    training = [
+        "train",
+        "--config",
+        "tiny",
+        "--backend",
+        "tensorflow",
+        "--require-cores",
+        "2",
+        "--precision",
+        "fp32",
+    ]
+    training += [
+        "--data",
+        folder / "packed",
+        "--out",
+        folder / "run",
+        "--profile",
+        folder / "trace",
+    ]
+    training += [
+        "--profile-steps",
+        "5:7",
+        "--set",
+        "tpu.length_shapes=1",
+        "--set",
+        "num_training_batches=12",
+    ]
+    assert (
+        cortext(
+            *training,
+            "--set",
+            "batches_per_val_step=6",
+            "--set",
+            "dataset.feature_subset=[0,3,4,5]",
+        )
+        == 0
+    )
     return folder
 
 
 def test_the_run_directory_is_an_ordinary_one(simulated, capsys):
     summary = json.loads((simulated / "run" / "summary.json").read_text())
     assert (summary["steps"], summary["device"]) == (12, "cpu (2 cores, tensorflow)")
-    evaluated = cortext("evaluate", simulated / "run", "--data", simulated / "packed", "--out", simulated / "eval")
+    evaluated = cortext(
+        "evaluate", simulated / "run", "--data", simulated / "packed", "--out", simulated / "eval"
+    )
     assert evaluated == 0
     assert 0 < json.loads((simulated / "eval" / "metrics.json").read_text())["per"] <= 1.5
     assert "PER" in capsys.readouterr().out
@@ -276,7 +365,9 @@ def test_torch_finds_the_same_errors_in_the_kept_weights(simulated):
     days, transforms = np.arange(len(data.sessions)), config.dataset.data_transforms
     batches = Batches(val, days, transforms, torch.device("cpu"), model.network.n_patches)
     network = model.network.eval()
-    found, _ = Validator(batches, model.inventory, config).measure(lambda batch: network(batch.x_BTC, batch.day_B)[0])
+    found, _ = Validator(batches, model.inventory, config).measure(
+        lambda batch: network(batch.x_BTC, batch.day_B)[0]
+    )
     best = json.loads((simulated / "run" / "summary.json").read_text())
     assert found["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)
     assert found["val_per"] == pytest.approx(best["val_per"], abs=0.002)
@@ -287,7 +378,15 @@ def test_a_trace_is_written(simulated):
 
 
 def test_too_few_cores_are_refused_before_anything_is_trained(simulated, capsys):
-    arguments = ["train", "--config", "tiny", "--backend", "tensorflow", "--data", simulated / "packed"]
+    arguments = [
+        "train",
+        "--config",
+        "tiny",
+        "--backend",
+        "tensorflow",
+        "--data",
+        simulated / "packed",
+    ]
     assert cortext(*arguments, "--out", simulated / "eight", "--require-cores", "8") == 2
     assert "training would use 2 cores instead of 8" in capsys.readouterr().err
     assert not (simulated / "eight" / "train_state").exists()

@@ -1,4 +1,6 @@
-"""The same models where Keras computes with JAX. A process has one backend, so that another one is started."""
+"""The same models where Keras computes with JAX. A process has one backend, so that another one
+is started.
+"""
 
 import json
 import os
@@ -61,8 +63,18 @@ print(json.dumps(found))
 
 def test_logits_losses_and_gradients_are_those_of_torch():
     folder = Path(__file__).resolve().parents[1]
-    environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=200)
+    environment = os.environ | {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(folder),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("backend") == "jax"

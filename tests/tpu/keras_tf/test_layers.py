@@ -9,7 +9,14 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 import keras
 
 from cortext.tpu.keras_tf import layers
-from cortext.tpu.keras_tf.layers import DayAffine, GradientReversal, GRULayer, Patches, StepSeeds, dropout
+from cortext.tpu.keras_tf.layers import (
+    DayAffine,
+    GradientReversal,
+    GRULayer,
+    Patches,
+    StepSeeds,
+    dropout,
+)
 
 
 def normal(*shape, seed=0):
@@ -33,12 +40,16 @@ def test_a_trial_gets_the_affine_map_of_its_day():
     assert again(layer).n_days == 3
 
 
-@pytest.mark.parametrize(("size", "stride", "n_bins"), [(14, 4, 31), (6, 3, 12), (2, 5, 13), (4, 4, 11), (1, 1, 3)])
+@pytest.mark.parametrize(
+    ("size", "stride", "n_bins"), [(14, 4, 31), (6, 3, 12), (2, 5, 13), (4, 4, 11), (1, 1, 3)]
+)
 def test_patches_are_windows_side_by_side_and_gradients_go_back_to_their_bins(size, stride, n_bins):
     layer = again(Patches(size, stride))
     x_BTC = tf.constant(normal(2, n_bins, 3))
     starts = range(0, n_bins - size + 1, stride)
-    expected = np.stack([x_BTC[:, start : start + size].numpy().reshape(2, -1) for start in starts], axis=1)
+    expected = np.stack(
+        [x_BTC[:, start : start + size].numpy().reshape(2, -1) for start in starts], axis=1
+    )
     weights = normal(*expected.shape, seed=1)
     with tf.GradientTape() as tape:
         tape.watch(x_BTC)
@@ -88,7 +99,9 @@ def outputs_and_gradients(layer, x_BPI, h0_BD, weights):
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_gru_layer_is_that_of_keras_and_so_is_every_gradient(gpu, monkeypatch):
-    monkeypatch.setattr(layers, "_has_gpu", lambda: gpu)  # where there is one it is Keras's own, too
+    monkeypatch.setattr(
+        layers, "_has_gpu", lambda: gpu
+    )  # where there is one it is Keras's own, too
     x_BPI, h0_BD = tf.constant(normal(3, 9, 5)), tf.constant(normal(3, 4, seed=1))
     weights = normal(3, 9, 4, seed=2), normal(3, 4, seed=3)
     ours = again(GRULayer(4))
@@ -96,7 +109,9 @@ def test_a_gru_layer_is_that_of_keras_and_so_is_every_gradient(gpu, monkeypatch)
     ours(x_BPI)
     theirs = keras.layers.GRU(4, return_sequences=True, return_state=True, use_cudnn=False)
     theirs(x_BPI)
-    theirs.set_weights([normal(*weight.shape, seed=4 + i) for i, weight in enumerate(theirs.weights)])
+    theirs.set_weights(
+        [normal(*weight.shape, seed=4 + i) for i, weight in enumerate(theirs.weights)]
+    )
     ours.set_weights(theirs.get_weights())
     found = outputs_and_gradients(ours, x_BPI, h0_BD, weights)
     expected = outputs_and_gradients(theirs, x_BPI, h0_BD, weights)
@@ -112,13 +127,24 @@ def test_gates_are_in_float32_where_products_are_in_bfloat16():
     exact = GRULayer(4)
     exact.build((3, 9, 5))
     exact.set_weights(layer.get_weights())
-    np.testing.assert_allclose(tf.cast(hidden_BPD, tf.float32), exact(normal(3, 9, 5))[0], atol=0.02)
+    np.testing.assert_allclose(
+        tf.cast(hidden_BPD, tf.float32), exact(normal(3, 9, 5))[0], atol=0.02
+    )
     program = tf.function(layer).get_concrete_function(tf.zeros((3, 9, 5)))
     graphs = [
         program.graph,
-        *(function.graph for function in program.graph._functions.values() if hasattr(function, "graph")),
+        *(
+            function.graph
+            for function in program.graph._functions.values()
+            if hasattr(function, "graph")
+        ),
     ]
-    types = {op.type: op.outputs[0].dtype for graph in graphs for op in graph.get_operations() if op.outputs}
+    types = {
+        op.type: op.outputs[0].dtype
+        for graph in graphs
+        for op in graph.get_operations()
+        if op.outputs
+    }
     assert types["MatMul" if "MatMul" in types else "BatchMatMulV2"] == tf.bfloat16
 
 

@@ -20,14 +20,36 @@ from cortext.training.adversarial import AdversarialConfig
 from cortext.training.adversarial import noise_energy as torch_noise_energy
 
 N_PATCHES, N_TOKENS = 13, 7
-LABELS = ([1, 2, 3, 0, 0], [4, 4, 4, 0, 0], [0, 0, 0, 0, 0], [6, 5, 6, 5, 6], [2, 0, 0, 0, 0], [1, 1, 2, 2, 0])
+LABELS = (
+    [1, 2, 3, 0, 0],
+    [4, 4, 4, 0, 0],
+    [0, 0, 0, 0, 0],
+    [6, 5, 6, 5, 6],
+    [2, 0, 0, 0, 0],
+    [1, 1, 2, 2, 0],
+)
 N_LABELS = (3, 3, 0, 5, 1, 4)
-LENGTHS = (13, 5, 4, 9, 1, 7)  # the second and the fifth have just as many frames as their labels need
+LENGTHS = (
+    13,
+    5,
+    4,
+    9,
+    1,
+    7,
+)  # the second and the fifth have just as many frames as their labels need
 
 
 def arrays():
-    logits_BPV = np.random.default_rng(0).normal(size=(len(LABELS), N_PATCHES, N_TOKENS)).astype(np.float32) * 3
-    return logits_BPV, np.array(LENGTHS, np.int32), np.array(LABELS, np.int32), np.array(N_LABELS, np.int32)
+    logits_BPV = (
+        np.random.default_rng(0).normal(size=(len(LABELS), N_PATCHES, N_TOKENS)).astype(np.float32)
+        * 3
+    )
+    return (
+        logits_BPV,
+        np.array(LENGTHS, np.int32),
+        np.array(LABELS, np.int32),
+        np.array(N_LABELS, np.int32),
+    )
 
 
 def ours(logits_BPV, *numbers, scale=1.0, jit=False):
@@ -86,7 +108,9 @@ def test_a_label_that_does_not_fit_is_infinite_and_leaves_the_other_trials_alone
     logits_BPV, n_patches_B, labels_BU, n_labels_B = arrays()
     clean = ours(logits_BPV, n_patches_B, labels_BU, n_labels_B)
     n_patches_B[1] -= 1  # 4 frames for `4 4 4`, which needs a blank between any two
-    loss_B, gradient = (found.numpy() for found in ours(logits_BPV, n_patches_B, labels_BU, n_labels_B))
+    loss_B, gradient = (
+        found.numpy() for found in ours(logits_BPV, n_patches_B, labels_BU, n_labels_B)
+    )
     assert loss_B[1] == np.inf
     assert not gradient[1].any()
     others = [0, 2, 3, 4, 5]
@@ -122,17 +146,27 @@ def test_ctc_is_in_float32_for_logits_in_bfloat16():
 
 
 def test_the_energy_of_the_noise_is_that_of_torch():
-    noise_BPI, n_patches_B = np.random.default_rng(0).normal(size=(3, 6, 5)).astype(np.float32), np.array([6, 2, 4])
+    noise_BPI, n_patches_B = (
+        np.random.default_rng(0).normal(size=(3, 6, 5)).astype(np.float32),
+        np.array([6, 2, 4]),
+    )
     expected = torch_noise_energy(torch.from_numpy(noise_BPI), torch.from_numpy(n_patches_B))
     np.testing.assert_allclose(noise_energy(noise_BPI, n_patches_B), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "sigmoid"])
 def test_reversal_rises_as_it_does_in_torch(schedule):
-    settings = {"reversal_start": 0.1, "reversal_end": 0.9, "reversal_schedule": schedule, "reversal_ramp": 0.6}
+    settings = {
+        "reversal_start": 0.1,
+        "reversal_end": 0.9,
+        "reversal_schedule": schedule,
+        "reversal_ramp": 0.6,
+    }
     loss, config = Adversarial(200, **settings), AdversarialConfig(**settings)
     for step in (0, 1, 37, 119, 120, 199):
-        assert float(loss.reversal(tf.constant(step, tf.int64))) == pytest.approx(config.reversal(step / 200), rel=1e-6)
+        assert float(loss.reversal(tf.constant(step, tf.int64))) == pytest.approx(
+            config.reversal(step / 200), rel=1e-6
+        )
 
 
 def test_losses_come_back_from_their_settings():
@@ -140,14 +174,22 @@ def test_losses_come_back_from_their_settings():
     found = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert found.config == loss.config
     assert found.n_batches == 200
-    assert isinstance(keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(CTC())), CTC)
+    assert isinstance(
+        keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(CTC())), CTC
+    )
 
 
 def test_a_run_gets_its_models_loss_or_a_line_that_says_why_not():
-    plain, triple = TrainConfig(model=GRUConfig()), TrainConfig(model=TripleGRUConfig(), num_training_batches=9)
+    plain, triple = (
+        TrainConfig(model=GRUConfig()),
+        TrainConfig(model=TripleGRUConfig(), num_training_batches=9),
+    )
     assert isinstance(keras_loss(plain), CTC)
     assert keras_loss(triple).n_batches == 9
-    assert keras_loss(replace(triple, loss=AdversarialConfig(noise_weight=0.5))).config.noise_weight == 0.5
+    assert (
+        keras_loss(replace(triple, loss=AdversarialConfig(noise_weight=0.5))).config.noise_weight
+        == 0.5
+    )
     assert isinstance(keras_loss(replace(triple, loss={"kind": "ctc"})), CTC)
     with pytest.raises(ConfigError, match="cannot train model 'gru'"):
         keras_loss(replace(plain, loss=AdversarialConfig()))

@@ -92,10 +92,14 @@ def test_evaluate_gives_the_mean_ctc_loss_of_torch(fitted, kind):
 def test_trials_that_fill_up_a_batch_do_not_count_in_evaluate():
     model, batch = new_model(), ready_batch()
     own = model.evaluate(
-        tf.data.Dataset.from_tensors({k: v[:3] for k, v in batch.items()}), verbose=0, return_dict=True
+        tf.data.Dataset.from_tensors({k: v[:3] for k, v in batch.items()}),
+        verbose=0,
+        return_dict=True,
     )
     batch["n_patches"][3] = 0
-    assert model.evaluate(tf.data.Dataset.from_tensors(batch), verbose=0, return_dict=True) == pytest.approx(own)
+    assert model.evaluate(
+        tf.data.Dataset.from_tensors(batch), verbose=0, return_dict=True
+    ) == pytest.approx(own)
 
 
 def test_predict_gives_logits_in_the_order_of_the_trials(fitted):
@@ -116,23 +120,32 @@ def test_a_keras_file_holds_model_optimiser_and_loss(fitted, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
     assert type(loaded) is type(model)
     assert loaded.config == model.config
-    for mine, theirs in ((model.weights, loaded.weights), (model.optimizer.variables, loaded.optimizer.variables)):
+    for mine, theirs in (
+        (model.weights, loaded.weights),
+        (model.optimizer.variables, loaded.optimizer.variables),
+    ):
         assert len(mine) == len(theirs)
         assert all(np.array_equal(one, other) for one, other in zip(mine, theirs, strict=True))
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
     assert loaded.loss.get_config() == model.loss.get_config()
-    np.testing.assert_array_equal(loaded(tensors(ready_batch()))[0], model(tensors(ready_batch()))[0])
+    np.testing.assert_array_equal(
+        loaded(tensors(ready_batch()))[0], model(tensors(ready_batch()))[0]
+    )
 
 
 @saves
-@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # as of every compiled model
+@pytest.mark.filterwarnings(
+    "ignore:Skipping variable loading for optimizer"
+)  # as of every compiled model
 def test_a_weights_file_holds_every_weight(fitted, kind, tmp_path):
     model, _ = fitted
     model.save_weights(tmp_path / "model.weights.h5")
     other = keras_model(make_config(kind), **SIZES)
     assert not np.array_equal(other.weights[0], model.weights[0])
     other.load_weights(tmp_path / "model.weights.h5", skip_mismatch=False)
-    assert all(np.array_equal(one, two) for one, two in zip(model.weights, other.weights, strict=True))
+    assert all(
+        np.array_equal(one, two) for one, two in zip(model.weights, other.weights, strict=True)
+    )
 
 
 def test_a_model_makes_its_weights_when_it_sees_a_batch():
@@ -146,7 +159,9 @@ def test_a_model_makes_its_weights_when_it_sees_a_batch():
     # The release's first weights: orthogonal recurrent matrices, days that change nothing.
     recurrent = model.gru[0].cell.recurrent_kernel.numpy()
     np.testing.assert_allclose(recurrent @ recurrent.T, np.eye(len(recurrent)), atol=1e-5)
-    np.testing.assert_array_equal(model.days.day_weight, np.tile(np.eye(N_FEATURES), (N_DAYS, 1, 1)))
+    np.testing.assert_array_equal(
+        model.days.day_weight, np.tile(np.eye(N_FEATURES), (N_DAYS, 1, 1))
+    )
 
 
 def test_the_parts_work_alone_with_days_of_their_own_and_the_adversary_never_has_any():
@@ -167,7 +182,10 @@ def test_a_trial_in_pieces_gives_the_logits_of_the_whole(kind):
     model, batch = new_model(kind), ready_batch()
     whole = model(tensors(batch))[0]
     first, second = dict(batch), dict(batch)
-    first["features"], second["features"] = batch["features"][:, : 14 + 4 * 5], batch["features"][:, 4 * 6 :]
+    first["features"], second["features"] = (
+        batch["features"][:, : 14 + 4 * 5],
+        batch["features"][:, 4 * 6 :],
+    )
     begun, state = model(tensors(first))
     ended, _ = model(tensors(second), state=state)
     np.testing.assert_allclose(np.concatenate([begun, ended], axis=1), whole, atol=1e-5)
@@ -176,7 +194,9 @@ def test_a_trial_in_pieces_gives_the_logits_of_the_whole(kind):
 def test_a_step_in_mixed_bfloat16_keeps_weights_and_ctc_in_float32(monkeypatch):
     seen = []
     log_softmax = ctc.ops.log_softmax
-    monkeypatch.setattr(ctc.ops, "log_softmax", lambda x, axis: seen.append(x.dtype) or log_softmax(x, axis=axis))
+    monkeypatch.setattr(
+        ctc.ops, "log_softmax", lambda x, axis: seen.append(x.dtype) or log_softmax(x, axis=axis)
+    )
     exact, mixed = new_model("triple_gru"), new_model("triple_gru", bf16=True)
     assert mixed.dtype_policy.name == "mixed_bfloat16"
     batch = tensors(ready_batch())
@@ -230,16 +250,23 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_its_batch_counts():
     losses, norm = model.update(tensors(batch))
     assert not np.isfinite(norm)
     assert [bool(np.isfinite(loss)) for loss in losses["loss"]] == [True, False, True, True]
-    assert all(np.array_equal(one, other) for one, other in zip(weights(model), before, strict=True))
+    assert all(
+        np.array_equal(one, other) for one, other in zip(weights(model), before, strict=True)
+    )
     slots = [*model.optimizer.mean, *model.optimizer.square]
     assert all(np.isfinite(slot.numpy()).all() for slot in slots)
-    assert all(np.array_equal(one, other) for one, other in zip(model.optimizer.counts, counts, strict=True))
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip(model.optimizer.counts, counts, strict=True)
+    )
     assert int(model.optimizer.iterations) == 2
 
 
 def test_a_batch_that_cannot_be_taken_apart_is_refused():
     model = new_model(gradient_accumulation_steps=3)
-    with pytest.raises(ConfigError, match="4 trials a core cannot be taken apart into 3 equal pieces"):
+    with pytest.raises(
+        ConfigError, match="4 trials a core cannot be taken apart into 3 equal pieces"
+    ):
         model.update(tensors(ready_batch()))
 
 
@@ -268,7 +295,10 @@ def test_what_has_no_keras_form_is_said():
 
     config = make_config()
     config.model = OtherConfig()
-    with pytest.raises(ConfigError, match="model 'other' has no Keras form; use --backend torch, or the model gru or"):
+    with pytest.raises(
+        ConfigError,
+        match="model 'other' has no Keras form; use --backend torch, or the model gru or",
+    ):
         keras_model(config, **SIZES)
     config = make_config()
     config.loss = OtherConfig()

@@ -10,7 +10,13 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 import keras
 from small_training import N_DAYS, N_FEATURES, as_torch, make_batch, make_config, make_network
 
-from cortext.tpu.keras_tf.convert import from_torch, links, load_optimizer_state, optimizer_state, to_torch
+from cortext.tpu.keras_tf.convert import (
+    from_torch,
+    links,
+    load_optimizer_state,
+    optimizer_state,
+    to_torch,
+)
 from cortext.tpu.keras_tf.models import keras_model
 from cortext.tpu.keras_tf.optimizer import Schedule
 from cortext.training.loss import build_loss
@@ -31,7 +37,10 @@ def keras_batch(network, batch):
 
 
 class Side:
-    """A model in torch, in float64, and in Keras with the same weights; what a batch gives in both."""
+    """A model in torch, in float64, and in Keras with the same weights.
+
+    What a batch gives in both.
+    """
 
     def __init__(self, kind):
         self.config, self.batch = make_config(kind), make_batch()
@@ -45,7 +54,9 @@ class Side:
             network, torch_batch(network, self.batch, torch.float64), STEP / 100
         )
         losses["loss"].mean().backward()
-        return losses, {name: parameter.grad.numpy() for name, parameter in network.named_parameters()}
+        return losses, {
+            name: parameter.grad.numpy() for name, parameter in network.named_parameters()
+        }
 
     def found(self):
         model = self.model
@@ -125,7 +136,9 @@ def test_both_modes_give_what_torch_gives_with_a_noise_model_of_any_width(noise_
 
 @pytest.mark.parametrize(("kind", "pieces"), [("gru", 1), ("triple_gru", 2)])
 def test_ten_steps_are_those_of_torch_and_so_is_the_state_of_the_optimiser(kind, pieces):
-    config = make_config(kind, grad_norm_clip_value=4.0, gradient_accumulation_steps=pieces, weight_decay_day=0.02)
+    config = make_config(
+        kind, grad_norm_clip_value=4.0, gradient_accumulation_steps=pieces, weight_decay_day=0.02
+    )
     network, loss = make_network(config).train(), build_loss(config.loss, config.model.kind)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     optimizer, model = Optimizer(network, config), keras_model(config, **SIZES)
@@ -133,7 +146,9 @@ def test_ten_steps_are_those_of_torch_and_so_is_the_state_of_the_optimiser(kind,
     update = tf.function(model.update)
     norms = []
     for step in range(10):
-        batch = make_batch(days=[(3, 3, 1, 1), (0, 0, 3, 3)][step % 2], seed=step)  # days 2 and 4 never come
+        batch = make_batch(
+            days=[(3, 3, 1, 1), (0, 0, 3, 3)][step % 2], seed=step
+        )  # days 2 and 4 never come
         reference = torch_batch(network, batch)
         losses = loss(network, reference, step / 100)
         losses["loss"].mean().backward()
@@ -160,7 +175,9 @@ def test_ten_steps_are_those_of_torch_and_so_is_the_state_of_the_optimiser(kind,
     assert found["day_steps"].tolist() == [5, 5, 0, 10, 0]
     Optimizer(trained, config).load(found)  # torch can go on from it
     load_optimizer_state(model, expected)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in optimizer_state(model).items())
+    assert all(
+        torch.equal(tensor, expected[name]) for name, tensor in optimizer_state(model).items()
+    )
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])

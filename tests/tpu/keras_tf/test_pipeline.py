@@ -29,7 +29,9 @@ def made(split, settings, n_lengths=3, **dataset):
     dataset = DatasetConfig(batch_size=6, days_per_batch=2, data_transforms=settings, **dataset)
     shapes = Shapes(split, n_lengths, 14, 4)
     batches = pipeline.Batches(split, LAYER_OF_DAY, TrainConfig(dataset=dataset), shapes)
-    return batches, DayBalancedSampler(split.day_N, 6, 2, seed=4, n_bins_N=split.n_bins_N, length_buckets=3)
+    return batches, DayBalancedSampler(
+        split.day_N, 6, 2, seed=4, n_bins_N=split.n_bins_N, length_buckets=3
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,9 @@ def test_training_goes_on_from_any_batch_with_the_same_noise(split):
     for before, after in zip(whole[2:], rest, strict=True):
         for name in before:
             assert np.array_equal(before[name].numpy(), after[name].numpy())
-    assert not np.array_equal(whole[0]["features"].numpy()[0, :50], whole[1]["features"].numpy()[0, :50])
+    assert not np.array_equal(
+        whole[0]["features"].numpy()[0, :50], whole[1]["features"].numpy()[0, :50]
+    )
 
 
 def test_noise_is_the_same_wherever_a_trial_is_computed(split):
@@ -89,7 +93,9 @@ def test_noise_is_the_same_wherever_a_trial_is_computed(split):
     raw = next(iter(batches.training(sampler, 0, 1)))
     whole = pipeline.prepare(raw, settings)["features"].numpy()
     for rows in (slice(0, 3), slice(3, 6), slice(5, 6)):
-        part = pipeline.prepare({name: tensor[rows] for name, tensor in raw.items()}, settings)["features"].numpy()
+        part = pipeline.prepare({name: tensor[rows] for name, tensor in raw.items()}, settings)[
+            "features"
+        ].numpy()
         assert np.array_equal(part, whole[rows])
     assert len(np.unique(whole[:, 0, 0])) == 6
 
@@ -106,7 +112,11 @@ def test_feature_subset_and_bad_trials_hold(split):
     assert not seen & {(0, trial) for trial in range(4)}
     i = int(raw["indices"][0])
     first = split.features(
-        int(np.flatnonzero((split.day_N == chosen.day_N[i]) & (split.trial_N == chosen.trial_N[i]))[0])
+        int(
+            np.flatnonzero((split.day_N == chosen.day_N[i]) & (split.trial_N == chosen.trial_N[i]))[
+                0
+            ]
+        )
     )
     assert np.array_equal(raw["features"].numpy()[0, : len(first)], first[:, [7, 2, 3]])
 
@@ -116,8 +126,12 @@ def test_smoothing_is_torch_s(split, std, size):
     settings = Augmentation(**QUIET, smooth_kernel_std=std, smooth_kernel_size=size)
     batches, _ = made(split, settings)
     raw = batches.batch(np.array([0, 3, 9]))
-    ours = pipeline.prepare({name: tf.convert_to_tensor(values) for name, values in raw.items()}, settings)
-    theirs, _ = prepare(torch.from_numpy(raw["features"]), torch.from_numpy(raw["n_bins"]), settings)
+    ours = pipeline.prepare(
+        {name: tf.convert_to_tensor(values) for name, values in raw.items()}, settings
+    )
+    theirs, _ = prepare(
+        torch.from_numpy(raw["features"]), torch.from_numpy(raw["n_bins"]), settings
+    )
     assert np.abs(ours["features"].numpy() - theirs.numpy()).max() < 1e-6
 
 
@@ -125,7 +139,9 @@ def test_without_noise_a_training_batch_is_the_validation_s(split):
     settings = Augmentation(**QUIET)
     batches, sampler = made(split, settings)
     raw = next(iter(batches.training(sampler, 5, 6)))
-    theirs, _ = prepare(torch.from_numpy(raw["features"].numpy()), torch.from_numpy(raw["n_bins"].numpy()), settings)
+    theirs, _ = prepare(
+        torch.from_numpy(raw["features"].numpy()), torch.from_numpy(raw["n_bins"].numpy()), settings
+    )
     assert np.abs(pipeline.prepare(raw, settings)["features"].numpy() - theirs.numpy()).max() < 1e-6
 
 

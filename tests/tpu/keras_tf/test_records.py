@@ -1,4 +1,7 @@
-"""Packed data in TFRecords: what TensorFlow's own readers find in them, and what the rest of the package does."""
+"""Packed data in TFRecords.
+
+What TensorFlow's own readers find in them, and what the rest of the package does.
+"""
 
 import json
 import pickle
@@ -31,11 +34,15 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def with_corpus(recordings, tmp_path_factory) -> Path:
-    """The recordings, and a session with a corpus, a sentence in another script, and no test trials."""
+    """The recordings, and a session with a corpus, a sentence in another script, and no test
+    trials.
+    """
     root = tmp_path_factory.mktemp("with_corpus") / "data"
     shutil.copytree(recordings, root)
     features_TC = np.linspace(-70_000, 3, 50 * 16, dtype=np.float32).reshape(50, 16).clip(-60_000)
-    trials = [Trial(features_TC, "t15.2023.09.01", 7, 3, "Größe ελ", np.array([1, 40]), "Switchboard")]
+    trials = [
+        Trial(features_TC, "t15.2023.09.01", 7, 3, "Größe ελ", np.array([1, 40]), "Switchboard")
+    ]
     write_session(root / "t15.2023.09.01" / "data_train.hdf5", trials)
     return root
 
@@ -50,12 +57,18 @@ def packed_records(with_corpus, tmp_path_factory) -> Path:
     return out
 
 
-def test_tensorflow_s_own_readers_find_every_trial_of_the_session_files(with_corpus, packed_records):
+def test_tensorflow_s_own_readers_find_every_trial_of_the_session_files(
+    with_corpus, packed_records
+):
     for split, n_trials in (("train", 28), ("val", 9), ("test", 6)):
         files = sorted(str(path) for path in packed_records.glob(f"{split}-*.tfrecord"))
         assert len(files) > 1
         assert files[0].endswith(f"{split}-00000.tfrecord")
-        found = list(tf.data.TFRecordDataset(files).map(lambda record: tf.io.parse_single_example(record, SPEC)))
+        found = list(
+            tf.data.TFRecordDataset(files).map(
+                lambda record: tf.io.parse_single_example(record, SPEC)
+            )
+        )
         assert len(found) == n_trials
         for example in found:
             session = example["session"].numpy().decode()
@@ -64,28 +77,47 @@ def test_tensorflow_s_own_readers_find_every_trial_of_the_session_files(with_cor
                 group = groups[int(example["trial"])]
                 expected_TC = group["input_features"][:].astype(np.float16)
                 attributes = dict(group.attrs)
-                labels = group["seq_class_ids"][: attributes["seq_len"]].tolist() if split != "test" else []
-            features_TC = tf.reshape(tf.io.decode_raw(example["features"], tf.float16), example["shape"]).numpy()
+                labels = (
+                    group["seq_class_ids"][: attributes["seq_len"]].tolist()
+                    if split != "test"
+                    else []
+                )
+            features_TC = tf.reshape(
+                tf.io.decode_raw(example["features"], tf.float16), example["shape"]
+            ).numpy()
             assert np.array_equal(features_TC, expected_TC)
             assert example["labels"].numpy().tolist() == labels
             assert int(example["block"]) == attributes["block_num"]
-            assert int(example["day"]) == sorted(path.name for path in with_corpus.iterdir()).index(session)
+            assert int(example["day"]) == sorted(path.name for path in with_corpus.iterdir()).index(
+                session
+            )
             sentences = [] if split == "test" else [attributes["sentence_label"].encode()]
             assert example["sentence"].numpy().tolist() == sentences
-            assert example["corpus"].numpy().tolist() == ([b"Switchboard"] if session == "t15.2023.09.01" else [])
+            assert example["corpus"].numpy().tolist() == (
+                [b"Switchboard"] if session == "t15.2023.09.01" else []
+            )
 
 
 def test_everything_reads_them_as_it_reads_a_memory_map(with_corpus, packed_records, tmp_path):
     maps, found = pack(with_corpus, tmp_path / "f16"), open_data(packed_records)
-    assert (found.sessions, found.n_features, found.splits) == (maps.sessions, maps.n_features, maps.splits)
-    assert found.checksums == maps.checksums  # a run that was begun with one may go on with the other
+    assert (found.sessions, found.n_features, found.splits) == (
+        maps.sessions,
+        maps.n_features,
+        maps.splits,
+    )
+    assert (
+        found.checksums == maps.checksums
+    )  # a run that was begun with one may go on with the other
     for name in maps.splits:
         ours, theirs = found.split(name), maps.split(name)
         for field in ("n_bins_N", "day_N", "block_N", "trial_N", "n_labels_N"):
             assert np.array_equal(getattr(ours, field), getattr(theirs, field))
         assert (ours.sentences, ours.corpora) == (theirs.sentences, theirs.corpora)
         chosen, subset = np.array([len(ours) - 1, 0, 3, 3]), [5, 0, 9]
-        for a, b in ((ours, theirs), (ours.select(feature_subset=subset), theirs.select(feature_subset=subset))):
+        for a, b in (
+            (ours, theirs),
+            (ours.select(feature_subset=subset), theirs.select(feature_subset=subset)),
+        ):
             one, two = a.batch(chosen, 200), b.batch(chosen, 200)
             assert np.array_equal(one.features_BTC, two.features_BTC)
             assert np.array_equal(one.labels_BU, two.labels_BU)
@@ -102,7 +134,9 @@ def test_live_decoding_replays_them(packed_records):
     """It reads files instead of mapping them."""
     split, replay = open_packed(packed_records).split("val"), Replay(packed_records, "val")
     for number in (0, 8):
-        assert np.array_equal(replay.trial(number).features_TC, split.features(number).astype(np.float32))
+        assert np.array_equal(
+            replay.trial(number).features_TC, split.features(number).astype(np.float32)
+        )
 
 
 def test_damage_is_found(packed_records, tmp_path):
@@ -116,20 +150,30 @@ def test_damage_is_found(packed_records, tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"val-00000\.tfrecord: checksum \w{8} found, \w{8} expected; pack the session"):
+    with pytest.raises(
+        DataError,
+        match=r"val-00000\.tfrecord: checksum \w{8} found, \w{8} expected; pack the session",
+    ):
         open_packed(copy).verify()
     path.write_bytes(content[:-1])
-    with pytest.raises(DataError, match=rf"val-00000\.tfrecord: {len(content) - 1} bytes found, {len(content)} expect"):
+    with pytest.raises(
+        DataError,
+        match=rf"val-00000\.tfrecord: {len(content) - 1} bytes found, {len(content)} expect",
+    ):
         open_packed(copy)
     path.unlink()
-    with pytest.raises(DataError, match=rf"val-00000\.tfrecord: 0 bytes found, {len(content)} expected"):
+    with pytest.raises(
+        DataError, match=rf"val-00000\.tfrecord: 0 bytes found, {len(content)} expected"
+    ):
         open_packed(copy)
 
 
 def test_files_without_their_index_are_refused(packed_records, tmp_path):
     for path in packed_records.glob("*.tfrecord"):
         shutil.copy(path, tmp_path)
-    with pytest.raises(DataError, match=r"not a packed directory \(no index.json\); make one with cortext pack"):
+    with pytest.raises(
+        DataError, match=r"not a packed directory \(no index.json\); make one with cortext pack"
+    ):
         open_packed(tmp_path)
 
 

@@ -14,7 +14,14 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 from cortext.tpu.keras_tf import strategy
 from cortext.tpu.keras_tf.strategy import choose_strategy
 
-V5E = Found("kaggle", "local", attached=True, chips=8, generation="v5e", looked=(("/dev/vfio/*", "8 devices"),))
+V5E = Found(
+    "kaggle",
+    "local",
+    attached=True,
+    chips=8,
+    generation="v5e",
+    looked=(("/dev/vfio/*", "8 devices"),),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +36,9 @@ def v5e(monkeypatch):
     """A TPU is found; gives the addresses that were tried."""
     tried = []
     monkeypatch.setattr(strategy, "find_tpu", lambda name: V5E)
-    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda tpu: tried.append(tpu))
+    monkeypatch.setattr(
+        tf.distribute.cluster_resolver, "TPUClusterResolver", lambda tpu: tried.append(tpu)
+    )
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: None)
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda resolver: None)
     return tried
@@ -56,7 +65,9 @@ def test_two_devices_are_mirrored_and_it_says_so(capsys):
 
 def test_a_single_device_is_what_is_left(capsys, monkeypatch):
     cpus = tf.config.list_logical_devices("CPU")
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: cpus[:1] if kind == "CPU" else [])
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: cpus[:1] if kind == "CPU" else []
+    )
     found = choose_strategy()
     assert isinstance(found, tf.distribute.OneDeviceStrategy)
     assert capsys.readouterr().err.splitlines()[-2:] == [
@@ -83,7 +94,10 @@ def test_one_core_instead_of_eight_is_refused(capsys, monkeypatch, v5e):
         choose_strategy(Place(require_cores=8))
     choose_strategy()
     assert v5e == ["local"]  # it is started once
-    assert capsys.readouterr().err.splitlines()[-1] == "using 1 TPU core, although this machine has 8 chips"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "using 1 TPU core, although this machine has 8 chips"
+    )
 
 
 def test_a_tpu_that_does_not_start_is_left_unless_it_was_asked_for(capsys, monkeypatch, v5e):
@@ -99,7 +113,9 @@ def test_a_tpu_that_does_not_start_is_left_unless_it_was_asked_for(capsys, monke
         "using 2 CPU devices, although this machine has 8 chips",
     ]
     for place in (Place("tpu"), Place("tpu", tpu="local")):
-        with pytest.raises(RunError, match="did not start: TPUs not found in the cluster; `cortext doctor`"):
+        with pytest.raises(
+            RunError, match="did not start: TPUs not found in the cluster; `cortext doctor`"
+        ):
             choose_strategy(place)
 
 
@@ -109,7 +125,9 @@ def test_what_is_not_there_is_one_line():
     with pytest.raises(RunError, match="training would use 2 cores instead of 8; no TPU was found"):
         choose_strategy(Place(require_cores=8))
     for device in ("cuda", "cuda:1"):
-        with pytest.raises(ConfigError, match=f"--device is '{device}', and TensorFlow sees 0 GPUs"):
+        with pytest.raises(
+            ConfigError, match=f"--device is '{device}', and TensorFlow sees 0 GPUs"
+        ):
             choose_strategy(Place(device))
 
 
@@ -117,9 +135,13 @@ def test_gpus_are_taken_before_the_cpu_and_one_of_them_by_number(monkeypatch):
     made: list = []
     monkeypatch.setattr(strategy, "mirrored", cache(strategy.mirrored.__wrapped__))
     gpus = [tf.config.LogicalDevice(f"/device:GPU:{number}", "GPU") for number in range(3)]
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: gpus if kind == "GPU" else [])
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: gpus if kind == "GPU" else []
+    )
     for name in ("MirroredStrategy", "OneDeviceStrategy"):
-        monkeypatch.setattr(tf.distribute, name, lambda devices, name=name: made.append((name, devices)) or Cores(1))
+        monkeypatch.setattr(
+            tf.distribute, name, lambda devices, name=name: made.append((name, devices)) or Cores(1)
+        )
     choose_strategy()
     choose_strategy(Place("cuda:2"))
     assert made == [

@@ -15,14 +15,24 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorflow.md"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHORTER = {"--config tiny": "--config tiny.yaml", 'read_train_config("tiny")': 'read_train_config("tiny.yaml")'}
-SHORTER |= {"steps_per_epoch=20, epochs=3": "steps_per_epoch=3, epochs=2", "--preset tiny": "--preset tiny --workers 1"}
+SHORTER = {
+    "--config tiny": "--config tiny.yaml",
+    'read_train_config("tiny")': 'read_train_config("tiny.yaml")',
+}
+SHORTER |= {
+    "steps_per_epoch=20, epochs=3": "steps_per_epoch=3, epochs=2",
+    "--preset tiny": "--preset tiny --workers 1",
+}
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # MirroredVariable, in Keras
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # MirroredVariable, in Keras
 def test_the_page_works_as_written(tmp_path, monkeypatch, capsys):
     recipe = (PAGE.parents[1] / "src/cortext/configs/tiny.yaml").read_text()
-    recipe = recipe.replace("num_training_batches: 60", "num_training_batches: 6").replace("n_units: 32", "n_units: 8")
+    recipe = recipe.replace("num_training_batches: 60", "num_training_batches: 6").replace(
+        "n_units: 32", "n_units: 8"
+    )
     (tmp_path / "tiny.yaml").write_text(recipe + "tpu:\n  length_shapes: 1\n")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
@@ -34,10 +44,15 @@ def test_the_page_works_as_written(tmp_path, monkeypatch, capsys):
             continue
         for line in code.splitlines():
             assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["device"] == "cpu (2 cores, tensorflow)"
+    assert (
+        json.loads((tmp_path / "run" / "summary.json").read_text())["device"]
+        == "cpu (2 cores, tensorflow)"
+    )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     history = names["model"].evaluate(names["val"], return_dict=True, verbose=0)
-    assert history["loss"] == pytest.approx(summary["val_loss"], rel=1e-4)  # the run's weights, by torch and by Keras
+    assert history["loss"] == pytest.approx(
+        summary["val_loss"], rel=1e-4
+    )  # the run's weights, by torch and by Keras
     n_val = len(names["data"].split("val"))
     assert names["logits_NPV"].shape[0] >= n_val
     assert np.isfinite(names["logits_NPV"]).all()

@@ -1,7 +1,8 @@
 """A simulator of attempted speech: sentences in, session files of neural features out.
 
-Sentence -> phonemes -> durations (`speech`) -> articulators (`articulators`) -> electrodes that drift from day to day
-(`brain`) -> threshold crossings and spike-band power (`neural`) -> session files (`write`). See docs/simulator.md.
+Sentence -> phonemes -> durations (`speech`) -> articulators (`articulators`) -> electrodes that
+drift from day to day (`brain`) -> threshold crossings and spike-band power (`neural`) -> session
+files (`write`). See docs/simulator.md.
 """
 
 from cortext.data.simulate.config import PRESETS, SimulatorConfig, preset_config

@@ -1,9 +1,12 @@
-"""The vocal tract: where each articulator aims for each phoneme, and how it moves from one aim to the next.
+"""The vocal tract.
 
-Motor cortex encodes the movement of articulators, not phonemes as such: electrodes follow kinematic trajectories
-with coarticulation (Bouchard et al. 2013, Nature 495; Chartier et al. 2018, Neuron 98), and a detailed articulatory
-representation outlives the ability to speak (Willett et al. 2023, Nature 620). So a phoneme reaches the electrodes
-only through this module. Aims are textbook articulatory phonetics of General American, in arbitrary units.
+Where each articulator aims for each phoneme, and how it moves from one aim to the next.
+
+Motor cortex encodes the movement of articulators, not phonemes as such: electrodes follow kinematic
+trajectories with coarticulation (Bouchard et al. 2013, Nature 495; Chartier et al. 2018, Neuron
+98), and a detailed articulatory representation outlives the ability to speak (Willett et al. 2023,
+Nature 620). So a phoneme reaches the electrodes only through this module. Aims are textbook
+articulatory phonetics of General American, in arbitrary units.
 """
 
 from __future__ import annotations
@@ -33,11 +36,18 @@ ARTICULATORS = (
     "tension",
 )
 _INDEX = {name: number for number, name in enumerate(ARTICULATORS)}
-SIGMA_MS = np.array([60, 35, 50, 30, 30, 40, 50, 50, 50, 32, 32, 45, 35, 40, 40, 45, 55], dtype=np.float64)
-"""Width (standard deviation) of the window over which each articulator blends the aims: lips and tip are quick, the
-jaw, the body of the tongue and the velum slow."""
+SIGMA_MS = np.array(
+    [60, 35, 50, 30, 30, 40, 50, 50, 50, 32, 32, 45, 35, 40, 40, 45, 55], dtype=np.float64
+)
+"""Width (standard deviation) of the window over which each articulator blends the aims.
+
+Lips and tip are quick, the jaw, the body of the tongue and the velum slow.
+"""
 _FREE = 0.08
-"""Weight of an aim that a phoneme leaves free, so that its neighbours decide: the dominance of Cohen & Massaro 1993."""
+"""Weight of an aim that a phoneme leaves free, so that its neighbours decide.
+
+The dominance of Cohen & Massaro 1993.
+"""
 
 _STOP = {"degree": 1.0, "frication": 0.0, "velum": 0.0}
 _FRICATIVE = {"degree": 0.55, "frication": 1.0, "velum": 0.0}
@@ -64,12 +74,40 @@ _CONSONANTS: dict[str, dict[str, float]] = {
     "SH": _FRICATIVE | _TIP | _VOICELESS | {"place": 1.0, "rounding": 0.5, "tension": 0.6},
     "ZH": _FRICATIVE | _TIP | _VOICED | {"place": 1.0, "rounding": 0.5, "tension": 0.6},
     "R": _GLIDE | {"tip": 0.5, "place": 0.8, "rounding": 0.4, "rhotic": 1.0, "lips": 0.0},
-    "Y": _GLIDE | {"height": 1.0, "backness": -1.0, "tip": 0.0, "lips": 0.0, "dorsum": 0.3, "rounding": -0.3},
-    "W": _GLIDE | {"height": 0.9, "backness": 1.0, "rounding": 1.0, "lips": 0.4, "tip": 0.0, "dorsum": 0.3},
+    "Y": (
+        _GLIDE
+        | {
+            "height": 1.0,
+            "backness": -1.0,
+            "tip": 0.0,
+            "lips": 0.0,
+            "dorsum": 0.3,
+            "rounding": -0.3,
+        }
+    ),
+    "W": (
+        _GLIDE
+        | {
+            "height": 0.9,
+            "backness": 1.0,
+            "rounding": 1.0,
+            "lips": 0.4,
+            "tip": 0.0,
+            "dorsum": 0.3,
+        }
+    ),
     "K": _STOP | _DORSUM | _VOICELESS | {"breath": 0.3},
     "G": _STOP | _DORSUM | _VOICED,
     "NG": _NASAL | _DORSUM,
-    "HH": {"breath": 1.0, "voicing": -1.0, "degree": 0.2, "frication": 0.4, "tip": 0.0, "lips": 0.0, "velum": 0.0},
+    "HH": {
+        "breath": 1.0,
+        "voicing": -1.0,
+        "degree": 0.2,
+        "frication": 0.4,
+        "tip": 0.0,
+        "lips": 0.0,
+        "velum": 0.0,
+    },
 }
 _VOWELS: dict[str, tuple[float, ...]] = {  # height, backness, rounding, tension, jaw
     "IY": (1.0, -1.0, -0.3, 1.0, -0.4),
@@ -93,7 +131,14 @@ _DIPHTHONGS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 def _vowel(values: tuple[float, ...], rhotic: float = 0.0) -> dict[str, float]:
-    open_tract = {"lips": 0.0, "tip": 0.0, "dorsum": 0.0, "degree": 0.0, "frication": 0.0, "velum": 0.0}
+    open_tract = {
+        "lips": 0.0,
+        "tip": 0.0,
+        "dorsum": 0.0,
+        "degree": 0.0,
+        "frication": 0.0,
+        "velum": 0.0,
+    }
     body = dict(zip(("height", "backness", "rounding", "tension", "jaw"), values, strict=True))
     return open_tract | body | {"voicing": 1.0, "breath": 0.0, "rhotic": rhotic, "lateral": 0.0}
 
@@ -102,14 +147,19 @@ def _aims() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     """Aims of the first and the second half of every phoneme."""
     halves = {name: (aim, aim) for name, aim in _CONSONANTS.items()}
     halves |= {name: (_vowel(v, float(name == "ER")),) * 2 for name, v in _VOWELS.items()}
-    halves |= {name: (_vowel(first), _vowel(second)) for name, (first, second) in _DIPHTHONGS.items()}
+    halves |= {
+        name: (_vowel(first), _vowel(second)) for name, (first, second) in _DIPHTHONGS.items()
+    }
     halves["CH"] = (_CONSONANTS["T"], _CONSONANTS["SH"])
     halves["JH"] = (_CONSONANTS["D"], _CONSONANTS["ZH"])
     return halves
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Aims and their weights, each float64 [tokens, 2 halves, K]; silence aims at rest everywhere."""
+    """Aims and their weights, each float64 [tokens, 2 halves, K].
+
+    Silence aims at rest everywhere.
+    """
     aims = np.zeros((len(RELEASE), 2, len(ARTICULATORS)))
     weights = np.full_like(aims, _FREE)
     for phoneme, halves in _aims().items():
@@ -128,16 +178,19 @@ VOICING, SPEAKING = _INDEX["voicing"], _INDEX["speaking"]
 def articulate(utterance: Utterance, undershoot: float = 1.0, pad_bins: int = 0) -> np.ndarray:
     """Positions of the articulators in 20 ms bins: float32 [T + pad_bins, K].
 
-    Every articulator is the weighted mean of the aims around it under a Gaussian window of its own width times
-    `undershoot`; what a phoneme leaves free is decided by its neighbours (Cohen & Massaro 1993), so that trajectories
-    are smooth and anticipate. `pad_bins` continue the last posture, for neural activity that leads the movement.
+    Every articulator is the weighted mean of the aims around it under a Gaussian window of its own
+    width times `undershoot`; what a phoneme leaves free is decided by its neighbours (Cohen &
+    Massaro 1993), so that trajectories are smooth and anticipate. `pad_bins` continue the last
+    posture, for neural activity that leads the movement.
     """
     segment = _half_segments(utterance, pad_bins * STEPS_PER_BIN)
     weights = WEIGHTS.reshape(-1, len(ARTICULATORS))[segment]
     weighted = weights * AIMS.reshape(-1, len(ARTICULATORS))[segment]
     kernels = _kernels(undershoot)
     blended = _convolve(weighted, kernels) / _convolve(weights, kernels)
-    positions: np.ndarray = blended.reshape(-1, STEPS_PER_BIN, len(ARTICULATORS)).mean(axis=1).astype(np.float32)
+    positions: np.ndarray = (
+        blended.reshape(-1, STEPS_PER_BIN, len(ARTICULATORS)).mean(axis=1).astype(np.float32)
+    )
     return positions
 
 

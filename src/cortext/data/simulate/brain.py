@@ -1,8 +1,9 @@
 """What electrodes are tuned to, and how that drifts from day to day.
 
-Sources: tuning to articulators is intermixed within each array, arrays differ in how much they are tuned (Willett et
-al. 2023; Card et al. 2024), and speech modulates ventral 6v and 55b most (Wairagkar et al. 2025); electrodes follow
-kinematics (Chartier et al. 2018) and conjunctions (mixed selectivity, Rigotti et al. 2013). The numbers are choices.
+Sources: tuning to articulators is intermixed within each array, arrays differ in how much they are
+tuned (Willett et al. 2023; Card et al. 2024), and speech modulates ventral 6v and 55b most
+(Wairagkar et al. 2025); electrodes follow kinematics (Chartier et al. 2018) and conjunctions (mixed
+selectivity, Rigotti et al. 2013). The numbers are choices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ N_BASIS = 2 * K + N_CONJUNCTIONS
 N_MOVEMENTS = 3
 SILENT_DRIVE = 0.6
 """Factor on the modulation depth in silent attempts, and again on the larynx."""
-MEMBERS = "lips rounding jaw|tip place dorsum lateral rhotic|height backness tension|voicing breath velum"
+MEMBERS = (
+    "lips rounding jaw|tip place dorsum lateral rhotic|height backness tension|voicing breath velum"
+)
 """Groups of articulators that an array prefers more or less."""
 
 ARRAY_DEPTH = np.array([1.25, 0.95, 1.1, 0.7])
@@ -51,12 +54,14 @@ MAX_DEPTH = 1.2
 class Electrodes:
     """What the electrodes of one day respond to; E electrodes in the order of the arrays.
 
-    tuning_EF:     float32, weights on the basis of `Vocabulary.basis`; unit drive in speech
-    depth_E:       float32, modulation depth of the log rate, 0 where the electrode is dead
-    baseline_E:    float32, log of the expected threshold crossings per bin at rest
-    lead_E:        int64, bins by which activity leads the articulators
     latent_EL, movement_EM, arousal_E: float32, log rate per unit of each shared component
-    alive_E:       bool
+
+    Attributes:
+        tuning_EF: float32, weights on the basis of `Vocabulary.basis`; unit drive in speech.
+        depth_E: float32, modulation depth of the log rate, 0 where the electrode is dead.
+        baseline_E: float32, log of the expected threshold crossings per bin at rest.
+        lead_E: int64, bins by which activity leads the articulators.
+        alive_E: bool.
     """
 
     tuning_EF: np.ndarray
@@ -71,11 +76,14 @@ class Electrodes:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The functions of the articulators that electrodes may be tuned to, and their covariance in speech.
+    """The functions of the articulators that electrodes may be tuned to, and their covariance in
+    speech.
 
     conjunctions_KJ, thresholds_J: rectified projections of the standardised positions
-    mean_F, scale_F:               standardise the basis
-    covariance_FF:                 of the standardised basis while speaking
+
+    Attributes:
+        mean_F, scale_F: Standardise the basis.
+        covariance_FF: Of the standardised basis while speaking.
     """
 
     position_mean_K: np.ndarray
@@ -87,7 +95,10 @@ class Vocabulary:
     covariance_FF: np.ndarray
 
     def basis(self, positions_TK: np.ndarray) -> np.ndarray:
-        """Positions, velocities and conjunctions of the articulators, standardised: float32 [T, F]."""
+        """Positions, velocities and conjunctions of the articulators, standardised.
+
+        Float32 [T, F].
+        """
         raw = self._raw(positions_TK)
         standardized: np.ndarray = (raw - self.mean_F) / self.scale_F
         return standardized.astype(np.float32)
@@ -95,17 +106,23 @@ class Vocabulary:
     def _raw(self, positions_TK: np.ndarray) -> np.ndarray:
         z = (positions_TK - self.position_mean_K) / self.position_scale_K
         velocities = np.gradient(z, axis=0)
-        conjunctions = np.maximum(np.einsum("tk,kj->tj", z, self.conjunctions_KJ) - self.thresholds_J, 0)
+        conjunctions = np.maximum(
+            np.einsum("tk,kj->tj", z, self.conjunctions_KJ) - self.thresholds_J, 0
+        )
         return np.concatenate([z, velocities, conjunctions], axis=1)
 
 
 @lru_cache(maxsize=8)
 def vocabulary(config: SimulatorConfig) -> Vocabulary:
-    """The basis of a simulated brain, standardised on 60 nonsense utterances that use every phoneme alike."""
+    """The basis of a simulated brain, standardised on 60 nonsense utterances that use every
+    phoneme alike.
+    """
     generator = stream(config.seed, Purpose.BRAIN)
     positions = [articulate(u, config.undershoot) for u in _nonsense(config)]
     stacked = np.concatenate(positions).astype(np.float64)
-    conjunctions = generator.standard_normal((K, N_CONJUNCTIONS)) * (generator.random((K, N_CONJUNCTIONS)) < 4 / K)
+    conjunctions = generator.standard_normal((K, N_CONJUNCTIONS)) * (
+        generator.random((K, N_CONJUNCTIONS)) < 4 / K
+    )
     empty = Vocabulary(
         stacked.mean(0), stacked.std(0), conjunctions, generator.uniform(0, 1.5, N_CONJUNCTIONS),
         np.zeros(N_BASIS), np.ones(N_BASIS), np.eye(N_BASIS),
@@ -128,11 +145,13 @@ def _nonsense(config: SimulatorConfig) -> list[Utterance]:
 
 
 def electrodes(config: SimulatorConfig, days: tuple[int, ...]) -> Electrodes:
-    """The electrodes on the last of `days` (days since implantation), after drifting through the earlier ones.
+    """The electrodes on the last of `days` (days since implantation), after drifting through the
+    earlier ones.
 
-    Tuning is a stationary random walk, W <- a W + sqrt(1 - a^2) fresh with a = exp(-tuning_drift * days), so that it
-    turns without growing; gains and baselines are mean-reverting walks; electrodes die and appear as a two-state
-    Markov chain. Rates are per day; decoders degrade within days to weeks (Card et al. 2024 recalibrate daily).
+    Tuning is a stationary random walk, W <- a W + sqrt(1 - a^2) fresh with a = exp(-tuning_drift *
+    days), so that it turns without growing; gains and baselines are mean-reverting walks;
+    electrodes die and appear as a two-state Markov chain. Rates are per day; decoders degrade
+    within days to weeks (Card et al. 2024 recalibrate daily).
     """
     words = vocabulary(config)
     arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
@@ -174,8 +193,13 @@ def _normal(generator: np.random.Generator, *shape: int) -> np.ndarray:
     return generator.standard_normal(shape)
 
 
-def _fresh_tuning(generator: np.random.Generator, config: SimulatorConfig, arrays: np.ndarray) -> np.ndarray:
-    """Weights [E, F] drawn afresh: positions and velocities by the array's preference, and conjunctions."""
+def _fresh_tuning(
+    generator: np.random.Generator, config: SimulatorConfig, arrays: np.ndarray
+) -> np.ndarray:
+    """Weights [E, F] drawn afresh.
+
+    Positions and velocities by the array's preference, and conjunctions.
+    """
     preference = np.ones((N_ARRAYS, K))
     for group, members in enumerate(MEMBERS.split("|")):
         columns = [ARTICULATORS.index(name) for name in members.split()]
@@ -200,22 +224,30 @@ def _unit_drive(tuning_EF: np.ndarray, words: Vocabulary) -> np.ndarray:
 
 
 def _shared_loads(
-    config: SimulatorConfig, tuning_EF: np.ndarray, directions_FL: np.ndarray, private_EL: np.ndarray
+    config: SimulatorConfig,
+    tuning_EF: np.ndarray,
+    directions_FL: np.ndarray,
+    private_EL: np.ndarray,
 ) -> np.ndarray:
-    """Loads [E, L + M] of the latent components and movements on the electrodes, partly along their tuning.
+    """Loads [E, L + M] of the latent components and movements on the electrodes, partly along
+    their tuning.
 
     What lies along the tuning cannot be projected away by a linear decoder without losing speech.
     """
     along = tuning_EF @ directions_FL
     along /= along.std(axis=0)
-    mixed = np.sqrt(config.latent_alignment) * along + np.sqrt(1 - config.latent_alignment) * private_EL
+    mixed = (
+        np.sqrt(config.latent_alignment) * along + np.sqrt(1 - config.latent_alignment) * private_EL
+    )
     scale = np.full(mixed.shape[1], config.latent_sd / np.sqrt(config.n_latents))
     scale[config.n_latents :] = config.movement_sd
     loads: np.ndarray = mixed * scale
     return loads
 
 
-def _revert(x: np.ndarray, step_sd: float, reversion: float, days: int, generator: np.random.Generator) -> np.ndarray:
+def _revert(
+    x: np.ndarray, step_sd: float, reversion: float, days: int, generator: np.random.Generator
+) -> np.ndarray:
     """A mean-reverting random walk `days` later."""
     keep = np.exp(-reversion * days)
     variance = step_sd**2 * ((1 - keep**2) / (2 * reversion) if reversion else days)
@@ -223,7 +255,9 @@ def _revert(x: np.ndarray, step_sd: float, reversion: float, days: int, generato
     return later
 
 
-def _turn_over(alive: np.ndarray, config: SimulatorConfig, days: int, generator: np.random.Generator) -> np.ndarray:
+def _turn_over(
+    alive: np.ndarray, config: SimulatorConfig, days: int, generator: np.random.Generator
+) -> np.ndarray:
     dead = config.dead_fraction
     appear = config.channel_turnover * (1 - dead) / dead if dead else 0.0
     die = config.channel_turnover if dead else 0.0

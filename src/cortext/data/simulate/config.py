@@ -17,14 +17,20 @@ ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorConfig:
-    """Everything that can be set in a simulation; `with_overrides(config, ["snr=0.5"])` changes fields by name."""
+    """Everything that can be set in a simulation.
+
+    `with_overrides(config, ["snr=0.5"])` changes fields by name.
+    """
 
     seed: int = 0
     """Seed of everything random; the same seed and config give the same data."""
 
     # What is recorded
     plan: Literal["regular", "t15"] = "regular"
-    """`regular`: `n_days` alike; `t15`: days, blocks, sentences per block and corpora of participant T15."""
+    """`regular`: `n_days` alike.
+
+    `t15`: days, blocks, sentences per block and corpora of participant T15.
+    """
     n_days: int = 6
     """Recording days of a regular plan, two or three days apart as in the clinic's week."""
     train_per_day: int = 220
@@ -38,11 +44,20 @@ class SimulatorConfig:
 
     # Speech
     attempt: Literal["vocalized", "silent"] = "vocalized"
-    """How speech is attempted. `silent` is slower and drives the electrodes less, the larynx least of all."""
+    """How speech is attempted.
+
+    `silent` is slower and drives the electrodes less, the larynx least of all.
+    """
     phoneme_ms: float = 215.0
-    """Mean duration of a phoneme of intermediate length; about 60 words a minute with the default pauses."""
+    """Mean duration of a phoneme of intermediate length.
+
+    About 60 words a minute with the default pauses.
+    """
     phoneme_shape: float = 7.0
-    """Shape of the gamma distribution of each phoneme's duration; its coefficient of variation is shape**-0.5."""
+    """Shape of the gamma distribution of each phoneme's duration.
+
+    Its coefficient of variation is shape**-0.5.
+    """
     word_pause_ms: float = 300.0
     """Mean silence between words; attempted speech is said word by word."""
     lead_in_ms: float = 350.0
@@ -52,23 +67,39 @@ class SimulatorConfig:
     rate_spread: float = 0.15
     """Largest relative deviation of a block's speaking rate from the mean rate."""
     undershoot: float = 1.0
-    """Factor on the width over which articulators blend neighbouring phonemes; 0.5 is crisp, 2 is slurred."""
+    """Factor on the width over which articulators blend neighbouring phonemes.
+
+    0.5 is crisp, 2 is slurred.
+    """
 
     # Electrodes
     n_electrodes: int = 64
-    """Electrodes of the four arrays together; each gives two features, threshold crossings and spike-band power."""
+    """Electrodes of the four arrays together.
+
+    Each gives two features, threshold crossings and spike-band power.
+    """
     snr: float = 1.0
-    """Factor on the power of what articulators drive, everything else held; 0.5 halves the signal-to-noise ratio."""
+    """Factor on the power of what articulators drive, everything else held.
+
+    0.5 halves the signal-to-noise ratio.
+    """
     modulation: float = 0.44
-    """Median modulation depth: the standard deviation of an electrode's log rate that articulators cause in speech."""
+    """Median modulation depth.
+
+    The standard deviation of an electrode's log rate that articulators cause in speech.
+    """
     baseline_hz: float = 22.0
     """Median threshold-crossing rate of an electrode at rest; at most 100."""
     dead_fraction: float = 0.08
     """Share of electrodes that carry no tuned activity on a day."""
     lead_ms: tuple[float, float] = (0.0, 320.0)
-    """Shortest and longest lead of an electrode's activity over the movement of the articulators."""
+    """Shortest and longest lead of an electrode's activity over the movement of the
+    articulators.
+    """
     conjunctive: float = 0.7
-    """Share of an electrode's drive that comes from conjunctions of articulators rather than from single ones."""
+    """Share of an electrode's drive that comes from conjunctions of articulators rather than
+    from single ones.
+    """
 
     # Noise that electrodes share
     n_latents: int = 12
@@ -78,53 +109,86 @@ class SimulatorConfig:
     latent_sd: float = 0.45
     """Standard deviation of an electrode's log rate that the latent components cause together."""
     latent_alignment: float = 0.8
-    """Share of the latent components' power that falls on the directions in which articulators drive the electrodes."""
+    """Share of the latent components' power that falls on the directions in which articulators
+    drive the electrodes.
+    """
     arousal_sd: float = 0.22
-    """Standard deviation of the log rate, common to all electrodes, and of the log gain of tuning, due to arousal."""
+    """Standard deviation of the log rate, common to all electrodes, and of the log gain of
+    tuning, due to arousal.
+    """
     movement_per_min: float = 4.0
-    """Movements of head and face a minute, each a burst on many electrodes for about half a second."""
+    """Movements of head and face a minute, each a burst on many electrodes for about half a
+    second.
+    """
     movement_sd: float = 0.5
     """Standard deviation over electrodes of the log rate at the height of a movement."""
     power_noise_sd: float = 1.0
     """Private noise of log spike-band power, in units of the log rate that drives it."""
     reference_noise_sd: float = 0.4
-    """Fast noise of log spike-band power common to the electrodes of an array, which share a reference."""
+    """Fast noise of log spike-band power common to the electrodes of an array, which share a
+    reference.
+    """
 
     # Strong structured noise
     structured_noise: float = 0.0
-    """Factor on all of it (see `structured`), 0 for none; 1 makes it stronger than what articulators drive."""
+    """Factor on all of it (see `structured`), 0 for none.
+
+    1 makes it stronger than what articulators drive.
+    """
     n_oscillations: int = 6
     """Narrow-band components that groups of electrodes share."""
     oscillation_hz: tuple[float, float] = (0.5, 12.0)
-    """Lowest and highest frequency of the oscillations, which are spread evenly in logarithm; below 25 Hz."""
+    """Lowest and highest frequency of the oscillations, which are spread evenly in logarithm.
+
+    Below 25 Hz.
+    """
     oscillation_s: float = 1.5
     """Time constant with which the phase and the amplitude of an oscillation wander, in seconds."""
     oscillation_sd: float = 0.7
-    """Standard deviation of an electrode's log rate that the oscillations cause together (root mean square)."""
+    """Standard deviation of an electrode's log rate that the oscillations cause together (root
+    mean square).
+    """
     artefacts_per_min: float = 12.0
-    """Movement artefacts a minute, each with one of three stereotyped courses, on almost all electrodes."""
+    """Movement artefacts a minute, each with one of three stereotyped courses, on almost all
+    electrodes.
+    """
     artefact_s: tuple[float, float] = (0.6, 3.0)
     """Shortest and longest duration of an artefact, in seconds."""
     artefact_sd: float = 1.0
     """Log rate at the height of an artefact (root mean square over electrodes)."""
     steps_per_block: int = 2
-    """Sudden shifts of all baselines in the middle of a block; each lasts until the next, or the end of the block."""
+    """Sudden shifts of all baselines in the middle of a block.
+
+    Each lasts until the next, or the end of the block.
+    """
     step_sd: float = 0.6
     """Log rate by which a step shifts the baselines (root mean square over electrodes)."""
     structured_alignment: float = 0.5
-    """Share of the power of oscillations, artefacts and steps that falls on the directions of the tuning."""
+    """Share of the power of oscillations, artefacts and steps that falls on the directions of
+    the tuning.
+    """
 
     # Drift between days
     tuning_drift: float = 0.012
-    """Rate per day at which tuning decorrelates: after d days its correlation with day 1 is exp(-rate * d)."""
+    """Rate per day at which tuning decorrelates.
+
+    After d days its correlation with day 1 is exp(-rate * d).
+    """
     gain_drift: float = 0.03
-    """Standard deviation of the daily step of each electrode's log gain (it reverts with `drift_reversion`)."""
+    """Standard deviation of the daily step of each electrode's log gain (it reverts with
+    `drift_reversion`).
+    """
     baseline_drift: float = 0.05
     """Standard deviation of the daily step of each electrode's log baseline rate."""
     drift_reversion: float = 0.02
-    """Rate per day at which gains and baselines return to their mean, which keeps them from running away."""
+    """Rate per day at which gains and baselines return to their mean, which keeps them from
+    running away.
+    """
     channel_turnover: float = 0.004
-    """Chance per day that a living electrode dies; dead ones appear so often that `dead_fraction` is kept."""
+    """Chance per day that a living electrode dies.
+
+    Dead ones appear so often that `dead_fraction` is kept.
+    """
 
     def __post_init__(self) -> None:
         for name in ("n_days", "train_per_day", "trials_per_block", "n_oscillations"):
@@ -133,24 +197,49 @@ class SimulatorConfig:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(self.seed < 2**63, "seed", self.seed, "less than 2**63")
         even = self.n_electrodes >= N_ARRAYS and self.n_electrodes % N_ARRAYS == 0
-        _require(even, "n_electrodes", self.n_electrodes, f"a multiple of {N_ARRAYS}, one share for each array")
+        _require(
+            even,
+            "n_electrodes",
+            self.n_electrodes,
+            f"a multiple of {N_ARRAYS}, one share for each array",
+        )
         _require(self.n_latents >= 10, "n_latents", self.n_latents, "10 or more")
         for name in ("phoneme_ms", "phoneme_shape", "baseline_hz", "undershoot", "oscillation_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
         # Beyond, counts of the busiest electrodes leave the range of `neural.poisson`.
         _require(self.baseline_hz <= 100, "baseline_hz", self.baseline_hz, "100 or less")
-        shares = ("dead_fraction", "conjunctive", "latent_alignment", "rate_spread", "channel_turnover")
+        shares = (
+            "dead_fraction",
+            "conjunctive",
+            "latent_alignment",
+            "rate_spread",
+            "channel_turnover",
+        )
         for name in (*shares, "structured_alignment"):
-            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and less than 1")
+            _require(
+                0 <= getattr(self, name) < 1,
+                name,
+                getattr(self, name),
+                "at least 0 and less than 1",
+            )
         for name in (field.name for field in fields(self) if field.type == "float"):
-            _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "finite and 0 or more")
+            _require(
+                0 <= getattr(self, name) < math.inf,
+                name,
+                getattr(self, name),
+                "finite and 0 or more",
+            )
         for name in ("lead_ms", "latent_s", "oscillation_hz", "artefact_s"):
             low, high = getattr(self, name)
-            _require(0 <= low <= high < math.inf, name, [low, high], "two numbers, the smaller first")
+            _require(
+                0 <= low <= high < math.inf, name, [low, high], "two numbers, the smaller first"
+            )
         for name in ("latent_s", "oscillation_hz", "artefact_s"):
             _require(getattr(self, name)[0] > 0, name, list(getattr(self, name)), "positive")
         # A bin is 20 ms: what is faster than 25 Hz cannot be seen in it.
-        _require(self.oscillation_hz[1] < 25, "oscillation_hz", list(self.oscillation_hz), "below 25 Hz")
+        _require(
+            self.oscillation_hz[1] < 25, "oscillation_hz", list(self.oscillation_hz), "below 25 Hz"
+        )
 
     @property
     def n_features(self) -> int:
@@ -165,18 +254,41 @@ def _require(condition: bool, name: str, value: object, needed: str) -> None:
 
 PRESETS: dict[str, SimulatorConfig] = {
     "tiny": SimulatorConfig(
-        n_days=2, train_per_day=24, val_per_day=6, test_per_day=3, trials_per_block=12,
-        n_electrodes=16, modulation=0.9, phoneme_ms=190.0, word_pause_ms=260.0, lead_in_ms=300.0, trail_ms=300.0,
+        n_days=2,
+        train_per_day=24,
+        val_per_day=6,
+        test_per_day=3,
+        trials_per_block=12,
+        n_electrodes=16,
+        modulation=0.9,
+        phoneme_ms=190.0,
+        word_pause_ms=260.0,
+        lead_in_ms=300.0,
+        trail_ms=300.0,
     ),
     "demo": SimulatorConfig(),
-    "t15": SimulatorConfig(plan="t15", n_electrodes=256, phoneme_ms=260.0, word_pause_ms=550.0,
-                           lead_in_ms=800.0, trail_ms=1000.0),
-}  # fmt: skip
-"""`tiny` is for tests (seconds, and easy); `demo` trains in minutes on two cores; `t15` has the release's shape."""
+    "t15": SimulatorConfig(
+        plan="t15",
+        n_electrodes=256,
+        phoneme_ms=260.0,
+        word_pause_ms=550.0,
+        lead_in_ms=800.0,
+        trail_ms=1000.0,
+    ),
+}
+"""`tiny` is for tests (seconds, and easy).
+
+`demo` trains in minutes on two cores; `t15` has the release's shape.
+"""
 
 
-def preset_config(preset: str, overrides: Iterable[str] = (), seed: int | None = None) -> SimulatorConfig:
-    """The config of a preset with `key=value` overrides and, where given, a seed. Raises ConfigError."""
+def preset_config(
+    preset: str, overrides: Iterable[str] = (), seed: int | None = None
+) -> SimulatorConfig:
+    """The config of a preset with `key=value` overrides and, where given, a seed.
+
+    Raises ConfigError.
+    """
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
     config = with_overrides(PRESETS[preset], overrides)

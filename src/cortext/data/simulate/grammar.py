@@ -1,20 +1,23 @@
 """The grammar that writes half of the simulator's sentences, and how its file is read.
 
-`text/grammar.txt` holds slots (lists of fillers that agree with one another) and templates grouped into families:
+`text/grammar.txt` holds slots (lists of fillers that agree with one another) and templates grouped
+into families:
 
     slot person: he him his             other forms of each filler, named
       my sister; she; her; her
     verbs chore                         forms s, ed, en, ing are made from the first word
       water the plants | feed the {pet}
-    irregular                           base, past, past participle and, where it is odd, the form in -ing
+    irregular                           base, past, past participle and, where it is odd, the form
+    in -ing
       take took taken | forget forgot forgotten forgetting
     family requests
       Could you {chore} (before lunch|for me), please?
       {person} {chore.ed} because {person.he} had time.
 
-`{slot}` draws a filler, `{slot.form}` another form of the same filler, `{slot2}` a different filler of that slot, and
-`(a|b)` one of the parts. Which split a template belongs to follows from its place alone: the templates of every
-family are dealt in turn by `SPLIT_CYCLE`, so that validation and test each own about one in eight of every family.
+`{slot}` draws a filler, `{slot.form}` another form of the same filler, `{slot2}` a different filler
+of that slot, and `(a|b)` one of the parts. Which split a template belongs to follows from its place
+alone: the templates of every family are dealt in turn by `SPLIT_CYCLE`, so that validation and test
+each own about one in eight of every family.
 """
 
 from __future__ import annotations
@@ -27,13 +30,18 @@ from importlib import resources
 import numpy as np
 
 SPLIT_CYCLE = ("lm", "lm", "lm", "val", "lm", "lm", "lm", "test")
-"""Split of the templates of a family, in the file's order; "lm" templates also write the training sentences."""
+"""Split of the templates of a family, in the file's order.
+
+"lm" templates also write the training sentences.
+"""
 
 _REFERENCE = re.compile(r"\{([a-z]+(?:_[a-z]+)*)(\d?)(?:\.([a-z]+))?\}")
 _CHOICE = re.compile(r"\(([^()]*)\)")
 # `a` becomes `an` before a vowel that is spoken, not only spelled.
 _ARTICLE = re.compile(r"\b([Aa]) (?=(?!one\b|once\b|us[eu]|uni|euro)[aeiou]|hour\b|honest)")
-_ENDS_DOUBLED = re.compile(r"([^aeiou]*|qu)[aeiou][bdgmnprt]")  # stop -> stopped; words of one syllable only
+_ENDS_DOUBLED = re.compile(
+    r"([^aeiou]*|qu)[aeiou][bdgmnprt]"
+)  # stop -> stopped; words of one syllable only
 _VOWELS = "aeiou"
 
 
@@ -66,8 +74,9 @@ class Grammar:
 class Writer:
     """Writes sentences from a grammar, the same ones for the same generator and order of calls.
 
-    The fillers of a slot are dealt like cards, each once before any comes again: text of a few thousand sentences then
-    holds every filler, which leaves fewer words that a language model has never seen.
+    The fillers of a slot are dealt like cards, each once before any comes again: text of a few
+    thousand sentences then holds every filler, which leaves fewer words that a language model has
+    never seen.
     """
 
     def __init__(self, grammar: Grammar, rng: np.random.Generator) -> None:
@@ -76,7 +85,10 @@ class Writer:
         self._decks: dict[str, list[int]] = {}
 
     def sentence(self, template: Template) -> str:
-        """One expansion of a template, ready to print: with a capital letter, and `an` before a vowel."""
+        """One expansion of a template, ready to print.
+
+        With a capital letter, and `an` before a vowel.
+        """
         text = " ".join(self._render(template.text, {}).split())
         text = _ARTICLE.sub(r"\1n ", text)
         return text[0].upper() + text[1:]
@@ -92,13 +104,18 @@ class Writer:
 
     def _render(self, text: str, scope: dict[str, _Draw]) -> str:
         chosen = _CHOICE.sub(lambda match: self._pick(match[1].split("|")), text)
-        return _REFERENCE.sub(lambda match: self._fill(match[1], match[2], match[3] or "", scope), chosen)
+        return _REFERENCE.sub(
+            lambda match: self._fill(match[1], match[2], match[3] or "", scope), chosen
+        )
 
     def _fill(self, slot: str, digit: str, form: str, scope: dict[str, _Draw]) -> str:
         key = slot + digit
         if key not in scope:
             scope[key] = _Draw(
-                self._deal(slot, {draw.row for name, draw in scope.items() if name.rstrip("23456789") == slot})
+                self._deal(
+                    slot,
+                    {draw.row for name, draw in scope.items() if name.rstrip("23456789") == slot},
+                )
             )
         draw = scope[key]
         return self._render(self.grammar.slots[slot][draw.row][form], draw.inner)
@@ -107,7 +124,9 @@ class Writer:
         while True:
             deck = self._decks.get(slot)
             if not deck:
-                deck = self._decks[slot] = self._rng.permutation(len(self.grammar.slots[slot])).tolist()
+                deck = self._decks[slot] = self._rng.permutation(
+                    len(self.grammar.slots[slot])
+                ).tolist()
             row = deck.pop()
             if row not in taken:
                 return row
@@ -119,11 +138,16 @@ class Writer:
 @cache
 def load() -> Grammar:
     """The grammar that ships with the package."""
-    return parse((resources.files(__package__) / "text" / "grammar.txt").read_text(encoding="ascii"))
+    return parse(
+        (resources.files(__package__) / "text" / "grammar.txt").read_text(encoding="ascii")
+    )
 
 
 def parse(text: str) -> Grammar:
-    """A grammar from the text of its file (see the module's docstring); raises ValueError for a line it cannot use."""
+    """A grammar from the text of its file (see the module's docstring).
+
+    Raises ValueError for a line it cannot use.
+    """
     slots: dict[str, list[dict[str, str]]] = {}
     verbs: dict[str, list[str]] = {}
     irregular: dict[str, list[str]] = {}
@@ -150,8 +174,13 @@ def parse(text: str) -> Grammar:
             split = SPLIT_CYCLE[number % len(SPLIT_CYCLE)]
             templates.append(Template(f"{name}.{number:02d}", name, split, line.strip()))
         else:
-            raise ValueError(f"grammar: line outside slot, verbs, irregular or family: {line.strip()!r}")
-    slots.update((name, [inflect(phrase, irregular) for phrase in phrases]) for name, phrases in verbs.items())
+            raise ValueError(
+                f"grammar: line outside slot, verbs, irregular or family: {line.strip()!r}"
+            )
+    slots.update(
+        (name, [inflect(phrase, irregular) for phrase in phrases])
+        for name, phrases in verbs.items()
+    )
     return Grammar(slots, tuple(templates))
 
 
@@ -163,11 +192,20 @@ def _row(item: str, forms: list[str]) -> dict[str, str]:
 
 
 def inflect(phrase: str, irregular: dict[str, list[str]]) -> dict[str, str]:
-    """The forms of a verb phrase: plain, `s` (third person), `ed` (past), `en` (past participle), `ing`."""
+    """The forms of a verb phrase.
+
+    Plain, `s` (third person), `ed` (past), `en` (past participle), `ing`.
+    """
     verb, _, rest = phrase.partition(" ")
     tail = f" {rest}" if rest else ""
     past, participle, *ing = irregular.get(verb, [_past(verb)] * 2)
-    forms = {"": verb, "s": _third(verb), "ed": past, "en": participle, "ing": ing[0] if ing else _ing(verb)}
+    forms = {
+        "": verb,
+        "s": _third(verb),
+        "ed": past,
+        "en": participle,
+        "ing": ing[0] if ing else _ing(verb),
+    }
     return {form: word + tail for form, word in forms.items()}
 
 

@@ -1,10 +1,13 @@
-"""From articulators to what electrodes record: threshold crossings and spike-band power in 20 ms bins.
+"""From articulators to what electrodes record.
 
-Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the same rate and the
-very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng. 4: its power is dominated by local single units).
-Much of the noise is shared: correlated noise of motor cortex is slow (Averbeck & Lee 2003, J. Neurosci. 23), what lies
-along the tuning limits what any decoder can tell (Moreno-Bote et al. 2014, Nat. Neurosci. 17), and independent noise
-would average away over hundreds of features.
+Threshold crossings and spike-band power in 20 ms bins.
+
+Threshold crossings are Poisson given a log-linear rate; spike-band power is log-normal, follows the
+same rate and the very spikes that were counted (Nason et al. 2020, Nat. Biomed. Eng. 4: its power
+is dominated by local single units). Much of the noise is shared: correlated noise of motor cortex
+is slow (Averbeck & Lee 2003, J. Neurosci. 23), what lies along the tuning limits what any decoder
+can tell (Moreno-Bote et al. 2014, Nat. Neurosci. 17), and independent noise would average away over
+hundreds of features.
 """
 
 from __future__ import annotations
@@ -17,9 +20,15 @@ from cortext.data.simulate.randomness import Purpose, stream
 from cortext.data.trial import BIN_MS
 
 LOG_RATE_CEILING = 2.5
-"""Highest log rate over the baseline: no electrode fires faster than about twelve times its rest."""
+"""Highest log rate over the baseline.
+
+No electrode fires faster than about twelve times its rest.
+"""
 POWER_SCALE = 0.25
-"""Log spike-band power per unit of log rate: power is mostly noise of the amplifier and of distant units."""
+"""Log spike-band power per unit of log rate.
+
+Power is mostly noise of the amplifier and of distant units.
+"""
 AROUSAL_S = 6.0
 
 
@@ -32,10 +41,14 @@ def record(
     trial: int,
     structured_TE: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Features of a trial before z-scoring: float32 [T, 2 E], threshold crossings, then spike-band power.
+    """Features of a trial before z-scoring.
 
-    positions_TK:  articulators for the T bins of the trial and at least the longest lead after them
-    structured_TE: log rate that structured noise adds (`structured.BlockNoise`)
+    Float32 [T, 2 E], threshold crossings, then spike-band power.
+
+    Args:
+        positions_TK: Articulators for the T bins of the trial and at least the longest lead after
+            them.
+        structured_TE: Log rate that structured noise adds (`structured.BlockNoise`).
     """
     n_bins = len(positions_TK) - max_lead_bins(config)
     log_rate = drive(positions_TK, e, config)[:n_bins]
@@ -57,7 +70,9 @@ def record(
 
 
 def drive(positions_TK: np.ndarray, e: Electrodes, config: SimulatorConfig) -> np.ndarray:
-    """Log rate that the articulators cause, float32 [T - longest lead, E]: each electrode leads by its own time.
+    """Log rate that the articulators cause, float32 [T - longest lead, E].
+
+    Each electrode leads by its own time.
 
     This is the only way by which a sentence reaches the electrodes.
     """
@@ -76,8 +91,13 @@ def max_lead_bins(config: SimulatorConfig) -> int:
     return int(config.lead_ms[1] / BIN_MS)
 
 
-def autoregressive(generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray) -> np.ndarray:
-    """Stationary first-order processes of unit variance with the given time constants: float32 [T, L]."""
+def autoregressive(
+    generator: np.random.Generator, n_bins: int, time_constants_s: np.ndarray
+) -> np.ndarray:
+    """Stationary first-order processes of unit variance with the given time constants.
+
+    Float32 [T, L].
+    """
     keep = np.exp(-BIN_MS / 1000 / time_constants_s)
     x = generator.standard_normal((n_bins, len(keep))) * np.sqrt(1 - keep**2)
     x[0] = generator.standard_normal(len(keep))
@@ -92,8 +112,9 @@ def autoregressive(generator: np.random.Generator, n_bins: int, time_constants_s
 def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Poisson counts of the given means (float32, at most about 90), as float32 of the same shape.
 
-    By inversion of the distribution function, all counts at once: over ten times faster than drawing one by one while
-    means are around one. Single precision leaves out what is rarer than one in ten million.
+    By inversion of the distribution function, all counts at once: over ten times faster than
+    drawing one by one while means are around one. Single precision leaves out what is rarer than
+    one in ten million.
     """
     uniform = generator.random(mean.shape, dtype=np.float32)
     term = np.exp(-mean)
@@ -110,8 +131,12 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return counts
 
 
-def _continued(mean: np.ndarray, uniform: np.ndarray, term: np.ndarray, cumulative: np.ndarray) -> np.ndarray:
-    """By how much the few draws [N] that exceed the distribution function at 4 are larger than 5."""
+def _continued(
+    mean: np.ndarray, uniform: np.ndarray, term: np.ndarray, cumulative: np.ndarray
+) -> np.ndarray:
+    """By how much the few draws [N] that exceed the distribution function at 4 are larger than
+    5.
+    """
     more: np.ndarray = np.zeros(mean.shape, dtype=np.float32)
     for count in range(5, 150):
         term *= mean / np.float32(count)
@@ -123,7 +148,9 @@ def _continued(mean: np.ndarray, uniform: np.ndarray, term: np.ndarray, cumulati
     return more
 
 
-def _shared(generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray) -> np.ndarray:
+def _shared(
+    generator: np.random.Generator, n_bins: int, config: SimulatorConfig, arousal: np.ndarray
+) -> np.ndarray:
     """Shared components [T, L + M + 1]: slow latents, movements, arousal."""
     latents = autoregressive(generator, n_bins, np.geomspace(*config.latent_s, config.n_latents))
     return np.concatenate([latents, _movements(generator, n_bins, config), arousal], axis=1)
@@ -141,18 +168,28 @@ def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorCon
         length = int(generator.integers(300 // BIN_MS, 1000 // BIN_MS))
         start, kind = int(generator.integers(0, n_bins)), int(generator.integers(N_MOVEMENTS))
         burst = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length)
-        bursts[start : start + length, kind] += generator.choice([-1.0, 1.0]) * burst[: n_bins - start]
+        bursts[start : start + length, kind] += (
+            generator.choice([-1.0, 1.0]) * burst[: n_bins - start]
+        )
     return bursts
 
 
 def _power(
-    log_rate: np.ndarray, surprise: np.ndarray, generator: np.random.Generator, config: SimulatorConfig
+    log_rate: np.ndarray,
+    surprise: np.ndarray,
+    generator: np.random.Generator,
+    config: SimulatorConfig,
 ) -> np.ndarray:
-    """Spike-band power float32 [T, E]: log-normal, with the noise of a common reference in each array."""
+    """Spike-band power float32 [T, E].
+
+    Log-normal, with the noise of a common reference in each array.
+    """
     n_bins, n_electrodes = log_rate.shape
     noise = generator.standard_normal(log_rate.shape, dtype=np.float32)
     noise *= config.power_noise_sd
-    reference = generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32) * config.reference_noise_sd
+    reference = (
+        generator.standard_normal((n_bins, N_ARRAYS), dtype=np.float32) * config.reference_noise_sd
+    )
     noise += np.repeat(reference, n_electrodes // N_ARRAYS, axis=1)
     power: np.ndarray = np.exp(POWER_SCALE * (log_rate + 0.4 * surprise + noise))
     return power

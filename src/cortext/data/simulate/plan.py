@@ -20,7 +20,9 @@ HELD_OUT = ("val", "test")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A sentence to attempt and the corpus that it comes from (`handwritten`, `grammar`, or the text file's name)."""
+    """A sentence to attempt and the corpus that it comes from (`handwritten`, `grammar`, or the
+    text file's name).
+    """
 
     text: str
     corpus: str
@@ -45,7 +47,9 @@ class PlannedBlock:
 
 @dataclass(frozen=True)
 class PlannedDay:
-    """One session. `history` holds the days since implantation of all sessions so far, this one last."""
+    """One session. `history` holds the days since implantation of all sessions so far, this one
+    last.
+    """
 
     session: str
     history: tuple[int, ...]
@@ -63,7 +67,9 @@ class PlannedDay:
 
     def blocks_with(self, split: str) -> Iterator[PlannedBlock]:
         """The blocks that hold a trial of the split."""
-        return (block for block in self.blocks if any(trial.split == split for trial in block.trials))
+        return (
+            block for block in self.blocks if any(trial.split == split for trial in block.trials)
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ class _Block:
 def plan_days(config: SimulatorConfig, prompts: Mapping[str, Sequence[Prompt]]) -> list[PlannedDay]:
     """The days of a simulation with the prompts of every split dealt to its trials in order.
 
-    prompts: as many of each split as `trial_counts` says
+    Args:
+        prompts: As many of each split as `trial_counts` says.
     """
     blocks = _t15_blocks(config) if config.plan == "t15" else _regular_blocks(config)
     waiting = {split: iter(prompts[split]) for split in SPLITS}
@@ -103,19 +110,26 @@ def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBloc
     trials = []
     for number, split in enumerate(block.splits):
         prompt = next(waiting[split])
-        trials.append(PlannedTrial(number, split, Prompt(prompt.text, block.corpus or prompt.corpus)))
+        trials.append(
+            PlannedTrial(number, split, Prompt(prompt.text, block.corpus or prompt.corpus))
+        )
     return PlannedBlock(block.number, tuple(trials))
 
 
 def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
-    """Days alike: blocks of training trials, then blocks in which validation and test trials alternate."""
+    """Days alike: blocks of training trials, then blocks in which validation and test trials
+    alternate.
+    """
     held_out = _alternating(config.val_per_day, config.test_per_day)
     blocks = []
     for index in range(config.n_days):
         day = index // 3 * 7 + index % 3 * 2
         session = f"sim.{FIRST_DAY + timedelta(days=day):%Y.%m.%d}"
         pieces = [*_pieces(("train",) * config.train_per_day, config), *_pieces(held_out, config)]
-        blocks += [_Block(day + 1, session, number, splits) for number, splits in enumerate(pieces, start=1)]
+        blocks += [
+            _Block(day + 1, session, number, splits)
+            for number, splits in enumerate(pieces, start=1)
+        ]
     return blocks
 
 
@@ -128,15 +142,19 @@ def _pieces(splits: tuple[str, ...], config: SimulatorConfig) -> list[tuple[str,
 
 def _alternating(n_val: int, n_test: int) -> tuple[str, ...]:
     """Validation and test trials spread evenly among each other."""
-    places = [((i + 0.5) / n_val, "val") for i in range(n_val)] + [((i + 0.5) / n_test, "test") for i in range(n_test)]
+    places = [((i + 0.5) / n_val, "val") for i in range(n_val)] + [
+        ((i + 0.5) / n_test, "test") for i in range(n_test)
+    ]
     return tuple(split for _, split in sorted(places))
 
 
 def _t15_blocks(config: SimulatorConfig) -> list[_Block]:
-    """The blocks of participant T15 as the release's table lists them (dates, numbers of sentences, corpora).
+    """The blocks of participant T15 as the release's table lists them (dates, numbers of
+    sentences, corpora).
 
-    The table gives held-out blocks as "Val/Test". Here their trials alternate, test first, so that test gets the odd
-    one: 1,476 test and 1,452 validation trials, 24 apart, as the release's 1,450 and 1,426 are.
+    The table gives held-out blocks as "Val/Test". Here their trials alternate, test first, so that
+    test gets the odd one: 1,476 test and 1,452 validation trials, 24 apart, as the release's 1,450
+    and 1,426 are.
     """
     with resources.files("cortext.data.simulate").joinpath("t15_blocks.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -1,9 +1,12 @@
-"""What the simulated participant is asked to say: sentences, and their split into train, val, test and LM text.
+"""What the simulated participant is asked to say.
 
-Half of the sentences are hand-written (`text/home.txt`, `people.txt`, `care.txt`, `world.txt`), half come from the
-grammar (`text/grammar.txt`). Nothing of the validation or test text can be known to a language model built from the
-LM text: no five-word sequence of theirs occurs in it, no shorter sentence of theirs as a whole, and none of their
-grammar sentences comes from a template that writes LM text. Words are compared after `cortext.text.normalize`.
+Sentences, and their split into train, val, test and LM text.
+
+Half of the sentences are hand-written (`text/home.txt`, `people.txt`, `care.txt`, `world.txt`),
+half come from the grammar (`text/grammar.txt`). Nothing of the validation or test text can be known
+to a language model built from the LM text: no five-word sequence of theirs occurs in it, no shorter
+sentence of theirs as a whole, and none of their grammar sentences comes from a template that writes
+LM text. Words are compared after `cortext.text.normalize`.
 """
 
 from __future__ import annotations
@@ -28,14 +31,20 @@ HANDWRITTEN_FILES = ("home.txt", "people.txt", "care.txt", "world.txt")
 N_LM_GRAMMAR = 6_000
 """Grammar sentences in the LM text, beside the training sentences."""
 MAX_HELD_SHARE = 0.2
-"""Val and test each take at most this share of the hand-written sentences; beyond it they repeat their own."""
+"""Val and test each take at most this share of the hand-written sentences.
+
+Beyond it they repeat their own.
+"""
 SEQUENCE_WORDS = 5
 """No sequence of so many words of val or test occurs in train or LM text."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence to say; `template` is the grammar template that wrote it, None for text written by a person."""
+    """One sentence to say.
+
+    `template` is the grammar template that wrote it, None for text written by a person.
+    """
 
     text: str
     source: Literal["handwritten", "grammar"]
@@ -44,7 +53,9 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Splits:
-    """Sentences of the three splits, and the text (distinct sentences) that a language model may be built from."""
+    """Sentences of the three splits, and the text (distinct sentences) that a language model may
+    be built from.
+    """
 
     train: list[Sentence]
     val: list[Sentence]
@@ -57,15 +68,21 @@ def handwritten() -> list[Sentence]:
     return list(_handwritten())
 
 
-def splits(n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[str] | None = None) -> Splits:
-    """Draw exactly `n_train`, `n_val` and `n_test` sentences, and the LM text that goes with them; a pure function.
+def splits(
+    n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[str] | None = None
+) -> Splits:
+    """Draw exactly `n_train`, `n_val` and `n_test` sentences, and the LM text that goes with them.
 
-    Each split is half hand-written (the odd one too) and half grammar; training fills up with grammar sentences when
-    too few hand-written ones are left. A split repeats its own sentences only when it asks for more than exist:
-    val and test beyond a fifth of the hand-written text each. `text`: sentences to use instead of the package's own,
-    split 80/10/10 by the seed, where every split repeats its part as often as needed.
+    A pure function.
 
-    Raises TextError if `text` is too small to be split.
+    Each split is half hand-written (the odd one too) and half grammar; training fills up with
+    grammar sentences when too few hand-written ones are left. A split repeats its own sentences
+    only when it asks for more than exist: val and test beyond a fifth of the hand-written text
+    each. `text`: sentences to use instead of the package's own, split 80/10/10 by the seed, where
+    every split repeats its part as often as needed.
+
+    Raises:
+        TextError: If `text` is too small to be split.
     """
     if text is not None:
         return _splits_of_text(text, n_train, n_val, n_test, seed)
@@ -73,40 +90,58 @@ def splits(n_train: int, n_val: int, n_test: int, seed: int, *, text: Sequence[s
     written = _shuffled(handwritten(), rng)
     n_max = int(MAX_HELD_SHARE * len(written))
     n_held = {"val": min(-(-n_val // 2), n_max), "test": min(-(-n_test // 2), n_max)}
-    held_written = {"val": written[: n_held["val"]], "test": written[n_held["val"] : sum(n_held.values())]}
+    held_written = {
+        "val": written[: n_held["val"]],
+        "test": written[n_held["val"] : sum(n_held.values())],
+    }
     held = {
         "val": _mixed(held_written["val"], _drawn("val", n_val // 2, seed), n_val, rng),
         "test": _mixed(held_written["test"], _drawn("test", n_test // 2, seed), n_test, rng),
     }
     known = Known(sentence.text for split in held.values() for sentence in split)
-    free_written = [sentence for sentence in written[sum(n_held.values()) :] if not known.shares(sentence.text)]
+    free_written = [
+        sentence for sentence in written[sum(n_held.values()) :] if not known.shares(sentence.text)
+    ]
     # A tenth more than needed: some of the grammar's sentences share a sequence with val or test.
     pool = _drawn("lm", int(1.1 * (n_train + N_LM_GRAMMAR)), seed)
     free_grammar = [sentence for sentence in pool if not known.shares(sentence.text)]
     train = _mixed(free_written[: -(-n_train // 2)], free_grammar[:n_train], n_train, rng)
     others = [*free_written, *free_grammar[: n_train // 2 + N_LM_GRAMMAR]]
-    return Splits(train, held["val"], held["test"], _distinct(sentence.text for sentence in [*train, *others]))
+    return Splits(
+        train, held["val"], held["test"], _distinct(sentence.text for sentence in [*train, *others])
+    )
 
 
 def read_sentences(path: str | Path) -> list[str]:
     """The sentences of a text file, one a line; lines without a letter a-z are passed over.
 
-    Raises TextError if the file is missing, not UTF-8, holds no sentence, or one too long for a session file.
+    Raises:
+        TextError: If the file is missing, not UTF-8, holds no sentence, or one too long for a
+            session file.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TextError(f"cannot read text: {reason}", where=path, fix="give a file with one sentence a line") from None
+        raise TextError(
+            f"cannot read text: {reason}", where=path, fix="give a file with one sentence a line"
+        ) from None
     except UnicodeDecodeError as error:
         fix = "save it as UTF-8, one sentence a line"
         raise TextError(f"not UTF-8 text (byte {error.start})", where=path, fix=fix) from None
-    sentences = [" ".join(line.split()) for line in text.splitlines() if re.search("[a-zA-Z]", line)]
+    sentences = [
+        " ".join(line.split()) for line in text.splitlines() if re.search("[a-zA-Z]", line)
+    ]
     if not sentences:
-        raise TextError("no sentence found, expected one a line", where=path, fix="give a file with text")
+        raise TextError(
+            "no sentence found, expected one a line", where=path, fix="give a file with text"
+        )
     longest = max(sentences, key=len)
     if len(longest) >= MAX_LABEL:
-        found = f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {MAX_LABEL} expected"
+        found = (
+            f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {MAX_LABEL}"
+            " expected"
+        )
         raise TextError(found, where=path, fix="put each sentence on a line of its own")
     return sentences
 
@@ -118,18 +153,25 @@ class Known:
         self._sequences = {sequence for sentence in sentences for sequence in _sequences(sentence)}
 
     def shares(self, sentence: str) -> bool:
-        """Whether the sentence holds one of the five-word sequences, or is one of the shorter sentences."""
+        """Whether the sentence holds one of the five-word sequences, or is one of the shorter
+        sentences.
+        """
         return not self._sequences.isdisjoint(_sequences(sentence))
 
 
 def _sequences(sentence: str) -> list[tuple[str, ...]]:
-    """Every five-word sequence of the normalised sentence; a shorter sentence is its own only sequence."""
+    """Every five-word sequence of the normalised sentence.
+
+    A shorter sentence is its own only sequence.
+    """
     words = normalize(sentence).split()
     n = max(1, len(words) - SEQUENCE_WORDS + 1)
     return [tuple(words[start : start + SEQUENCE_WORDS]) for start in range(n)]
 
 
-def _generator(seed: int, purpose: Literal["text", "lm", "val", "test"], step: int) -> np.random.Generator:
+def _generator(
+    seed: int, purpose: Literal["text", "lm", "val", "test"], step: int
+) -> np.random.Generator:
     """Counter-based, so that what one purpose draws never depends on how much another has drawn."""
     stream = ("text", "lm", "val", "test").index(purpose)
     return np.random.Generator(np.random.Philox(key=[seed, 2 * stream + step]))
@@ -138,8 +180,14 @@ def _generator(seed: int, purpose: Literal["text", "lm", "val", "test"], step: i
 @cache
 def _handwritten() -> tuple[Sentence, ...]:
     folder = resources.files(__package__) / "text"
-    lines = [line.strip() for name in HANDWRITTEN_FILES for line in (folder / name).read_text("ascii").splitlines()]
-    return tuple(Sentence(line, "handwritten", None) for line in _distinct(line for line in lines if line))
+    lines = [
+        line.strip()
+        for name in HANDWRITTEN_FILES
+        for line in (folder / name).read_text("ascii").splitlines()
+    ]
+    return tuple(
+        Sentence(line, "handwritten", None) for line in _distinct(line for line in lines if line)
+    )
 
 
 def _distinct(sentences: Iterable[str]) -> list[str]:
@@ -151,30 +199,44 @@ def _distinct(sentences: Iterable[str]) -> list[str]:
 
 
 def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sentence]:
-    """At least `n` different sentences (fewer if there are no more), dealt evenly from all the split's templates."""
+    """At least `n` different sentences (fewer if there are no more), dealt evenly from all the
+    split's templates.
+    """
     rules = grammar.load()
     templates = [rule for rule in rules.templates if rule.split == split]
     quota = 6 * n // (5 * len(templates)) + 1  # some templates have fewer
     sentences: list[Sentence] = []
     while len(sentences) < n:
         writer = grammar.Writer(rules, _generator(seed, split, 0))
-        columns = [[Sentence(s, "grammar", rule.name) for s in writer.sentences(rule, quota)] for rule in templates]
+        columns = [
+            [Sentence(s, "grammar", rule.name) for s in writer.sentences(rule, quota)]
+            for rule in templates
+        ]
         n_before = len(sentences)
-        dealt = (sentence for row in zip_longest(*columns) for sentence in row if sentence is not None)
+        dealt = (
+            sentence for row in zip_longest(*columns) for sentence in row if sentence is not None
+        )
         sentences = list({normalize(sentence.text): sentence for sentence in dealt}.values())
         if len(sentences) == n_before:
             break
         quota *= 2
-    # Within one deal of the templates the order is by chance, or a small split would see the first families only.
+    # Within one deal of the templates the order is by chance, or a small split would see the first
+    # families only.
     rng = _generator(seed, split, 1)
-    deals = [sentences[start : start + len(templates)] for start in range(0, len(sentences), len(templates))]
+    deals = [
+        sentences[start : start + len(templates)]
+        for start in range(0, len(sentences), len(templates))
+    ]
     return [sentence for deal in deals for sentence in _shuffled(deal, rng)]
 
 
 def _mixed(
     written: Sequence[Sentence], generated: Sequence[Sentence], n: int, rng: np.random.Generator
 ) -> list[Sentence]:
-    """`n` sentences in random order: the written ones, then generated ones; repeated in turn if that is too few."""
+    """`n` sentences in random order: the written ones, then generated ones.
+
+    Repeated in turn if that is too few.
+    """
     n_written = min(len(written), -(-n // 2))
     chosen = [*written[:n_written], *generated[: n - n_written]]
     return _shuffled(_repeated(chosen, n), rng)
@@ -188,7 +250,9 @@ def _shuffled(items: Sequence[Sentence], rng: np.random.Generator) -> list[Sente
     return [items[i] for i in rng.permutation(len(items))]
 
 
-def _splits_of_text(text: Sequence[str], n_train: int, n_val: int, n_test: int, seed: int) -> Splits:
+def _splits_of_text(
+    text: Sequence[str], n_train: int, n_val: int, n_test: int, seed: int
+) -> Splits:
     rng = _generator(seed, "text", 0)
     pool = _shuffled([Sentence(line, "handwritten", None) for line in _distinct(text)], rng)
     n_held = max(1, len(pool) // 10)
@@ -197,10 +261,14 @@ def _splits_of_text(text: Sequence[str], n_train: int, n_val: int, n_test: int, 
     train = [sentence for sentence in rest if not known.shares(sentence.text)]
     if not train:
         raise TextError(
-            f"{len(pool)} different sentences are too few to split: every one left for training shares "
-            f"{SEQUENCE_WORDS} words in a row with the {len(val) + len(test)} of val and test",
+            f"{len(pool)} different sentences are too few to split: every one left for training"
+            f" shares {SEQUENCE_WORDS} words in a row with the {len(val) + len(test)} of val and"
+            " test",
             fix="give more, and more varied, sentences",
         )
     return Splits(
-        _repeated(train, n_train), _repeated(val, n_val), _repeated(test, n_test), [sentence.text for sentence in train]
+        _repeated(train, n_train),
+        _repeated(val, n_val),
+        _repeated(test, n_test),
+        [sentence.text for sentence in train],
     )

@@ -1,6 +1,7 @@
 """From phonemes to an utterance: when each phoneme and each silence begins and ends.
 
-Draws are integers looked up in tables, and durations are whole multiples of 5 ms: the same on every machine.
+Draws are integers looked up in tables, and durations are whole multiples of 5 ms: the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ _RELATIVE_DURATIONS = {
     1.15: "AA AO AE CH JH EY OW",
     1.30: "AY AW OY",
 }
-"""Mean duration of each phoneme over `phoneme_ms`. The order is that of connected speech (Crystal & House 1988, J.
-Acoust. Soc. Am. 83: lax vowels are shorter than tense ones, stops shorter than fricatives); the spread is rounded and
-narrowed, as attempted speech is slow."""
-RELATIVE_DURATION = {phoneme: value for value, names in _RELATIVE_DURATIONS.items() for phoneme in names.split()}
+"""Mean duration of each phoneme over `phoneme_ms`.
+
+The order is that of connected speech (Crystal & House 1988, J. Acoust. Soc. Am. 83: lax vowels are
+shorter than tense ones, stops shorter than fricatives); the spread is rounded and narrowed, as
+attempted speech is slow.
+"""
+RELATIVE_DURATION = {
+    phoneme: value for value, names in _RELATIVE_DURATIONS.items() for phoneme in names.split()
+}
 SILENT_SLOWING = 1.2
 _N_QUANTILES = 4096
 
@@ -42,9 +48,11 @@ _N_QUANTILES = 4096
 class Utterance:
     """Consecutive segments that fill a trial: phonemes, and SIL wherever nothing is said.
 
-    ids_S:   int64 [S] tokens in the release's order (SIL for silence)
-    ends_S:  int64 [S] ends in steps of 5 ms from the start of the trial; a segment begins where the last one ended
-    n_words: words said
+    Attributes:
+        ids_S: int64 [S] tokens in the release's order (SIL for silence).
+        ends_S: int64 [S] ends in steps of 5 ms from the start of the trial; a segment begins where
+            the last one ended.
+        n_words: Words said.
     """
 
     ids_S: np.ndarray
@@ -77,7 +85,8 @@ class Utterance:
 def gamma_quantiles(shape: float) -> np.ndarray:
     """Quantiles [4096] of a gamma distribution of mean 1 at evenly spread probabilities.
 
-    By the cube-root normal approximation of Wilson and Hilferty (1931), good to 0.1 % for the shapes used here.
+    By the cube-root normal approximation of Wilson and Hilferty (1931), good to 0.1 % for the
+    shapes used here.
     """
     normal, n = NormalDist(), _N_QUANTILES
     variance = 1 / (9 * shape)
@@ -86,24 +95,31 @@ def gamma_quantiles(shape: float) -> np.ndarray:
 
 
 def speaking_rate(config: SimulatorConfig, day: int, block: int) -> float:
-    """Factor on every duration of a block: triangular within 1 +- `rate_spread`, slower when speech is silent."""
+    """Factor on every duration of a block.
+
+    Triangular within 1 +- `rate_spread`, slower when speech is silent.
+    """
     draws = stream(config.seed, Purpose.RATE, day, block).integers(0, 1001, size=2)
     factor = 1 + config.rate_spread * (int(draws.sum()) - 1000) / 1000
     return factor * (SILENT_SLOWING if config.attempt == "silent" else 1.0)
 
 
-def utter(phonemes: Sequence[str], config: SimulatorConfig, day: int, block: int, trial: int) -> Utterance:
+def utter(
+    phonemes: Sequence[str], config: SimulatorConfig, day: int, block: int, trial: int
+) -> Utterance:
     """Durations for the phonemes of a sentence, SIL after every word (`cortext.text.to_phonemes`).
 
-    Each phoneme and each silence is gamma distributed about its mean times the block's speaking rate. A silence comes
-    first, and the last SIL is the silence that ends the trial.
+    Each phoneme and each silence is gamma distributed about its mean times the block's speaking
+    rate. A silence comes first, and the last SIL is the silence that ends the trial.
     """
     segments = ["SIL", *phonemes]
     means = np.array([config.phoneme_ms * RELATIVE_DURATION.get(name, 0.0) for name in segments])
     silent = np.array([name == "SIL" for name in segments])
     means[silent] = config.word_pause_ms
     means[0], means[-1] = config.lead_in_ms, config.trail_ms
-    draws = stream(config.seed, Purpose.DURATIONS, day, block, trial).integers(0, _N_QUANTILES, size=len(segments))
+    draws = stream(config.seed, Purpose.DURATIONS, day, block, trial).integers(
+        0, _N_QUANTILES, size=len(segments)
+    )
     lengths = means * speaking_rate(config, day, block) * _quantiles(config.phoneme_shape)[draws]
     steps = np.maximum(np.rint(lengths / STEP_MS).astype(np.int64), 40 // STEP_MS)
     ends = np.cumsum(steps)

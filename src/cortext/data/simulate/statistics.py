@@ -1,4 +1,7 @@
-"""Numbers that say how alike two recordings are: how features correlate, and how their noise is spread over time."""
+"""Numbers that say how alike two recordings are.
+
+How features correlate, and how their noise is spread over time.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ BANDS_HZ = ((0, 0.5), (0.5, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 25))
 class SignalStatistics:
     """Means over the features of one trial, each feature standardised over it.
 
-    correlation:     mean over pairs of features
-    autocorrelation: at lags of 1 to 10 bins
-    spectrum:        mean power in each of BANDS_HZ over the mean power of all frequencies; 1 everywhere is white
+    Attributes:
+        correlation: Mean over pairs of features.
+        autocorrelation: At lags of 1 to 10 bins.
+        spectrum: Mean power in each of BANDS_HZ over the mean power of all frequencies; 1
+            everywhere is white.
     """
 
     correlation: float
@@ -27,14 +32,20 @@ class SignalStatistics:
 
 
 def signal_statistics(features_TC: np.ndarray) -> SignalStatistics:
-    """Statistics of one trial [T, C]; constant features are left out. T must be at least 100 for every band."""
+    """Statistics of one trial [T, C]; constant features are left out.
+
+    T must be at least 100 for every band.
+    """
     varying = features_TC[:, features_TC.std(axis=0) > 0].astype(np.float64)
     z = (varying - varying.mean(axis=0)) / varying.std(axis=0)
     n_bins, n_features = z.shape
     pairs = np.corrcoef(z.T)[np.triu_indices(n_features, 1)]
     power = (np.abs(np.fft.rfft(z, axis=0)) ** 2).mean(axis=1)[1:]
     frequencies = np.fft.rfftfreq(n_bins, BIN_MS / 1000)[1:]
-    bands = [power[(frequencies > low) & (frequencies <= high)].mean() / power.mean() for low, high in BANDS_HZ]
+    bands = [
+        power[(frequencies > low) & (frequencies <= high)].mean() / power.mean()
+        for low, high in BANDS_HZ
+    ]
     return SignalStatistics(
         correlation=float(pairs.mean()),
         autocorrelation=tuple(float((z[lag:] * z[:-lag]).mean()) for lag in LAGS),

@@ -1,9 +1,12 @@
-"""Strong structured noise, off unless `structured_noise` is above 0: oscillations, movement artefacts and block steps.
+"""Strong structured noise, off unless `structured_noise` is above 0.
 
-It acts on log rates, as the other shared noise does: counts stay counts, and log spike-band power gets it additively.
-Oscillations stand for the rhythms of the cortex and of breath and pulse that many electrodes follow; artefacts for
-movements of head and cable, stereotyped as they are in recordings; steps for what shifts all at once in a block, such
-as a connector that moves. All that is drawn is known afterwards (`TrialNoise`). The numbers are choices.
+Oscillations, movement artefacts and block steps.
+
+It acts on log rates, as the other shared noise does: counts stay counts, and log spike-band power
+gets it additively. Oscillations stand for the rhythms of the cortex and of breath and pulse that
+many electrodes follow; artefacts for movements of head and cable, stereotyped as they are in
+recordings; steps for what shifts all at once in a block, such as a connector that moves. All that
+is drawn is known afterwards (`TrialNoise`). The numbers are choices.
 """
 
 from __future__ import annotations
@@ -24,16 +27,20 @@ OTHER_ARRAYS = 0.3
 COMMON_SPREAD = 0.5
 """Spread of what electrodes have in common beside their tuning, over its mean."""
 DEAD = 0.2
-"""Load on an electrode that carries no tuned activity, over that on others (as of the other shared noise)."""
+"""Load on an electrode that carries no tuned activity, over that on others (as of the other
+shared noise).
+"""
 
 
 @dataclass(frozen=True)
 class TrialNoise:
     """The structured noise of one trial.
 
-    log_rate_TE:  float32 [T, E], added to the log rate
-    artefacts_N3: int64 [N, 3], waveform, first bin, and the bin after the last (the trial may end before it)
-    steps_S:      int64 [S], bins at which the baseline shifts
+    Attributes:
+        log_rate_TE: float32 [T, E], added to the log rate.
+        artefacts_N3: int64 [N, 3], waveform, first bin, and the bin after the last (the trial may
+            end before it).
+        steps_S: int64 [S], bins at which the baseline shifts.
     """
 
     log_rate_TE: np.ndarray
@@ -42,9 +49,14 @@ class TrialNoise:
 
 
 class BlockNoise:
-    """The structured noise of one block: its steps, and on demand that of any trial, in any order."""
+    """The structured noise of one block.
 
-    def __init__(self, config: SimulatorConfig, e: Electrodes, day: int, block: int, n_bins: int) -> None:
+    Its steps, and on demand that of any trial, in any order.
+    """
+
+    def __init__(
+        self, config: SimulatorConfig, e: Electrodes, day: int, block: int, n_bins: int
+    ) -> None:
         self._config, self._day, self._block = config, day, block
         generator = stream(config.seed, Purpose.STRUCTURED)
         n_oscillations = config.n_oscillations
@@ -69,21 +81,32 @@ class BlockNoise:
         generator = stream(config.seed, Purpose.STRUCTURED, self._day, self._block, number)
         oscillating_TO = oscillations(config, generator, n_bins)
         artefacts_N3, heights_N = _draw_artefacts(config, generator, n_bins)
-        courses = np.concatenate([oscillating_TO, _artefact_courses(artefacts_N3, heights_N, n_bins)], axis=1)
+        courses = np.concatenate(
+            [oscillating_TO, _artefact_courses(artefacts_N3, heights_N, n_bins)], axis=1
+        )
         level_T = np.searchsorted(self.steps_S, start + np.arange(n_bins), side="right")
-        noise_TE = courses @ self._loads_EN.T.astype(np.float32) + self._levels_SE.astype(np.float32)[level_T]
+        noise_TE = (
+            courses @ self._loads_EN.T.astype(np.float32)
+            + self._levels_SE.astype(np.float32)[level_T]
+        )
         within = self.steps_S[(self.steps_S >= start) & (self.steps_S < start + n_bins)] - start
         return TrialNoise(np.float32(config.structured_noise) * noise_TE, artefacts_N3, within)
 
 
-def oscillations(config: SimulatorConfig, generator: np.random.Generator, n_bins: int) -> np.ndarray:
-    """Narrow-band processes of unit variance, evenly spread in log frequency over `oscillation_hz`: float32 [T, O].
+def oscillations(
+    config: SimulatorConfig, generator: np.random.Generator, n_bins: int
+) -> np.ndarray:
+    """Narrow-band processes of unit variance, evenly spread in log frequency over
+    `oscillation_hz`: float32 [T, O].
 
-    A cosine and a sine whose amplitudes are slow first-order processes, so that phase and amplitude wander over
-    `oscillation_s`; half the power is within 1 / (2 pi oscillation_s) Hz of the frequency.
+    A cosine and a sine whose amplitudes are slow first-order processes, so that phase and amplitude
+    wander over `oscillation_s`; half the power is within 1 / (2 pi oscillation_s) Hz of the
+    frequency.
     """
     frequencies_O = np.geomspace(*config.oscillation_hz, config.n_oscillations)
-    amplitudes = autoregressive(generator, n_bins, np.full(2 * config.n_oscillations, config.oscillation_s))
+    amplitudes = autoregressive(
+        generator, n_bins, np.full(2 * config.n_oscillations, config.oscillation_s)
+    )
     angle_TO = 2 * np.pi * np.outer(np.arange(n_bins) * BIN_MS / 1000, frequencies_O)
     cosine, sine = np.split(amplitudes, 2, axis=1)
     course: np.ndarray = (cosine * np.cos(angle_TO) + sine * np.sin(angle_TO)).astype(np.float32)
@@ -91,7 +114,10 @@ def oscillations(config: SimulatorConfig, generator: np.random.Generator, n_bins
 
 
 def waveform(kind: int, n_bins: int) -> np.ndarray:
-    """The course of an artefact, 1 at its height: one, two or three swings under one arch, float64 [n_bins]."""
+    """The course of an artefact, 1 at its height.
+
+    One, two or three swings under one arch, float64 [n_bins].
+    """
     u = (np.arange(n_bins) + 0.5) / n_bins
     shape = np.sin(np.pi * u) * np.cos(np.pi * kind * u)
     course: np.ndarray = shape / np.abs(shape).max()
@@ -104,9 +130,14 @@ def _draw_artefacts(
     """Waveforms, bins and heights (log-normal about 1) of the artefacts that begin in a trial."""
     n = int(generator.poisson(config.artefacts_per_min * n_bins * BIN_MS / 60_000))
     shortest, longest = (max(1, round(1000 * s / BIN_MS)) for s in config.artefact_s)
-    kinds, starts = generator.integers(N_WAVEFORMS, size=n), np.sort(generator.integers(n_bins, size=n))
+    kinds, starts = (
+        generator.integers(N_WAVEFORMS, size=n),
+        np.sort(generator.integers(n_bins, size=n)),
+    )
     lengths = generator.integers(shortest, longest + 1, size=n)
-    return np.stack([kinds, starts, starts + lengths], axis=1), np.exp(0.3 * generator.standard_normal(n))
+    return np.stack([kinds, starts, starts + lengths], axis=1), np.exp(
+        0.3 * generator.standard_normal(n)
+    )
 
 
 def _artefact_courses(artefacts_N3: np.ndarray, heights_N: np.ndarray, n_bins: int) -> np.ndarray:
@@ -123,7 +154,9 @@ def _array_of_electrode(e: Electrodes) -> np.ndarray:
 def _loads(
     config: SimulatorConfig, e: Electrodes, generator: np.random.Generator, weights_EN: np.ndarray
 ) -> np.ndarray:
-    """Loads [E, N] whose mean square over living electrodes is 1, partly along the tuning, else in common."""
+    """Loads [E, N] whose mean square over living electrodes is 1, partly along the tuning, else
+    in common.
+    """
     n_electrodes, n = weights_EN.shape
     directions_FN = generator.standard_normal((N_BASIS, n))
     common_EN = 1 + COMMON_SPREAD * generator.standard_normal((n_electrodes, n))

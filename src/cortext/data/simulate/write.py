@@ -1,4 +1,7 @@
-"""Writes a simulation to disk: session files, texts, the configuration and, if wanted, the truth."""
+"""Writes a simulation to disk.
+
+Session files, texts, the configuration and, if wanted, the truth.
+"""
 
 from __future__ import annotations
 
@@ -58,30 +61,43 @@ def simulate(
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Dataset:
-    """Write simulated session files of an attempted-speech experiment, and the texts that go with them.
+    """Write simulated session files of an attempted-speech experiment, and the texts that go
+    with them.
 
-    out:       directory to make; it must not exist, or be empty. It appears when all is written, or not at all
-    preset:    `tiny`, `demo` or `t15` (see PRESETS)
-    seed:      of everything random; the preset's own when None
-    workers:   processes; the files are the same, bit by bit, with any number of them. With None as many as there are
-               processors, or fewer where the days are too small to be worth starting one
-    text:      a file of sentences, one a line, to be attempted instead of the project's own
-    truth:     also write `<session>/truth.hdf5`: articulators and alignments of every trial, tuning and drift
-    overrides: `key=value` changes to the preset's SimulatorConfig
-    progress:  called with trials done and trials in all
+    Besides `<session>/data_{train,val,test}.hdf5` there are `text/{train,val,test,lm}.txt` and
+    `simulation.json`.
 
-    Besides `<session>/data_{train,val,test}.hdf5` there are `text/{train,val,test,lm}.txt` and `simulation.json`.
-    Raises ConfigError for a preset, key or value that cannot be right, DataError when `out` is not empty or the disk
-    is too small, TextError for a text that cannot be used.
+    Args:
+        out: Directory to make; it must not exist, or be empty. It appears when all is written, or
+            not at all.
+        preset: `tiny`, `demo` or `t15` (see PRESETS).
+        seed: Of everything random; the preset's own when None.
+        workers: Processes; the files are the same, bit by bit, with any number of them. With None
+            as many as there are processors, or fewer where the days are too small to be worth
+            starting one.
+        text: A file of sentences, one a line, to be attempted instead of the project's own.
+        truth: Also write `<session>/truth.hdf5`: articulators and alignments of every trial, tuning
+            and drift.
+        overrides: `key=value` changes to the preset's SimulatorConfig.
+        progress: Called with trials done and trials in all.
+
+    Raises:
+        ConfigError: For a preset, key or value that cannot be right.
+        DataError: When `out` is not empty or the disk is too small.
+        TextError: For a text that cannot be used.
     """
     config = preset_config(preset, overrides, seed)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError("exists and is not empty", where=out, fix="choose another directory or remove it")
+        raise DataError(
+            "exists and is not empty", where=out, fix="choose another directory or remove it"
+        )
     temporary = temporary_name(out)
     prompts, lm_text = _prompts(config, None if text is None else Path(text))
     days = plan_days(config, prompts)
-    n_bins = sum(u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block))
+    n_bins = sum(
+        u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block)
+    )
     try:
         temporary.mkdir(parents=True)
         _check_space(temporary, n_bins * config.n_features * 4, out)
@@ -99,14 +115,20 @@ def simulate(
 def simulate_block(
     config: SimulatorConfig, day: PlannedDay, block: PlannedBlock, e: Electrodes
 ) -> list[SimulatedTrial]:
-    """The trials of one block, features z-scored over the block as in the release (Card et al. 2024)."""
+    """The trials of one block, features z-scored over the block as in the release (Card et al.
+    2024).
+    """
     utterances = _utter(config, day, block)
     bounds = np.cumsum([0, *(utterance.n_bins for utterance in utterances)])
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
     pad, noise = max_lead_bins(config), _noise(config, day, block, e, bounds[-1])
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         positions = articulate(utterance, config.undershoot, pad)
-        added = None if noise is None else noise.trial(planned.number, start, utterance.n_bins).log_rate_TE
+        added = (
+            None
+            if noise is None
+            else noise.trial(planned.number, start, utterance.n_bins).log_rate_TE
+        )
         recorded = record(positions, e, config, day.day, block.number, planned.number, added)
         features[start : start + utterance.n_bins] = recorded
     zscore(features)
@@ -122,26 +144,41 @@ def simulate_block(
 
 
 def zscore(features_TC: np.ndarray) -> None:
-    """Bring every feature to mean 0 and standard deviation 1, in place; a constant one becomes 0."""
+    """Bring every feature to mean 0 and standard deviation 1, in place.
+
+    A constant one becomes 0.
+    """
     features_TC -= features_TC.mean(axis=0, dtype=np.float64).astype(np.float32)
-    sd = np.sqrt(np.einsum("tc,tc->c", features_TC, features_TC, dtype=np.float64) / len(features_TC))
+    sd = np.sqrt(
+        np.einsum("tc,tc->c", features_TC, features_TC, dtype=np.float64) / len(features_TC)
+    )
     features_TC *= np.where(sd > MIN_SD, 1 / np.maximum(sd, MIN_SD), 0).astype(np.float32)
 
 
-def _prompts(config: SimulatorConfig, text: Path | None) -> tuple[dict[str, list[Prompt]], list[str]]:
-    """What is said in each split, and the text for language models; `text` replaces the project's own sentences."""
+def _prompts(
+    config: SimulatorConfig, text: Path | None
+) -> tuple[dict[str, list[Prompt]], list[str]]:
+    """What is said in each split, and the text for language models.
+
+    `text` replaces the project's own sentences.
+    """
     counts = trial_counts(config)
     own = None if text is None else read_sentences(text)
     chosen = splits(counts["train"], counts["val"], counts["test"], config.seed, text=own)
     prompts = {}
     for split in SPLITS:
         sentences = getattr(chosen, split)
-        prompts[split] = [Prompt(s.text, text.stem if text is not None else s.source) for s in sentences]
+        prompts[split] = [
+            Prompt(s.text, text.stem if text is not None else s.source) for s in sentences
+        ]
     return prompts, chosen.lm
 
 
 def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> list[Utterance]:
-    return [utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number) for t in block.trials]
+    return [
+        utter(to_phonemes(t.prompt.text), config, day.day, block.number, t.number)
+        for t in block.trials
+    ]
 
 
 def _noise(
@@ -160,14 +197,26 @@ def _check_space(folder: Path, n_bytes: int, out: Path) -> None:
 def _write_texts(folder: Path, prompts: dict[str, list[Prompt]], lm_text: list[str]) -> None:
     folder.mkdir()
     for split, chosen in prompts.items():
-        (folder / f"{split}.txt").write_text("".join(f"{prompt.text}\n" for prompt in chosen), encoding="utf-8")
-    (folder / "lm.txt").write_text("".join(f"{sentence}\n" for sentence in lm_text), encoding="utf-8")
+        (folder / f"{split}.txt").write_text(
+            "".join(f"{prompt.text}\n" for prompt in chosen), encoding="utf-8"
+        )
+    (folder / "lm.txt").write_text(
+        "".join(f"{sentence}\n" for sentence in lm_text), encoding="utf-8"
+    )
 
 
 def _write_record(
-    path: Path, config: SimulatorConfig, preset: str, text: str | Path | None, days: list[PlannedDay], n_bins: int
+    path: Path,
+    config: SimulatorConfig,
+    preset: str,
+    text: str | Path | None,
+    days: list[PlannedDay],
+    n_bins: int,
 ) -> None:
-    """What produced the data; nothing in it depends on when, where or by how many workers it was made."""
+    """What produced the data.
+
+    Nothing in it depends on when, where or by how many workers it was made.
+    """
     packages = {name: version(name) for name in ("cortext", "numpy", "h5py")}
     record = {
         "preset": preset,
@@ -194,7 +243,10 @@ def _write_days(
     workers: int | None,
     progress: Progress | None,
 ) -> None:
-    """One session after another, or several at a time in processes of their own; every session stands for itself."""
+    """One session after another, or several at a time in processes of their own.
+
+    Every session stands for itself.
+    """
     jobs = [(root, config, day, truth) for day in days]
     total, done = sum(day.n_trials for day in days), 0
     if workers is None:
@@ -224,26 +276,33 @@ def _write_days(
 
 
 def _write_day(root: Path, config: SimulatorConfig, day: PlannedDay, truth: bool) -> int:
-    """Write the files of one session and return its number of trials. One block is in memory at a time."""
+    """Write the files of one session and return its number of trials.
+
+    One block is in memory at a time.
+    """
     e = electrodes(config, day.history)
     folder = root / day.session
     for split in SPLITS:
         blocks = list(day.blocks_with(split))
         if blocks:
             trials = (t for block in blocks for t in simulate_block(config, day, block, e))
-            write_session(folder / f"data_{split}.hdf5", (t.trial for t in trials if t.split == split))
+            write_session(
+                folder / f"data_{split}.hdf5", (t.trial for t in trials if t.split == split)
+            )
     if truth:
         _write_truth(folder / "truth.hdf5", config, day, e)
     return day.n_trials
 
 
 def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electrodes) -> None:
-    """Electrodes of the day, and sentence, alignment and articulators of every trial, test included.
+    """Electrodes of the day, and sentence, alignment and articulators of every trial, test
+    included.
 
-    `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session file, hold
-    `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in ms), and attributes. Where
-    there is structured noise, `structured_noise` float32 [T, E] (log rate), `artefacts` int64 [N, 3] (waveform, start
-    and end in ms) and `steps` int64 [S] (ms) are there too.
+    `electrodes/*` hold the fields of Electrodes; `<split>/trial_NNNN`, numbered as in the session
+    file, hold `articulators` float32 [T, K] and `alignment` int64 [S, 3] (token, start and end in
+    ms), and attributes. Where there is structured noise, `structured_noise` float32 [T, E] (log
+    rate), `artefacts` int64 [N, 3] (waveform, start and end in ms) and `steps` int64 [S] (ms) are
+    there too.
     """
     with new_hdf5(path) as (file, check_disk):
         file.attrs["articulators"] = ARTICULATORS
@@ -258,7 +317,9 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
                 group = file.create_group(f"{planned.split}/trial_{numbers[planned.split]:04d}")
                 numbers[planned.split] += 1
                 group["articulators"] = articulate(u, config.undershoot)
-                group["alignment"] = np.stack([u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1)
+                group["alignment"] = np.stack(
+                    [u.ids_S, u.starts_S * STEP_MS, u.ends_S * STEP_MS], axis=1
+                )
                 if noise is not None:
                     _write_noise(group, noise.trial(planned.number, start, u.n_bins))
                 group.attrs.update(block_num=block.number, trial_num=planned.number)

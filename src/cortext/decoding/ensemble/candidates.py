@@ -15,9 +15,10 @@ from cortext.text.normalize import normalize
 class Candidate:
     """One sentence of one system.
 
-    words:       as the benchmark scores them
-    score:       natural log, comparable within the system's list only; None where it has none
-    confidences: of the words, 0 to 1; None where they have none
+    Attributes:
+        words: As the benchmark scores them.
+        score: Natural log, comparable within the system's list only; None where it has none.
+        confidences: Of the words, 0 to 1; None where they have none.
     """
 
     words: tuple[str, ...]
@@ -29,10 +30,11 @@ class Candidate:
 class Candidates:
     """What several systems made of one trial.
 
-    systems:   the list of each, best first
-    id:        what names the trial: a row of `predictions.csv`, or a line's own
-    reference: what was to be said; None where that is unknown
-    degraded:  what a system's list lacks, such as a large model's scores; None for nothing
+    Attributes:
+        systems: The list of each, best first.
+        id: What names the trial: a row of `predictions.csv`, or a line's own.
+        reference: What was to be said; None where that is unknown.
+        degraded: What a system's list lacks, such as a large model's scores; None for nothing.
     """
 
     systems: tuple[tuple[Candidate, ...], ...]
@@ -44,9 +46,15 @@ class Candidates:
     degraded: str | None = None
 
     @classmethod
-    def of(cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None) -> Candidates:
+    def of(
+        cls, texts: Iterable[str], *, id: int | str = 0, reference: str | None = None
+    ) -> Candidates:
         """One sentence of each system, normalised here."""
-        return cls(tuple((Candidate(tuple(normalize(text).split())),) for text in texts), id, reference=reference)
+        return cls(
+            tuple((Candidate(tuple(normalize(text).split())),) for text in texts),
+            id,
+            reference=reference,
+        )
 
     @property
     def best(self) -> tuple[tuple[str, ...], ...]:
@@ -56,7 +64,10 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """A sentence that one or more systems have: their weights added up, confidences averaged by weight."""
+    """A sentence that one or more systems have.
+
+    Their weights added up, confidences averaged by weight.
+    """
 
     words: tuple[str, ...]
     weight: float
@@ -72,11 +83,13 @@ def sentence_of(words: Sequence[str]) -> str:
 
 
 def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]:
-    """The distinct sentences with their weights, which add up to 1, in the order of the systems and their lists.
+    """The distinct sentences with their weights, which add up to 1, in the order of the systems
+    and their lists.
 
-    Scores of different systems lie on different scales: each list is made a probability distribution by itself, which
-    leaves out what is common to its scores, and these are mixed by the systems' weights. A word without a confidence
-    has 1. Raises DecodingError where nothing can be combined.
+    Scores of different systems lie on different scales: each list is made a probability
+    distribution by itself, which leaves out what is common to its scores, and these are mixed by
+    the systems' weights. A word without a confidence has 1. Raises DecodingError where nothing can
+    be combined.
     """
     weights = _system_weights(candidates, options)
     shares: dict[tuple[str, ...], float] = {}
@@ -88,7 +101,10 @@ def weighted(candidates: Candidates, options: EnsembleOptions) -> list[Weighted]
             confidences = candidate.confidences or (1.0,) * len(words)
             shares[words] = shares.get(words, 0.0) + part
             old = sums.get(words, [0.0] * len(words))
-            sums[words] = [total + part * confidence for total, confidence in zip(old, confidences, strict=True)]
+            sums[words] = [
+                total + part * confidence
+                for total, confidence in zip(old, confidences, strict=True)
+            ]
     return [
         Weighted(words, share, tuple(total / share for total in sums[words]))
         for words, share in shares.items()
@@ -114,8 +130,12 @@ def list_shares(system: Sequence[Candidate], score_scale: float) -> list[float]:
 def _system_weights(candidates: Candidates, options: EnsembleOptions) -> list[float]:
     n_systems = len(candidates.systems)
     if not n_systems or not all(candidates.systems):
-        raise DecodingError("a system without a sentence cannot be combined", where=f"trial {candidates.id}")
+        raise DecodingError(
+            "a system without a sentence cannot be combined", where=f"trial {candidates.id}"
+        )
     given = options.weights or (1.0,) * n_systems
     if len(given) != n_systems:
-        raise DecodingError(f"{len(given)} weights for {n_systems} systems", where=f"trial {candidates.id}")
+        raise DecodingError(
+            f"{len(given)} weights for {n_systems} systems", where=f"trial {candidates.id}"
+        )
     return [weight / sum(given) for weight in given]

@@ -20,8 +20,10 @@ Progress = Callable[[int, int], None]
 class Combined:
     """What the systems together say.
 
-    words:    normalised as the benchmark scores them
-    degraded: what was asked for and is missing, here or in a system's list, such as the large model's opinion; or None
+    Attributes:
+        words: Normalised as the benchmark scores them.
+        degraded: What was asked for and is missing, here or in a system's list, such as the large
+            model's opinion; or None.
     """
 
     words: tuple[str, ...]
@@ -43,12 +45,14 @@ def combine(
 ) -> list[Combined]:
     """The sentence of each trial that its systems' candidates make together.
 
-    lm:       n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`
-    llm:      for the method `correct`: a `LargeCorrector`
-    progress: called with trials done and in all
+    With equal words of all systems these are the result, whatever the method. Raises DecodingError
+    for a method that lacks what it needs, and for `average`, which needs more than sentences
+    (`combine_runs`).
 
-    With equal words of all systems these are the result, whatever the method. Raises DecodingError for a method that
-    lacks what it needs, and for `average`, which needs more than sentences (`combine_runs`).
+    Args:
+        lm: n-gram, for the method `rover-lm`: a `cortext.decoding.ngram.LanguageModel`.
+        llm: For the method `correct`: a `LargeCorrector`.
+        progress: Called with trials done and in all.
     """
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
@@ -64,15 +68,22 @@ def combine(
 def check_method(options: EnsembleOptions, has_lm: bool, has_llm: bool) -> None:
     """Raise DecodingError unless the method has what it needs to combine sentences."""
     if options.method == "average":
-        raise DecodingError("average needs logits, and there are only sentences", fix="give evaluation directories")
+        raise DecodingError(
+            "average needs logits, and there are only sentences", fix="give evaluation directories"
+        )
     if options.method == "rover-lm" and not has_lm:
-        raise DecodingError("rover-lm needs an n-gram", fix="give a language-model directory with --lm")
+        raise DecodingError(
+            "rover-lm needs an n-gram", fix="give a language-model directory with --lm"
+        )
     if options.method == "correct" and not has_llm:
         raise DecodingError("correct needs a large language model", fix="give one with --llm")
 
 
 def _combine_one(
-    candidates: Sequence[Weighted], options: EnsembleOptions, lm: Ngram | None, llm: Corrector | None
+    candidates: Sequence[Weighted],
+    options: EnsembleOptions,
+    lm: Ngram | None,
+    llm: Corrector | None,
 ) -> Combined:
     if len(candidates) == 1 and not (options.method == "correct" and options.free):
         return Combined(candidates[0].words)

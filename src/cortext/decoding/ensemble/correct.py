@@ -1,7 +1,7 @@
 """Generative correction: a large language model reads what the systems heard, and says what it was.
 
-What it may say is held to the hypotheses: it chooses word by word, and at each place only among the words that the
-hypotheses' transition network has there. Only `free` lets it write by itself.
+What it may say is held to the hypotheses: it chooses word by word, and at each place only among the
+words that the hypotheses' transition network has there. Only `free` lets it write by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROMPT = """Several speech recognizers listened to one English sentence. This is what they heard, with their votes:
 {hypotheses}
-Which sentence was said? Choose one or combine their words. Answer with the sentence only, in lower case."""
+Which sentence was said? Choose one or combine their words. Answer with the sentence only, in lower case."""  # noqa: E501
 ANSWER = "Sentence:"
 """How the model's answer begins; the candidates follow."""
 
@@ -38,7 +38,9 @@ class Corrector(Protocol):
     """What asks a large language model."""
 
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
-        """Natural-log probability of each text as the answer to the prompt, or (not `whole`) as its beginning."""
+        """Natural-log probability of each text as the answer to the prompt, or (not `whole`) as
+        its beginning.
+        """
 
     def write(self, prompt: str, most_words: int) -> str:
         """The model's own answer."""
@@ -47,17 +49,22 @@ class Corrector(Protocol):
 def prompt_for(candidates: Sequence[Weighted]) -> str:
     """The prompt: the hypotheses, the heaviest first, each with its share of the votes."""
     heaviest = sorted(candidates, key=lambda candidate: -candidate.weight)[:IN_PROMPT]
-    lines = [f"- {' '.join(candidate.words) or '(nothing)'} ({candidate.weight:.0%})" for candidate in heaviest]
+    lines = [
+        f"- {' '.join(candidate.words) or '(nothing)'} ({candidate.weight:.0%})"
+        for candidate in heaviest
+    ]
     return PROMPT.format(hypotheses="\n".join(lines))
 
 
 def correct(
     candidates: Sequence[Weighted], slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
 ) -> tuple[str, ...]:
-    """The sentence with the highest llm_weight * log P(text | prompt) - risk, of the candidates and `written` ones.
+    """The sentence with the highest llm_weight * log P(text | prompt) - risk, of the candidates
+    and `written` ones.
 
-    The risk is the word errors to be expected (`mbr.risks`), so that a weight of 0 leaves minimum Bayes risk over
-    candidates and paths. With `free` what the model writes, normalised; where it writes nothing, as without a model.
+    The risk is the word errors to be expected (`mbr.risks`), so that a weight of 0 leaves minimum
+    Bayes risk over candidates and paths. With `free` what the model writes, normalised; where it
+    writes nothing, as without a model.
     """
     prompt = prompt_for(candidates)
     if options.free:
@@ -72,11 +79,16 @@ def correct(
     return texts[int(np.argmax(scores >= scores.max() - 1e-9))]
 
 
-def written(prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector) -> list[tuple[str, ...]]:
-    """At most `candidates` sentences that the model writes along the network: a beam search, place by place.
+def written(
+    prompt: str, slots: Sequence[Slot], options: EnsembleOptions, llm: Corrector
+) -> list[tuple[str, ...]]:
+    """At most `candidates` sentences that the model writes along the network.
 
-    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did not get, the errors
-    to be expected if the alignment is right. Where there are no more paths than that, all are found without asking.
+    A beam search, place by place.
+
+    Beginnings are compared by llm_weight * log P(beginning | prompt) less the votes that they did
+    not get, the errors to be expected if the alignment is right. Where there are no more paths than
+    that, all are found without asking.
     """
     beginnings: dict[tuple[str, ...], float] = {(): 0.0}  # and the errors to be expected so far
     for slot in slots:
@@ -105,14 +117,21 @@ class LargeCorrector:
         self._known: dict[tuple[str, str, bool], float] = {}
 
     def score(self, prompt: str, texts: Sequence[str], whole: bool = True) -> list[float]:
-        """As `Corrector` has it; what was scored before is remembered, so that weights can be fitted.
+        """As `Corrector` has it.
 
-        A whole answer ends with the token that ends what the model writes; else what breaks off would score higher.
+        What was scored before is remembered, so that weights can be fitted.
+
+        A whole answer ends with the token that ends what the model writes; else what breaks off
+        would score higher.
         """
-        new = list(dict.fromkeys(text for text in texts if (prompt, text, whole) not in self._known))
+        new = list(
+            dict.fromkeys(text for text in texts if (prompt, text, whole) not in self._known)
+        )
         if new:
             log_probs = self._scored(prompt, new, whole)
-            self._known |= {(prompt, text, whole): found for text, found in zip(new, log_probs, strict=True)}
+            self._known |= {
+                (prompt, text, whole): found for text, found in zip(new, log_probs, strict=True)
+            }
         return [self._known[prompt, text, whole] for text in texts]
 
     def _scored(self, prompt: str, texts: Sequence[str], whole: bool) -> list[float]:
@@ -125,12 +144,17 @@ class LargeCorrector:
         prefix = lm.prefix(context)
         if len(prefix) + max(map(len, answers)) > lm.window:
             fix = "use a model with a longer window"
-            raise LanguageModelError("the prompt and a sentence are longer than its window", where=lm.name, fix=fix)
+            raise LanguageModelError(
+                "the prompt and a sentence are longer than its window", where=lm.name, fix=fix
+            )
         found = score_tokens(lm, prefix, [answer for answer in answers if answer])
         return [found[answer] if answer else 0.0 for answer in answers]
 
     def write(self, prompt: str, most_words: int) -> str:
-        """Greedy generation up to the end of the line. Raises LanguageModelError where the model fails."""
+        """Greedy generation up to the end of the line.
+
+        Raises LanguageModelError where the model fails.
+        """
         import torch
 
         from cortext.decoding.llm.scoring import explained_pass
@@ -144,7 +168,9 @@ class LargeCorrector:
                 max_new_tokens=min(4 * most_words + 16, self.lm.window - tokens.shape[1]),
                 pad_token_id=self.lm.start,
             )
-        answer: str = self.lm.tokenizer.decode(found[0, tokens.shape[1] :], skip_special_tokens=True)
+        answer: str = self.lm.tokenizer.decode(
+            found[0, tokens.shape[1] :], skip_special_tokens=True
+        )
         return next((line for line in answer.splitlines() if line.strip()), "")
 
     def context(self, prompt: str) -> str:

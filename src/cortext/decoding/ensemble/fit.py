@@ -1,7 +1,8 @@
 """Options of an ensemble fitted on trials whose sentences are known, and what fitting is worth.
 
-Options are chosen from a short list; no option of any method is trained otherwise. So the errors of all trials under
-all options are counted once, and choosing them on some trials, in nested cross-validation too, is adding up columns.
+Options are chosen from a short list; no option of any method is trained otherwise. So the errors of
+all trials under all options are counted once, and choosing them on some trials, in nested
+cross-validation too, is adding up columns.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ NOISE = 2.0
 class Fitted:
     """What fitting chose.
 
-    options:  the best
-    wer:      on the trials it was fitted on
-    baseline: WER there of the first options of the list
-    tried:    how many
+    Attributes:
+        options: The best.
+        wer: On the trials it was fitted on.
+        baseline: WER there of the first options of the list.
+        tried: How many.
     """
 
     options: EnsembleOptions
@@ -56,9 +58,11 @@ class Fitted:
 class CrossValidated:
     """WER of options fitted on other trials, over several shuffles.
 
-    wer_S:       of each shuffle
-    baseline:    WER of what it is compared with
-    difference:  mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap over trials
+    Attributes:
+        wer_S: Of each shuffle.
+        baseline: WER of what it is compared with.
+        difference: Mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap
+            over trials.
     """
 
     wer_S: np.ndarray
@@ -73,21 +77,29 @@ class CrossValidated:
         return float(self.wer_S.mean())
 
 
-def tried_options(base: EnsembleOptions, methods: Iterable[str], trials: Sequence[Candidates]) -> list[EnsembleOptions]:
-    """The options that are tried: those of `base`, with every combination of a method's values in `TRIED`.
+def tried_options(
+    base: EnsembleOptions, methods: Iterable[str], trials: Sequence[Candidates]
+) -> list[EnsembleOptions]:
+    """The options that are tried.
 
-    Factors on scores and confidences are tried where the candidates have such. Raises DataError for a method that has
-    no such values.
+    Those of `base`, with every combination of a method's values in `TRIED`.
+
+    Factors on scores and confidences are tried where the candidates have such. Raises DataError for
+    a method that has no such values.
     """
     candidates = [candidate for trial in trials for system in trial.systems for candidate in system]
     found = []
     for method in methods:
         if method not in TRIED:
-            raise DataError(f"{method} has no options that can be fitted", fix=f"fit one of {', '.join(TRIED)}")
+            raise DataError(
+                f"{method} has no options that can be fitted", fix=f"fit one of {', '.join(TRIED)}"
+            )
         values = dict(TRIED[method])
         if any(candidate.score is not None for candidate in candidates):
             values |= TRIED_WITH_SCORES
-        if method.startswith("rover") and any(candidate.confidences is not None for candidate in candidates):
+        if method.startswith("rover") and any(
+            candidate.confidences is not None for candidate in candidates
+        ):
             values |= TRIED_WITH_CONFIDENCES
         for chosen in itertools.product(*values.values()):
             found.append(base.changed({"method": method} | dict(zip(values, chosen, strict=True))))
@@ -101,11 +113,16 @@ def count_errors(
     llm: Corrector | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Word errors int64 [trials, options] and reference lengths int64 [trials]. Raises DataError without references."""
+    """Word errors int64 [trials, options] and reference lengths int64 [trials].
+
+    Raises DataError without references.
+    """
     references = []
     for trial in trials:
         if trial.reference is None:
-            raise DataError("has no reference, and options cannot be fitted", where=f"trial {trial.id}")
+            raise DataError(
+                "has no reference, and options cannot be fitted", where=f"trial {trial.id}"
+            )
         references.append(normalize(trial.reference).split())
     errors_NK = np.zeros((len(trials), len(tried)), dtype=np.int64)
     for k, options in enumerate(tried):
@@ -117,10 +134,12 @@ def count_errors(
 
 
 def choose(errors_NK: np.ndarray) -> int:
-    """Number of the options with the fewest errors; the first ones unless another's lead is beyond its noise.
+    """Number of the options with the fewest errors.
 
-    The lead is the sum over trials of the difference in errors, its noise `NOISE` standard errors of that sum; trials
-    are taken to be independent.
+    The first ones unless another's lead is beyond its noise.
+
+    The lead is the sum over trials of the difference in errors, its noise `NOISE` standard errors
+    of that sum; trials are taken to be independent.
     """
     lead_NK = errors_NK[:, :1] - errors_NK
     best = int(np.argmax(lead_NK.sum(axis=0)))
@@ -154,13 +173,15 @@ def cross_validate(
     seed: int = 0,
     n_boot: int = 1000,
 ) -> CrossValidated:
-    """How well options do that were chosen (`choose`) on other trials, in `folds` folds of `shuffles` shuffles.
+    """How well options do that were chosen (`choose`) on other trials, in `folds` folds of
+    `shuffles` shuffles.
 
-    errors_NK, length_N: as `count_errors` returns them
-    against_N:           errors of each trial to compare with; those under the first options when None
+    Nothing but the choice is learned, so the inner loop's errors on its held-out parts add up to
+    the errors of all the training trials, by which is chosen.
 
-    Nothing but the choice is learned, so the inner loop's errors on its held-out parts add up to the errors of all the
-    training trials, by which is chosen.
+    Args:
+        errors_NK, length_N: As `count_errors` returns them.
+        against_N: Errors of each trial to compare with; those under the first options when None.
     """
     if against_N is None:
         against_N = errors_NK[:, 0]
@@ -175,5 +196,13 @@ def cross_validate(
     wer_S = errors_SN.sum(axis=1) / total
     paired_N = errors_SN.mean(axis=0) - against_N
     drawn = generator.integers(0, n_trials, (n_boot, n_trials))
-    low, high = np.quantile(paired_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1), [0.025, 0.975])
-    return CrossValidated(wer_S, float(against_N.sum() / total), float(paired_N.sum() / total), float(low), float(high))
+    low, high = np.quantile(
+        paired_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1), [0.025, 0.975]
+    )
+    return CrossValidated(
+        wer_S,
+        float(against_N.sum() / total),
+        float(paired_N.sum() / total),
+        float(low),
+        float(high),
+    )

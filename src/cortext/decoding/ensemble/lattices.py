@@ -14,7 +14,10 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.session import Decoder, Progress, part_of
 
 MOST_SENTENCES = 1000
-"""So many sentences of a lattice count, the best: all of almost every lattice of the search's default beam."""
+"""So many sentences of a lattice count, the best.
+
+All of almost every lattice of the search's default beam.
+"""
 
 
 def read_lattices(
@@ -28,12 +31,15 @@ def read_lattices(
 ) -> list[Candidates]:
     """The trials with all sentences of each run's lattice in place of its saved list.
 
-    A lattice is its sentences and their scores: each is scored exactly (the sum of its paths, or the best of them, as
-    `recombine` says), so their shares are its posteriors, and what is expected over them is expected over the lattice.
+    A lattice is its sentences and their scores: each is scored exactly (the sum of its paths, or
+    the best of them, as `recombine` says), so their shares are its posteriors, and what is expected
+    over them is expected over the lattice.
 
-    options: of the search; without them each run's own. `lattice_beam` bounds the lattice.
-    Other arguments and errors are those of `posteriors.read_average` and `Decoder`. A large model that ranked the saved
-    lists has no part in a lattice.
+    Other arguments and errors are those of `posteriors.read_average` and `Decoder`. A large model
+    that ranked the saved lists has no part in a lattice.
+
+    Args:
+        options: Of the search; without them each run's own. `lattice_beam` bounds the lattice.
     """
     systems = []
     for number, directory in enumerate(directories):
@@ -42,5 +48,10 @@ def read_lattices(
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))
         found = decoder.decode_batch(log_probs, origin.inventory, threads=threads, progress=share)
-        systems.append([tuple(candidate_of(hypothesis_json(one)) for one in nbest) for nbest in found])
-    return [replace(trial, systems=lists, degraded=None) for trial, *lists in zip(trials, *systems, strict=True)]
+        systems.append(
+            [tuple(candidate_of(hypothesis_json(one)) for one in nbest) for nbest in found]
+        )
+    return [
+        replace(trial, systems=lists, degraded=None)
+        for trial, *lists in zip(trials, *systems, strict=True)
+    ]

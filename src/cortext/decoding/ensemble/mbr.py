@@ -1,6 +1,7 @@
 """Minimum Bayes risk: of the candidates the one with the fewest word errors to be expected.
 
-Stolcke, Konig and Weintraub, "Explicit word error minimization in n-best list rescoring", Eurospeech 1997.
+Stolcke, Konig and Weintraub, "Explicit word error minimization in n-best list rescoring",
+Eurospeech 1997.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _TIE = 1e-9
 
 
 def risks(texts: Sequence[Sequence[str]], candidates: Sequence[Weighted]) -> np.ndarray:
-    """Expected word edit distance of each text from what was said, if the candidates' weights were its probabilities.
+    """Expected word edit distance of each text from what was said, if the candidates' weights
+    were its probabilities.
 
     Returns float64 [len(texts)].
     """
@@ -38,4 +40,6 @@ def least_risk(candidates: Sequence[Weighted]) -> int:
 def _coded(words: Sequence[str], codes: dict[str, int]) -> str:
     """A letter for every word, so that distances of strings are distances in words."""
     numbers = (codes.setdefault(word, len(codes)) for word in words)
-    return "".join(chr(number if number < 0xD800 else number + 0x800) for number in numbers)  # past the surrogates
+    return "".join(
+        chr(number if number < 0xD800 else number + 0x800) for number in numbers
+    )  # past the surrogates

@@ -1,9 +1,12 @@
-"""A word transition network: sentences aligned word by word, so that they can vote at every position.
+"""A word transition network.
 
-After Fiscus, "A post-processing system to yield reduced word error rates: Recognizer Output Voting Error Reduction
-(ROVER)", ASRU 1997, with the costs of a confusion network: a word and a position differ by the share of the weight so
-far that has another word there, so that a position's majority counts for more than its odd words. Sentences come in
-the order of their weights, the heaviest first.
+Sentences aligned word by word, so that they can vote at every position.
+
+After Fiscus, "A post-processing system to yield reduced word error rates: Recognizer Output Voting
+Error Reduction (ROVER)", ASRU 1997, with the costs of a confusion network: a word and a position
+differ by the share of the weight so far that has another word there, so that a position's majority
+counts for more than its odd words. Sentences come in the order of their weights, the heaviest
+first.
 """
 
 from __future__ import annotations
@@ -62,11 +65,16 @@ def _merged(slots: list[Slot], candidate: Weighted, before: float) -> list[Slot]
     return merged
 
 
-def _align(slots: Sequence[Slot], words: Sequence[str], total: float) -> list[tuple[int | None, int | None]]:
-    """Pairs (slot, word) along a cheapest path; None is a slot without a word or a word without a slot.
+def _align(
+    slots: Sequence[Slot], words: Sequence[str], total: float
+) -> list[tuple[int | None, int | None]]:
+    """Pairs (slot, word) along a cheapest path.
 
-    A new slot costs 1, leaving a slot out the share of its votes that are for a word, and a word in a slot the share
-    of the votes that are for others. Among equals a pair goes before a slot left out, and that before a new slot.
+    None is a slot without a word or a word without a slot.
+
+    A new slot costs 1, leaving a slot out the share of its votes that are for a word, and a word in
+    a slot the share of the votes that are for others. Among equals a pair goes before a slot left
+    out, and that before a new slot.
     """
     n_slots, n_words = len(slots), len(words)
     skip = [1 - slot.votes.get(NULL, 0.0) / total for slot in slots]
@@ -81,7 +89,11 @@ def _align(slots: Sequence[Slot], words: Sequence[str], total: float) -> list[tu
     i, j = n_slots, n_words
     while i or j:
         cost = costs[i][j] + 1e-9
-        if i and j and costs[i - 1][j - 1] + 1 - slots[i - 1].votes.get(words[j - 1], 0.0) / total <= cost:
+        if (
+            i
+            and j
+            and costs[i - 1][j - 1] + 1 - slots[i - 1].votes.get(words[j - 1], 0.0) / total <= cost
+        ):
             i, j = i - 1, j - 1
             path.append((i, j))
         elif i and costs[i - 1][j] + skip[i - 1] <= cost:

@@ -20,25 +20,40 @@ MEANS = ("arithmetic", "geometric")
 
 @dataclass(frozen=True)
 class EnsembleOptions:
-    """How systems are combined. A system is one run's list of candidate sentences for a trial, best first.
+    """How systems are combined.
 
-    In a trial every system has the weight that `weights` gives it, and shares it among its sentences in proportion to
-    exp(score_scale * score), or equally where they have no scores. All weights together are 1.
+    A system is one run's list of candidate sentences for a trial, best first.
+
+    In a trial every system has the weight that `weights` gives it, and shares it among its
+    sentences in proportion to exp(score_scale * score), or equally where they have no scores. All
+    weights together are 1.
     """
 
     method: str = "rover"
-    """`rover`: a vote word by word; `rover-lm`: the same with an n-gram; `mbr`: the candidate with the fewest word
-    errors to be expected; `average`: of the acoustic models' posteriors; `correct`: a large language model is asked."""
+    """`rover`: a vote word by word.
+
+    `rover-lm`: the same with an n-gram; `mbr`: the candidate with the fewest word errors to be
+    expected; `average`: of the acoustic models' posteriors; `correct`: a large language model is
+    asked.
+    """
     weights: tuple[float, ...] = ()
     """Weight of each system, at least 0; equal when empty."""
     nbest: int = 10
     """So many of the best sentences of each system take part; all of a lattice."""
     lattice: bool = False
-    """Runs are combined by their lattices, which are searched for again in their logits, not by their saved lists."""
+    """Runs are combined by their lattices, which are searched for again in their logits, not by
+    their saved lists.
+    """
     score_scale: float = 1.0
-    """Factor on the scores of a system's sentences before they become probabilities; 0 makes them equal."""
+    """Factor on the scores of a system's sentences before they become probabilities.
+
+    0 makes them equal.
+    """
     alpha: float = 1.0
-    """rover: share of the votes in a word's score; the rest is the mean confidence of those who vote for it."""
+    """rover: share of the votes in a word's score.
+
+    The rest is the mean confidence of those who vote for it.
+    """
     null_confidence: float = 0.7
     """rover: confidence of leaving a word out, where `alpha` is below 1."""
     null_weight: float = 1.0
@@ -50,9 +65,15 @@ class EnsembleOptions:
     mean: str = "arithmetic"
     """average: of the probabilities, or (`geometric`) of their logarithms."""
     candidates: int = 20
-    """correct: so many recombinations of the words at most, besides the systems' own sentences; its search's beam."""
+    """correct: so many recombinations of the words at most, besides the systems' own sentences.
+
+    Its search's beam.
+    """
     llm_weight: float = 0.02
-    """correct: factor on the large model's log-probability; one word error to be expected costs 1."""
+    """correct: factor on the large model's log-probability.
+
+    One word error to be expected costs 1.
+    """
     free: bool = False
     """correct: the large model writes what it likes."""
 
@@ -64,12 +85,17 @@ class EnsembleOptions:
             if not isinstance(value := getattr(self, name), bool):
                 raise DecodingError(f"{name} is {value!r}; true or false is needed")
         if self.lattice and self.method == "average":
-            raise DecodingError("lattice does not go with average, whose posteriors are searched once, together")
+            raise DecodingError(
+                "lattice does not go with average, whose posteriors are searched once, together"
+            )
         for name, (low, high) in _BOUNDS.items():
             value, whole = getattr(self, name), isinstance(getattr(EnsembleOptions, name), int)
             if not is_finite(value) or not low <= value <= high or (whole and int(value) != value):
                 kind = "whole number" if whole else "number"
-                raise DecodingError(f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is needed")
+                raise DecodingError(
+                    f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is"
+                    " needed"
+                )
             object.__setattr__(self, name, int(value) if whole else float(value))
         object.__setattr__(self, "weights", _checked_weights(self.weights))
 
@@ -79,11 +105,16 @@ class EnsembleOptions:
         return None if self.lattice else self.nbest
 
     def changed(self, changes: Mapping[str, Any]) -> EnsembleOptions:
-        """These options with some fields changed; unknown names are refused with the nearest one."""
+        """These options with some fields changed.
+
+        Unknown names are refused with the nearest one.
+        """
         known = {field.name for field in fields(self)}
         for name in changes:
             if name not in known:
-                raise DecodingError(f"unknown option {name!r} of an ensemble; {nearest(name, known)}")
+                raise DecodingError(
+                    f"unknown option {name!r} of an ensemble; {nearest(name, known)}"
+                )
         return replace(self, **changes)
 
     @classmethod
@@ -98,7 +129,9 @@ class EnsembleOptions:
 
 
 def _checked_weights(weights: Any) -> tuple[float, ...]:
-    if not isinstance(weights, list | tuple) or not all(is_finite(weight) and weight >= 0 for weight in weights):
+    if not isinstance(weights, list | tuple) or not all(
+        is_finite(weight) and weight >= 0 for weight in weights
+    ):
         raise DecodingError(f"weights is {weights!r}; a list of numbers of at least 0 is needed")
     if weights and not sum(weights) > 0:
         raise DecodingError("all weights are 0; one at least must be above")

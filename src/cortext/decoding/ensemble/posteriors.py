@@ -29,9 +29,10 @@ AGAIN = "evaluate the run again"
 class Origin:
     """What an evaluation directory says of its logits.
 
-    inventory: the tokens, in their order
-    frame_ms:  time from one frame to the next
-    options:   what its n-best lists were decoded with
+    Attributes:
+        inventory: The tokens, in their order.
+        frame_ms: Time from one frame to the next.
+        options: What its n-best lists were decoded with.
     """
 
     inventory: Inventory
@@ -40,7 +41,10 @@ class Origin:
 
     @classmethod
     def of(cls, directory: str | Path) -> Origin:
-        """Of an evaluation directory; one written by an older version leaves the order to its run's `model.json`."""
+        """Of an evaluation directory.
+
+        One written by an older version leaves the order to its run's `model.json`.
+        """
         directory = Path(directory)
         facts = _json(directory / "metrics.json").get("provenance") or {}
         try:
@@ -53,25 +57,36 @@ class Origin:
         except DecodingError as error:
             raise DataError(error.what, where=directory / "metrics.json", fix=AGAIN) from None
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise DataError("does not say how its logits are ordered", where=directory, fix=AGAIN) from None
+            raise DataError(
+                "does not say how its logits are ordered", where=directory, fix=AGAIN
+            ) from None
 
 
-def average(log_probs: Sequence[np.ndarray], mean: str, weights: Sequence[float] = ()) -> np.ndarray:
+def average(
+    log_probs: Sequence[np.ndarray], mean: str, weights: Sequence[float] = ()
+) -> np.ndarray:
     """Log-probabilities float32 [P, V] of several systems as those of one.
 
-    log_probs: float [P, V] of each system, natural logs, all in one order of tokens
-    mean:      `arithmetic`, log(sum_s w_s p_s), or `geometric`, the sum of w_s log p_s made to add up to 1 again;
-               the weights w_s are made to add up to 1, and equal when empty
+    A system of weight 0 is as if it were not there. Raises DecodingError for shapes that differ,
+    and where a geometric mean leaves nothing possible in a frame.
 
-    A system of weight 0 is as if it were not there. Raises DecodingError for shapes that differ, and where a geometric
-    mean leaves nothing possible in a frame.
+    Args:
+        log_probs: Float [P, V] of each system, natural logs, all in one order of tokens.
+        mean: `arithmetic`, log(sum_s w_s p_s), or `geometric`, the sum of w_s log p_s made to add
+            up to 1 again; the weights w_s are made to add up to 1, and equal when empty.
     """
     shapes = {array.shape for array in log_probs}
     if len(shapes) != 1:
-        raise DecodingError(f"log-probabilities of shapes {', '.join(map(str, sorted(shapes)))} cannot be averaged")
+        raise DecodingError(
+            f"log-probabilities of shapes {', '.join(map(str, sorted(shapes)))} cannot be averaged"
+        )
     if len(weights or log_probs) != len(log_probs):
         raise DecodingError(f"{len(weights)} weights for {len(log_probs)} systems")
-    pairs = [(array, float(w)) for array, w in zip(log_probs, weights or [1.0] * len(log_probs), strict=True) if w]
+    pairs = [
+        (array, float(w))
+        for array, w in zip(log_probs, weights or [1.0] * len(log_probs), strict=True)
+        if w
+    ]
     total = sum(weight for _, weight in pairs)
     stacked_SPV = np.stack([array.astype(np.float64) for array, _ in pairs])
     shares_S11 = np.array([weight / total for _, weight in pairs])[:, None, None]
@@ -79,20 +94,29 @@ def average(log_probs: Sequence[np.ndarray], mean: str, weights: Sequence[float]
         highest_PV = stacked_SPV.max(axis=0)
         highest_PV[np.isneginf(highest_PV)] = 0.0
         with np.errstate(divide="ignore"):
-            mixed_PV = highest_PV + np.log((shares_S11 * np.exp(stacked_SPV - highest_PV)).sum(axis=0))
+            mixed_PV = highest_PV + np.log(
+                (shares_S11 * np.exp(stacked_SPV - highest_PV)).sum(axis=0)
+            )
     else:
         mixed_PV = (shares_S11 * stacked_SPV).sum(axis=0)
     if mixed_PV.size and np.isneginf(mixed_PV.max(axis=1)).any():
-        raise DecodingError("no token is possible to all systems in some frame", fix="use mean=arithmetic")
+        raise DecodingError(
+            "no token is possible to all systems in some frame", fix="use mean=arithmetic"
+        )
     return to_log_probs(mixed_PV)
 
 
 def read_average(
-    directories: Sequence[str | Path], trials: Sequence[Candidates], mean: str, weights: Sequence[float] = ()
+    directories: Sequence[str | Path],
+    trials: Sequence[Candidates],
+    mean: str,
+    weights: Sequence[float] = (),
 ) -> list[np.ndarray]:
-    """The averaged log-probabilities [P, V] of each trial, in the order of the first directory's tokens.
+    """The averaged log-probabilities [P, V] of each trial, in the order of the first directory's
+    tokens.
 
-    Raises DataError where logits are missing or do not go together.
+    Raises:
+        DataError: Where logits are missing or do not go together.
     """
     paths = [Path(directory) for directory in directories]
     origins = [Origin.of(path) for path in paths]
@@ -111,15 +135,25 @@ def read_average(
         arrays = []
         for path, named, origin, order_V in zip(paths, files, origins, columns, strict=True):
             if trial.id not in named:
-                raise DataError(f"no logits of {trial_name(trial)}", where=path / "logits", fix=AGAIN)
-            arrays.append(to_log_probs(read_saved(named[trial.id], origin.inventory)[0].logits_PV)[:, order_V])
+                raise DataError(
+                    f"no logits of {trial_name(trial)}", where=path / "logits", fix=AGAIN
+                )
+            arrays.append(
+                to_log_probs(read_saved(named[trial.id], origin.inventory)[0].logits_PV)[:, order_V]
+            )
             if len(arrays[-1]) != len(arrays[0]):
                 found = f"{len(arrays[-1])} frames, in {paths[0]} {len(arrays[0])}"
-                raise DataError(found, where=named[trial.id], fix="average runs with the same patch_size and stride")
+                raise DataError(
+                    found,
+                    where=named[trial.id],
+                    fix="average runs with the same patch_size and stride",
+                )
         try:
             averaged.append(average(arrays, mean, weights))
         except DecodingError as error:
-            raise DecodingError(error.what, where=error.where or trial_name(trial), fix=error.fix) from None
+            raise DecodingError(
+                error.what, where=error.where or trial_name(trial), fix=error.fix
+            ) from None
     return averaged
 
 
@@ -136,8 +170,11 @@ def decode_average(
 ) -> tuple[list[np.ndarray], list[NBest]]:
     """Averaged log-probabilities and n-best lists of each trial.
 
-    options: of the search; without them those that the directories were decoded with, which must then be the same
     Other arguments and errors are those of `average`, `read_average` and `Decoder`.
+
+    Args:
+        options: Of the search; without them those that the directories were decoded with, which
+            must then be the same.
     """
     origins = [Origin.of(directory) for directory in directories]
     if options is None:
@@ -145,10 +182,14 @@ def decode_average(
         for directory, origin in zip(directories, origins, strict=True):
             if origin.options != options:
                 differs = f"was decoded with other options than {directories[0]}"
-                raise DataError(differs, where=directory, fix="give the options with --decoder-options")
+                raise DataError(
+                    differs, where=directory, fix="give the options with --decoder-options"
+                )
     decoder = Decoder.from_dir(lm, options)
     log_probs = read_average(directories, trials, mean, weights)
-    found = decoder.decode_batch(log_probs, origins[0].inventory, threads=threads, progress=progress)
+    found = decoder.decode_batch(
+        log_probs, origins[0].inventory, threads=threads, progress=progress
+    )
     return log_probs, [nbest.timed(origins[0].frame_ms) for nbest in found]
 
 
@@ -158,7 +199,9 @@ def _logit_files(directory: Path) -> dict[int, Path]:
     if not files:
         raise DataError("no logits", where=directory, fix=AGAIN)
     numbers = [file.stem.partition("_")[0] for file in files]
-    return {int(number): file for number, file in zip(numbers, files, strict=True) if number.isdecimal()}
+    return {
+        int(number): file for number, file in zip(numbers, files, strict=True) if number.isdecimal()
+    }
 
 
 def _json(path: Path) -> Any:

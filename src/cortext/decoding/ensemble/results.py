@@ -37,11 +37,13 @@ Lm = str | Path | None
 class Ensemble:
     """What an ensemble made of its trials.
 
-    sources:   what was combined
-    combined:  of each trial
-    nbest:     the lists of averaged posteriors; None for other methods
-    log_probs: the averaged posteriors, float32 [P, V] of each trial, in the order of `origin`
-    search:    what lattices were searched for with; None for the runs' own options, or without lattices
+    Attributes:
+        sources: What was combined.
+        combined: Of each trial.
+        nbest: The lists of averaged posteriors; None for other methods.
+        log_probs: The averaged posteriors, float32 [P, V] of each trial, in the order of `origin`.
+        search: What lattices were searched for with; None for the runs' own options, or without
+            lattices.
     """
 
     options: EnsembleOptions
@@ -56,30 +58,48 @@ class Ensemble:
     search: DecoderOptions | None = None
 
     def error_rate(self, unit: str = "word") -> ErrorRate | None:
-        """WER (`word`) or CER (`char`) of the trials with a reference; None where there are none."""
+        """WER (`word`) or CER (`char`) of the trials with a reference.
+
+        None where there are none.
+        """
         return self._rate([combined.text for combined in self.combined], unit)
 
     def system_rates(self) -> tuple[float, ...] | None:
-        """WER of each system's best sentences; None without references or where trials have other numbers of them."""
+        """WER of each system's best sentences.
+
+        None without references or where trials have other numbers of them.
+        """
         if len({len(trial.systems) for trial in self.trials}) != 1:
             return None
         systems = zip(*(trial.best for trial in self.trials), strict=True)
         rates = [self._rate([sentence_of(words) for words in texts], n_boot=0) for texts in systems]
-        return tuple(rate.rate for rate in rates if rate is not None and rate.rate is not None) or None
+        return (
+            tuple(rate.rate for rate in rates if rate is not None and rate.rate is not None) or None
+        )
 
     def oracle_rate(self) -> float | None:
         """WER if of every trial the best candidate were known; None without references."""
         texts = []
         for trial in self.trials:
             words = normalize(trial.reference or "").split()
-            candidates = [candidate.words for system in trial.systems for candidate in system[: self.options.taken]]
+            candidates = [
+                candidate.words
+                for system in trial.systems
+                for candidate in system[: self.options.taken]
+            ]
             errors = [edit_counts(words, candidate).errors for candidate in candidates]
             texts.append(sentence_of(candidates[errors.index(min(errors))]))
         rate = self._rate(texts, n_boot=0)
         return None if rate is None else rate.rate
 
-    def _rate(self, texts: Sequence[str], unit: str = "word", n_boot: int = 1000) -> ErrorRate | None:
-        known = [(t.reference, text) for t, text in zip(self.trials, texts, strict=True) if t.reference is not None]
+    def _rate(
+        self, texts: Sequence[str], unit: str = "word", n_boot: int = 1000
+    ) -> ErrorRate | None:
+        known = [
+            (t.reference, text)
+            for t, text in zip(self.trials, texts, strict=True)
+            if t.reference is not None
+        ]
         if not known:
             return None
         return error_rate([one for one, _ in known], [two for _, two in known], unit, n_boot)  # type: ignore[arg-type]
@@ -113,7 +133,10 @@ def combine_lists(
     llm: Corrector | None = None,
     progress: Progress | None = None,
 ) -> Ensemble:
-    """Combine the sentences of a file (`read_lists`), with arguments and errors as `combine`; `lm` is a directory."""
+    """Combine the sentences of a file (`read_lists`), with arguments and errors as `combine`.
+
+    `lm` is a directory.
+    """
     options = options or EnsembleOptions()
     check_method(options, lm is not None, llm is not None)
     check_lists(options)
@@ -124,7 +147,10 @@ def combine_lists(
 def check_lists(options: EnsembleOptions) -> None:
     """Raise DecodingError for options that need more than sentences."""
     if options.lattice:
-        raise DecodingError("a lattice needs logits, and there are only sentences", fix="give evaluation directories")
+        raise DecodingError(
+            "a lattice needs logits, and there are only sentences",
+            fix="give evaluation directories",
+        )
 
 
 def combine_runs(
@@ -139,15 +165,18 @@ def combine_runs(
 ) -> Ensemble:
     """Combine evaluation directories (`read_evaluations`), with arguments and errors as `combine`.
 
-    lm:      language-model directory, for `rover-lm`, `average` and lattices
-    decoder: options of the search, for `average` and lattices; without them those of the directories, which must be the
-             same for `average`
-    threads: for that search
+    Args:
+        lm: language-model directory, for `rover-lm`, `average` and lattices.
+        decoder: Options of the search, for `average` and lattices; without them those of the
+            directories, which must be the same for `average`.
+        threads: For that search.
     """
     options = options or EnsembleOptions()
     if options.method != "average":
         check_method(options, lm is not None, llm is not None)
-        trials = read_runs(directories, options, lm=lm, decoder=decoder, threads=threads, progress=progress)
+        trials = read_runs(
+            directories, options, lm=lm, decoder=decoder, threads=threads, progress=progress
+        )
         progress = None if options.lattice else progress
         found = _combined(trials, tuple(map(str, directories)), options, lm, llm, progress)
         return replace(found, search=decoder) if options.lattice else found
@@ -156,9 +185,15 @@ def combine_runs(
     start = time.perf_counter()
     trials = read_evaluations(directories)
     log_probs, nbest = decode_average(
-        directories, trials, lm, mean=options.mean, weights=options.weights, options=decoder, threads=threads,
+        directories,
+        trials,
+        lm,
+        mean=options.mean,
+        weights=options.weights,
+        options=decoder,
+        threads=threads,
         progress=progress,
-    )  # fmt: skip
+    )
     first = Origin.of(directories[0])
     return Ensemble(
         options,
@@ -182,13 +217,19 @@ def read_runs(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> list[Candidates]:
-    """The trials of evaluation directories with their saved lists, or with the sentences of their lattices."""
+    """The trials of evaluation directories with their saved lists, or with the sentences of
+    their lattices.
+    """
     trials = read_evaluations(directories)
     if not options.lattice:
         return trials
     if lm is None:
-        raise DecodingError("lattices need a language-model directory", fix="give the runs' with --lm")
-    return read_lattices(directories, trials, lm, options=decoder, threads=threads, progress=progress)
+        raise DecodingError(
+            "lattices need a language-model directory", fix="give the runs' with --lm"
+        )
+    return read_lattices(
+        directories, trials, lm, options=decoder, threads=threads, progress=progress
+    )
 
 
 def _combined(
@@ -216,14 +257,20 @@ def check_replaceable(out: Path) -> None:
     except (OSError, ValueError, TypeError, KeyError):
         ours = False
     if not ours:
-        raise DataError("exists and is not an ensemble's directory", where=out, fix="choose another name or remove it")
+        raise DataError(
+            "exists and is not an ensemble's directory",
+            where=out,
+            fix="choose another name or remove it",
+        )
 
 
 def write_ensemble(found: Ensemble, out: str | Path) -> None:
-    """Write `out`: metrics.json, predictions.csv, nbest.jsonl and, of averaged posteriors, logits/*.npy.
+    """Write `out`: metrics.json, predictions.csv, nbest.jsonl and, of averaged posteriors,
+    logits/*.npy.
 
-    Of averaged posteriors that is enough to be combined in turn. `out` appears when all is written; what an ensemble
-    wrote there earlier is replaced. Raises DataError for an `out` that holds something else or cannot be written.
+    Of averaged posteriors that is enough to be combined in turn. `out` appears when all is written;
+    what an ensemble wrote there earlier is replaced. Raises DataError for an `out` that holds
+    something else or cannot be written.
     """
     out = Path(out)
     check_replaceable(out)
@@ -251,13 +298,20 @@ def _metrics(found: Ensemble) -> dict[str, Any]:
     if found.origin is not None:
         origin = found.origin
         inventory = {"name": origin.inventory.name, "symbols": origin.inventory.symbols}
-        facts |= {"inventory": inventory, "frame_ms": origin.frame_ms, "options": asdict(origin.options)}
+        facts |= {
+            "inventory": inventory,
+            "frame_ms": origin.frame_ms,
+            "options": asdict(origin.options),
+        }
     return found.to_json() | {"provenance": facts}
 
 
 def _write_predictions(path: Path, found: Ensemble) -> None:
     """Rows `id,text`; a trial that the evaluations left out keeps its row, with an empty text."""
-    rows = {str(trial.id): combined.text for trial, combined in zip(found.trials, found.combined, strict=True)}
+    rows = {
+        str(trial.id): combined.text
+        for trial, combined in zip(found.trials, found.combined, strict=True)
+    }
     numbers = _row_names(Path(found.sources[0]) / path.name)
     rows = {number: rows.get(number, "") for number in numbers} | rows
     path.write_bytes(csv_table(("id", "text"), rows.items()))
@@ -292,7 +346,9 @@ def _nbest_line(found: Ensemble, number: int) -> dict[str, Any]:
     }
 
 
-def _write_logits(folder: Path, trials: Sequence[Candidates], log_probs: Sequence[np.ndarray]) -> None:
+def _write_logits(
+    folder: Path, trials: Sequence[Candidates], log_probs: Sequence[np.ndarray]
+) -> None:
     folder.mkdir()
     for trial, log_probs_PV in zip(trials, log_probs, strict=True):
         # float16 ends at -65504, and what is less is as good as impossible

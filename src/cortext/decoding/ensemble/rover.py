@@ -10,11 +10,17 @@ from cortext.decoding.ensemble.network import NULL, Slot
 from cortext.decoding.ensemble.options import EnsembleOptions
 
 MOST_HISTORIES = 256
-"""So many of the best beginnings are kept in the search with an n-gram; fewer histories make it exact."""
+"""So many of the best beginnings are kept in the search with an n-gram.
+
+Fewer histories make it exact.
+"""
 
 
 class Ngram(Protocol):
-    """What an n-gram model must do (`cortext.decoding.ngram.LanguageModel` does); equal states score alike."""
+    """What an n-gram model must do (`cortext.decoding.ngram.LanguageModel` does).
+
+    Equal states score alike.
+    """
 
     def begin(self) -> Any:
         """The state at the start of a sentence."""
@@ -27,10 +33,12 @@ class Ngram(Protocol):
 
 
 def word_scores(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
-    """Score of each word of a slot, for `NULL` of having none: Fiscus' frequency of occurrence and mean confidence.
+    """Score of each word of a slot, for `NULL` of having none.
 
-    alpha * share of the votes + (1 - alpha) * mean confidence of these votes; that of NULL is `null_confidence`, and
-    its score is multiplied by `null_weight`.
+    Fiscus' frequency of occurrence and mean confidence.
+
+    alpha * share of the votes + (1 - alpha) * mean confidence of these votes; that of NULL is
+    `null_confidence`, and its score is multiplied by `null_weight`.
     """
     total = sum(slot.votes.values())
     scores = {}
@@ -42,7 +50,10 @@ def word_scores(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
 
 
 def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
-    """The words with the highest scores; of equals the one that came first, from the sentence with more weight."""
+    """The words with the highest scores.
+
+    Of equals the one that came first, from the sentence with more weight.
+    """
     chosen = []
     for slot in slots:
         scores = word_scores(slot, options)
@@ -52,7 +63,8 @@ def vote(slots: Sequence[Slot], options: EnsembleOptions) -> tuple[str, ...]:
 
 
 def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> tuple[str, ...]:
-    """The words w with the highest sum of log(score) + lm_weight * log P(w) + word_score, the sentence's end included.
+    """The words w with the highest sum of log(score) + lm_weight * log P(w) + word_score, the
+    sentence's end included.
 
     Scores of a slot are made to add up to 1. Beginnings with equal n-gram states are joined.
     """
@@ -68,17 +80,26 @@ def vote_with_lm(slots: Sequence[Slot], options: EnsembleOptions, lm: Ngram) -> 
                     if (state, word) not in known:
                         known[state, word] = lm.score(state, word)
                     log_prob, after = known[state, word]
-                    total, text = total + options.lm_weight * log_prob + options.word_score, (*words, word)
+                    total, text = (
+                        total + options.lm_weight * log_prob + options.word_score,
+                        (*words, word),
+                    )
                 if after not in longer or total > longer[after][0] + 1e-9:
                     longer[after] = (total, text)
         best = sorted(longer.items(), key=lambda item: -item[1][0])[:MOST_HISTORIES]
         beginnings = dict(best)
-    ends = [(score + options.lm_weight * lm.end(state), words) for state, (score, words) in beginnings.items()]
+    ends = [
+        (score + options.lm_weight * lm.end(state), words)
+        for state, (score, words) in beginnings.items()
+    ]
     return max(ends, key=lambda end: end[0])[1]
 
 
 def _log_shares(slot: Slot, options: EnsembleOptions) -> dict[str, float]:
-    """Logarithms of the scores, which are made to add up to 1; a score of 0 counts as next to nothing."""
+    """Logarithms of the scores, which are made to add up to 1.
+
+    A score of 0 counts as next to nothing.
+    """
     scores = {word: max(score, 1e-12) for word, score in word_scores(slot, options).items()}
     total = sum(scores.values())
     return {word: math.log(score / total) for word, score in scores.items()}

@@ -1,4 +1,7 @@
-"""What is combined: evaluation directories of several runs over the same trials, or plain lists of sentences."""
+"""What is combined.
+
+Evaluation directories of several runs over the same trials, or plain lists of sentences.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,12 @@ MOST_WORDS = 1000
 
 
 def read_lists(path: str | Path, field: str) -> list[Candidates]:
-    """The trials of a file with a JSON object a line: `field` has a list of sentences, one of each system.
+    """The trials of a file with a JSON object a line.
 
-    `id` (the line's number from 0 without it) and `reference` may be there too. Raises DataError naming the file and
-    line for whatever cannot be combined.
+    `field` has a list of sentences, one of each system.
+
+    `id` (the line's number from 0 without it) and `reference` may be there too. Raises DataError
+    naming the file and line for whatever cannot be combined.
     """
     path = Path(path)
     trials: dict[int | str, Candidates] = {}
@@ -33,8 +38,16 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
             lists = [name for name, value in line.items() if isinstance(value, list)]
             raise DataError(f"no field {field!r}; {nearest(field, lists or line)}", where=where)
         texts, reference = line[field], line.get("reference")
-        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{field} is no list of sentences", where=where, fix="give another field with --field")
+        if (
+            not isinstance(texts, list)
+            or not texts
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            raise DataError(
+                f"{field} is no list of sentences",
+                where=where,
+                fix="give another field with --field",
+            )
         _check_reference(reference, where)
         _check_lengths(texts, where)
         name = line.get("id", number - 1)
@@ -48,9 +61,12 @@ def read_lists(path: str | Path, field: str) -> list[Candidates]:
 
 
 def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
-    """The trials of several evaluation directories, in the first one's order, with each one's n-best list.
+    """The trials of several evaluation directories, in the first one's order, with each one's
+    n-best list.
 
-    Raises DataError where a directory lacks a trial that another has, or tells another reference for it.
+    Raises:
+        DataError: Where a directory lacks a trial that another has, or tells another reference for
+            it.
     """
     if not directories:
         raise DataError("nothing to combine", fix="give evaluation directories")
@@ -62,9 +78,17 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     for key, line in first.items():
         lines = (line, *(other[key] for other in others))
         systems = tuple(tuple(map(candidate_of, one["hypotheses"])) for one in lines)
-        lacking = (f"{path}: {one['degraded']}" for path, one in zip(paths, lines, strict=True) if one.get("degraded"))
+        lacking = (
+            f"{path}: {one['degraded']}"
+            for path, one in zip(paths, lines, strict=True)
+            if one.get("degraded")
+        )
         number, session, block, trial = key
-        trials.append(Candidates(systems, number, session, block, trial, line["reference"], next(lacking, None)))
+        trials.append(
+            Candidates(
+                systems, number, session, block, trial, line["reference"], next(lacking, None)
+            )
+        )
     return trials
 
 
@@ -91,9 +115,13 @@ def _read_nbest(directory: Path) -> dict[Any, dict[str, Any]]:
         try:
             is_new = key not in found
         except TypeError:
-            raise DataError(f"{', '.join(KEY)} are {key}; numbers and names are needed", where=where) from None
+            raise DataError(
+                f"{', '.join(KEY)} are {key}; numbers and names are needed", where=where
+            ) from None
         if not is_new:
-            raise DataError(f"{_name(key)} is there twice", where=where, fix="evaluate the run again")
+            raise DataError(
+                f"{_name(key)} is there twice", where=where, fix="evaluate the run again"
+            )
         found[key] = line
     return found
 
@@ -107,19 +135,25 @@ def _check_reference(reference: Any, where: str) -> None:
 def _check_lengths(texts: Sequence[str], where: str) -> None:
     for text in texts:
         if (n_words := len(text.split())) > MOST_WORDS:
-            raise DataError(f"a sentence has {n_words:,} words; at most {MOST_WORDS:,} are aligned", where=where)
+            raise DataError(
+                f"a sentence has {n_words:,} words; at most {MOST_WORDS:,} are aligned", where=where
+            )
 
 
 def _check_hypotheses(hypotheses: Any, where: str) -> None:
     if not isinstance(hypotheses, list) or not hypotheses:
-        raise DataError("hypotheses is no list of sentences", where=where, fix="evaluate the run again")
+        raise DataError(
+            "hypotheses is no list of sentences", where=where, fix="evaluate the run again"
+        )
     for hypothesis in hypotheses:
         score = hypothesis.get("score") if isinstance(hypothesis, dict) else "none"
         if not isinstance(hypothesis, dict) or not isinstance(hypothesis.get("text"), str):
             raise DataError("a hypothesis has no text", where=where, fix="evaluate the run again")
         _check_lengths([hypothesis["text"]], where)
         if score is not None and not is_finite(score):
-            raise DataError(f"the score of a hypothesis is {score!r}; a number is needed", where=where)
+            raise DataError(
+                f"the score of a hypothesis is {score!r}; a number is needed", where=where
+            )
 
 
 def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, Any]) -> None:
@@ -128,25 +162,46 @@ def _check_same(one: Path, first: dict[Any, Any], two: Path, second: dict[Any, A
         if key not in second:
             raise DataError(f"lacks {_name(key)}, which {one} has", where=two, fix=fix)
         theirs, ours = (lines[key]["reference"] for lines in (first, second))
-        if (theirs is None) != (ours is None) or (ours is not None and normalize(ours) != normalize(theirs)):
-            raise DataError(f"the reference of {_name(key)} is {ours!r}, in {one} {theirs!r}", where=two, fix=fix)
+        if (theirs is None) != (ours is None) or (
+            ours is not None and normalize(ours) != normalize(theirs)
+        ):
+            raise DataError(
+                f"the reference of {_name(key)} is {ours!r}, in {one} {theirs!r}",
+                where=two,
+                fix=fix,
+            )
     for key in second:
         if key not in first:
             raise DataError(f"has {_name(key)}, which {one} lacks", where=two, fix=fix)
 
 
 def candidate_of(hypothesis: dict[str, Any]) -> Candidate:
-    """A hypothesis of `nbest.jsonl` as a candidate, normalised; confidences count where every word has one."""
+    """A hypothesis of `nbest.jsonl` as a candidate, normalised.
+
+    Confidences count where every word has one.
+    """
     words = tuple(normalize(hypothesis["text"]).split())
     said = hypothesis.get("words")
-    sure = [word.get("confidence") for word in said if isinstance(word, dict)] if isinstance(said, list) else []
-    known = tuple(float(value) for value in sure if isinstance(value, int | float) and 0 <= value <= 1)
-    return Candidate(words, hypothesis.get("score"), known if len(known) == len(sure) == len(words) else None)
+    sure = (
+        [word.get("confidence") for word in said if isinstance(word, dict)]
+        if isinstance(said, list)
+        else []
+    )
+    known = tuple(
+        float(value) for value in sure if isinstance(value, int | float) and 0 <= value <= 1
+    )
+    return Candidate(
+        words, hypothesis.get("score"), known if len(known) == len(sure) == len(words) else None
+    )
 
 
 def _name(key: Sequence[Any]) -> str:
     number, session, block, trial = key
-    return f"trial {number}" if session is None else f"trial {number} ({session}/block {block}/trial {trial})"
+    return (
+        f"trial {number}"
+        if session is None
+        else f"trial {number} ({session}/block {block}/trial {trial})"
+    )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -156,7 +211,9 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=path) from None
     except UnicodeDecodeError:
-        raise DataError("is no text", where=path, fix="give a file with a JSON object a line") from None
+        raise DataError(
+            "is no text", where=path, fix="give a file with a JSON object a line"
+        ) from None
     any_line = False
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():

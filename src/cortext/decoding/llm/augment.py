@@ -17,8 +17,8 @@ def augmented(
 ) -> list[Hypothesis]:
     """The hypotheses, and those that come of two of the best `top` exchanging one word; best first.
 
-    Two sentences of equal length exchange the words in which they differ, one at a time. What comes of it has the
-    mean of their scores, less a fraction of its size.
+    Two sentences of equal length exchange the words in which they differ, one at a time. What comes
+    of it has the mean of their scores, less a fraction of its size.
     """
     known = {hypothesis.text for hypothesis in hypotheses}
     made: list[Hypothesis] = []
@@ -32,13 +32,18 @@ def augmented(
                 if text not in known:
                     known.add(text)
                     made.append(_between(text, one, other, at, options, penalty_fraction))
-    return sorted([*hypotheses, *made], key=lambda hypothesis: -hypothesis.score)  # stable: found before made
+    return sorted(
+        [*hypotheses, *made], key=lambda hypothesis: -hypothesis.score
+    )  # stable: found before made
 
 
 def _exchanges(
     left: tuple[Hypothesis, list[str]], right: tuple[Hypothesis, list[str]]
 ) -> Iterable[tuple[Hypothesis, Hypothesis, int, str]]:
-    """For each word in which two sentences differ, and for each of them: it, the other, the place, the other's word."""
+    """For each word in which two sentences differ, and for each of them.
+
+    It, the other, the place, the other's word.
+    """
     at_left = at_right = 0
     for ours, theirs in align(left[1], right[1]):
         if ours is not None and theirs is not None and ours != theirs:
@@ -51,24 +56,39 @@ def _exchanges(
 def _between(
     text: str, one: Hypothesis, other: Hypothesis, at: int, options: DecoderOptions, fraction: float
 ) -> Hypothesis:
-    """The first hypothesis with a word of the other in place `at`; their scores are halved between them."""
+    """The first hypothesis with a word of the other in place `at`.
+
+    Their scores are halved between them.
+    """
 
     def mean(ours: float, theirs: float) -> float:
         middle = (ours + theirs) / 2
         return middle - fraction * abs(middle)
 
     def rest(hypothesis: Hypothesis) -> float:
-        ranked = options.acoustic_scale * hypothesis.acoustic_score + options.lm_weight * hypothesis.lm_score
+        ranked = (
+            options.acoustic_scale * hypothesis.acoustic_score
+            + options.lm_weight * hypothesis.lm_score
+        )
         return hypothesis.score - ranked
 
-    acoustic, ngram = mean(one.acoustic_score, other.acoustic_score), mean(one.lm_score, other.lm_score)
+    acoustic, ngram = (
+        mean(one.acoustic_score, other.acoustic_score),
+        mean(one.lm_score, other.lm_score),
+    )
     words = one.words
     if len(words) == len(text.split()):
-        words = (*words[:at], replace(words[at], word=text.split()[at], confidence=None), *words[at + 1 :])
+        words = (
+            *words[:at],
+            replace(words[at], word=text.split()[at], confidence=None),
+            *words[at + 1 :],
+        )
     return replace(
         one,
         text=text,
-        score=options.acoustic_scale * acoustic + options.lm_weight * ngram + (rest(one) + rest(other)) / 2,
+        score=options.acoustic_scale * acoustic
+        + options.lm_weight * ngram
+        + (rest(one) + rest(other)) / 2,
         acoustic_score=acoustic,
         lm_score=ngram,
         words=words,

@@ -1,4 +1,6 @@
-"""What transformers and the Hub's client raise when a model cannot be loaded, as one line with what to do."""
+"""What transformers and the Hub's client raise when a model cannot be loaded, as one line with
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,41 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded")
 """Of libraries that raise errors without a number, as the one does that fetches large files."""
 _NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory", "_ALLOC_FAILED")
+_NO_MEMORY = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "_ALLOC_FAILED",
+)
 
 ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a program. All else that a library raises is its failure: a panic of compiled Rust is no `Exception`."""
+"""What ends a program.
+
+All else that a library raises is its failure: a panic of compiled Rust is no `Exception`.
+"""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether it says that a GPU or the machine has no memory left; torch has no class for the latter."""
+    """Whether it says that a GPU or the machine has no memory left.
+
+    Torch has no class for the latter.
+    """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError | OSError) and any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, RuntimeError | OSError) and any(
+        words in str(error) for words in _NO_MEMORY
+    )
 
 
 @contextmanager
-def explained(name: str, else_: str = "cannot be loaded as a causal language model") -> Iterator[None]:
+def explained(
+    name: str, else_: str = "cannot be loaded as a causal language model"
+) -> Iterator[None]:
     """A context in which whatever keeps the model `name` from loading is a LanguageModelError.
 
-    else_: what to say where the reason is none that is known here
+    Args:
+        else_: What to say where the reason is none that is known here.
     """
     try:
         yield
@@ -47,7 +66,10 @@ def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
 
     chain = list(_chain(error))
     numbers = {getattr(one, "errno", None) for one in chain}
-    download = f"download it where there is a connection (hf download {name} --local-dir DIR) and give the directory"
+    download = (
+        f"download it where there is a connection (hf download {name} --local-dir DIR) and give the"
+        " directory"
+    )
 
     def has(*kinds: type[BaseException]) -> bool:
         return any(isinstance(one, kinds) for one in chain)
@@ -60,27 +82,43 @@ def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
     if has(errors.GatedRepoError):
         page = f"{constants.ENDPOINT}/{name}"
         fix = f"ask for access at {page} and set HF_TOKEN to a token of that account"
-        return line("the model is gated: the Hub gives it only to accounts that were granted access", fix)
+        return line(
+            "the model is gated: the Hub gives it only to accounts that were granted access", fix
+        )
     if has(errors.RepositoryNotFoundError):
         fix = "check the name, or set HF_TOKEN to a token of an account that may see it"
         return line("neither a directory nor a model that the Hub knows", fix)
-    if numbers.intersection(_FULL) or any(words in str(one) for one in chain for words in _FULL_WORDS):
+    if numbers.intersection(_FULL) or any(
+        words in str(one) for one in chain for words in _FULL_WORDS
+    ):
         fix = "free some space, or set HF_HOME to a folder on another disk"
         return line(f"no space left for the download in {constants.HF_HUB_CACHE}", fix)
     if numbers.intersection(_NO_WRITING):
-        return line(f"{constants.HF_HUB_CACHE} cannot be written", "set HF_HOME to a folder that can")
+        return line(
+            f"{constants.HF_HUB_CACHE} cannot be written", "set HF_HOME to a folder that can"
+        )
     if has(errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
-        return line("neither a directory nor downloaded before, and the Hub cannot be reached", download)
+        return line(
+            "neither a directory nor downloaded before, and the Hub cannot be reached", download
+        )
     if has(errors.HFValidationError):
-        return line("neither a directory nor a name as the Hub has them", "give a directory, or OWNER/MODEL")
+        return line(
+            "neither a directory nor a name as the Hub has them", "give a directory, or OWNER/MODEL"
+        )
     if has(errors.HfHubHTTPError):
-        status = next(one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError))
+        status = next(
+            one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError)
+        )
         return line(f"the Hub answered with status {status}", f"try again later, or {download}")
     if has(HTTPError):
-        return line(f"the connection to the Hub broke ({first_line(error)})", f"try again, or {download}")
+        return line(
+            f"the connection to the Hub broke ({first_line(error)})", f"try again, or {download}"
+        )
     if has(ImportError):
         return line(f"a library is missing ({first_line(error)})", "pip install what it names")
-    return line(f"{else_} ({first_line(error)})", "give a model and tokenizer as transformers saves them")
+    return line(
+        f"{else_} ({first_line(error)})", "give a model and tokenizer as transformers saves them"
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

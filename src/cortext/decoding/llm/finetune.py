@@ -1,7 +1,8 @@
-"""Finetuning a causal language model on one's own sentences with LoRA (Hu et al., ICLR 2022), through peft.
+"""Finetuning a causal language model on one's own sentences with LoRA (Hu et al., ICLR 2022),
+through peft.
 
-Sentences are learnt as they are scored: after the token that stands before everything, with an end only where the model
-was trained to end sentences, and padding has no loss.
+Sentences are learnt as they are scored: after the token that stands before everything, with an end
+only where the model was trained to end sentences, and padding has no loss.
 """
 
 from __future__ import annotations
@@ -53,15 +54,25 @@ class FinetuneOptions:
     batch_tokens: int = 1024
     """Tokens of a batch, padding included; less takes less memory."""
     patience: int = 3
-    """Of the 12 looks at the held-out perplexity so many in a row may find no lower one; then training ends."""
+    """Of the 12 looks at the held-out perplexity so many in a row may find no lower one.
+
+    Then training ends.
+    """
     threads: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("rank", 1, 4096), ("alpha", 1e-3, 1e5), ("dropout", 0, 0.9), ("lr", 1e-8, 1), ("epochs", 0.01, 1e4),
-            ("batch_tokens", 16, 1 << 22), ("patience", 1, 1000), ("threads", 1, 1024), ("seed", 0, (1 << 32) - 1),
-        ):  # fmt: skip
+            ("rank", 1, 4096),
+            ("alpha", 1e-3, 1e5),
+            ("dropout", 0, 0.9),
+            ("lr", 1e-8, 1),
+            ("epochs", 0.01, 1e4),
+            ("batch_tokens", 16, 1 << 22),
+            ("patience", 1, 1000),
+            ("threads", 1, 1024),
+            ("seed", 0, (1 << 32) - 1),
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise LanguageModelError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
@@ -78,14 +89,20 @@ def finetune(
     device: str = "auto",
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train a LoRA adapter for a model on texts (`FILE` or `FILE:FACTOR`) and write it to the directory `out`.
+    """Train a LoRA adapter for a model on texts (`FILE` or `FILE:FACTOR`) and write it to the
+    directory `out`.
 
-    model:    a directory, or a name of the Hugging Face Hub
-    held_out: the text whose perplexity decides which weights are kept; a part of each text by default
-    merge:    a second directory, for the model with the adapter merged into its weights
-    stage:    called with the name of each stage as it begins; returns the stage's progress callback or None
-    Returns what `cortext.json` in `out` records. Raises LanguageModelError for models and texts that cannot be used,
-    for directories that hold something else, and where memory runs out; MissingLibrary without the extra `llm`.
+    Returns what `cortext.json` in `out` records. Raises LanguageModelError for models and texts
+    that cannot be used, for directories that hold something else, and where memory runs out;
+    MissingLibrary without the extra `llm`.
+
+    Args:
+        model: A directory, or a name of the Hugging Face Hub.
+        held_out: The text whose perplexity decides which weights are kept; a part of each text by
+            default.
+        merge: A second directory, for the model with the adapter merged into its weights.
+        stage: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
     """
     need("peft", "llm")
     options = options or FinetuneOptions()
@@ -100,8 +117,12 @@ def finetune(
     forked = [lm.device] if lm.device.type == "cuda" else []
     with threads(options.threads), torch.random.fork_rng(forked), explained_memory(lm.name):
         torch.manual_seed(options.seed)
-        held = random.Random(options.seed).sample(read.held_out, min(len(read.held_out), _MOST_HELD_OUT))
-        training = _Finetuning(lm, [rows(lm, part) for part in read.sentences], rows(lm, held), options)
+        held = random.Random(options.seed).sample(
+            read.held_out, min(len(read.held_out), _MOST_HELD_OUT)
+        )
+        training = _Finetuning(
+            lm, [rows(lm, part) for part in read.sentences], rows(lm, held), options
+        )
         training.run([source.factor for source in read.sources], stage("finetuning"))
     facts = {
         "kind": "LoRA adapter",
@@ -130,12 +151,19 @@ def rows(lm: CausalLM, sentences: Sequence[str]) -> list[list[int]]:
 
 
 def target_modules(network: Any) -> list[str]:
-    """The names that the model's family gives to the matrices of its layers, sorted; the output's is left alone."""
+    """The names that the model's family gives to the matrices of its layers, sorted.
+
+    The output's is left alone.
+    """
     from transformers.pytorch_utils import Conv1D
 
     output = network.get_output_embeddings()
     matrices = (torch.nn.Linear, Conv1D)
-    found = {name.rpartition(".")[2]: each for name, each in network.named_modules() if isinstance(each, matrices)}
+    found = {
+        name.rpartition(".")[2]: each
+        for name, each in network.named_modules()
+        if isinstance(each, matrices)
+    }
     return sorted(name for name, each in found.items() if each is not output)
 
 
@@ -148,40 +176,59 @@ def explained_memory(name: str) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         fix = "use fewer --batch-tokens, a smaller model or another --device"
-        raise LanguageModelError("not enough memory to finetune the model", where=name, fix=fix) from error
+        raise LanguageModelError(
+            "not enough memory to finetune the model", where=name, fix=fix
+        ) from error
 
 
 class _Finetuning:
     """One training of an adapter."""
 
     def __init__(
-        self, lm: CausalLM, texts: Sequence[list[list[int]]], held_out: list[list[int]], options: FinetuneOptions
+        self,
+        lm: CausalLM,
+        texts: Sequence[list[list[int]]],
+        held_out: list[list[int]],
+        options: FinetuneOptions,
     ) -> None:
         peft = need("peft", "llm")
         self.name, self.device, self.pad, self.options = lm.name, lm.device, lm.start, options
         self.texts, self.held_out = texts, held_out
         self.target_modules = target_modules(lm.network)
         config = peft.LoraConfig(
-            r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, task_type="CAUSAL_LM",
+            r=options.rank,
+            lora_alpha=options.alpha,
+            lora_dropout=options.dropout,
+            task_type="CAUSAL_LM",
             target_modules=self.target_modules,
-        )  # fmt: skip
+        )
         with quiet(need("transformers", "llm")):
             self.network = peft.get_peft_model(lm.network, config)
-        self.added = {name: each for name, each in self.network.named_parameters() if each.requires_grad}
+        self.added = {
+            name: each for name, each in self.network.named_parameters() if each.requires_grad
+        }
         self.optimizer = torch.optim.AdamW(self.added.values(), lr=options.lr, weight_decay=0.0)
         self.best, self.best_weights = math.inf, dict[str, torch.Tensor]()
         self.history: list[dict[str, float | None]] = []
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
 
     def run(self, factors: Sequence[float], bar: Progress | None) -> None:
-        """Train until the texts were read or the held-out perplexity rises; the best weights stay."""
+        """Train until the texts were read or the held-out perplexity rises.
+
+        The best weights stay.
+        """
         started = time.monotonic()
         total = self.options.epochs * sum(
-            factor * sum(len(row) - 1 for row in text) for factor, text in zip(factors, self.texts, strict=True)
+            factor * sum(len(row) - 1 for row in text)
+            for factor, text in zip(factors, self.texts, strict=True)
         )
         if not self._look():
-            what = "the held-out text has no probability under the model, as far as it can be computed"
-            raise LanguageModelError(what, where=self.name, fix="give another model, or another --device")
+            what = (
+                "the held-out text has no probability under the model, as far as it can be computed"
+            )
+            raise LanguageModelError(
+                what, where=self.name, fix="give another model, or another --device"
+            )
         looked, since_best = 0, 0
         for batch in batches(self.texts, factors, self.options.batch_tokens, self.options.seed):
             share = self.tokens / total
@@ -216,7 +263,9 @@ class _Finetuning:
         with autocast() if self.network.training else nullcontext():
             logits_BTV = self.network(input_ids=inputs_BT, use_cache=False).logits
         real_BT = targets_BT != IGNORED
-        return functional.cross_entropy(logits_BTV[real_BT].float(), targets_BT[real_BT], reduction="sum")
+        return functional.cross_entropy(
+            logits_BTV[real_BT].float(), targets_BT[real_BT], reduction="sum"
+        )
 
     def _look(self) -> bool:
         """Measure the held-out perplexity; keep the weights where it is the lowest so far."""
@@ -227,8 +276,12 @@ class _Finetuning:
                 for group in length_batches(self.held_out, self.options.batch_tokens)
             )
         mean = total / sum(len(row) - 1 for row in self.held_out)
-        perplexity = math.exp(mean) if mean < _LARGEST_MEAN else math.inf  # also where it is no number
-        self.history.append({"step": self.steps, "perplexity": perplexity if perplexity < math.inf else None})
+        perplexity = (
+            math.exp(mean) if mean < _LARGEST_MEAN else math.inf
+        )  # also where it is no number
+        self.history.append(
+            {"step": self.steps, "perplexity": perplexity if perplexity < math.inf else None}
+        )
         if perplexity >= self.best:
             return False
         self.best = perplexity

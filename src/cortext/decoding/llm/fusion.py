@@ -29,7 +29,10 @@ AT_EXIT_S = 10.0
 
 
 class Scorer(Protocol):
-    """Log-probabilities of token sequences after a prefix: a `TokenTree`, or what stands in for one."""
+    """Log-probabilities of token sequences after a prefix.
+
+    A `TokenTree`, or what stands in for one.
+    """
 
     longest: int
     evaluated: int
@@ -44,7 +47,9 @@ class Scorer(Protocol):
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
-    """What scores hypotheses by a model, with the fewest tokens that the model and the memory allow."""
+    """What scores hypotheses by a model, with the fewest tokens that the model and the memory
+    allow.
+    """
     from cortext.decoding.llm import shape  # needs transformers
 
     return shape.scorer(lm, prefix, cache_mb)
@@ -54,16 +59,19 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
 class FusionStats:
     """What fusion did, of one utterance or of several.
 
-    looks:        times that the model was asked about hypotheses
-    hypotheses:   those looked at, added up over the looks
-    late:         those of them whose score had not come when the search went on
-    evaluated:    tokens that the model read
-    from_scratch: tokens that it would have read had every look scored its hypotheses from their beginning
-    from_scratch_once: the same, had each hypothesis been scored once, at the first look that had it
-    passes:       forward passes
-    model_s:      seconds of the model's thread at work
-    waited_s:     seconds that the search waited for it
-    peak_mb:      the most memory that an utterance's hypotheses held
+    Attributes:
+        looks: Times that the model was asked about hypotheses.
+        hypotheses: Those looked at, added up over the looks.
+        late: Those of them whose score had not come when the search went on.
+        evaluated: Tokens that the model read.
+        from_scratch: Tokens that it would have read had every look scored its hypotheses from their
+            beginning.
+        from_scratch_once: The same, had each hypothesis been scored once, at the first look that
+            had it.
+        passes: Forward passes.
+        model_s: Seconds of the model's thread at work.
+        waited_s: Seconds that the search waited for it.
+        peak_mb: The most memory that an utterance's hypotheses held.
     """
 
     utterances: int = 0
@@ -88,17 +96,23 @@ class FusionStats:
 class Fusion:
     """The hook of one utterance (`cortext.decoding.engine.Hook`).
 
-    A hypothesis with finished words W is brought to l * (llm(W) - ngram(W)) above its n-gram score, where the search
-    weighs the n-gram by n + l and (n, l) are `LLMOptions.shares`: its words count n * ngram + l * llm, and the word
-    that is not finished has its whole look-ahead. A hypothesis without a score has that of its longest beginning with
-    one. Where the model fails, all are brought back to the n-gram's scores, and `failed` says what happened.
+    A hypothesis with finished words W is brought to l * (llm(W) - ngram(W)) above its n-gram score,
+    where the search weighs the n-gram by n + l and (n, l) are `LLMOptions.shares`: its words count
+    n * ngram + l * llm, and the word that is not finished has its whole look-ahead. A hypothesis
+    without a score has that of its longest beginning with one. Where the model fails, all are
+    brought back to the n-gram's scores, and `failed` says what happened.
 
-    options: those of the user, as `LargeModel.hook` gets them
-    totals:  counts are added to these when the utterance ends
+    Attributes:
+        options: Those of the user, as `LargeModel.hook` gets them.
+        totals: Counts are added to these when the utterance ends.
     """
 
     def __init__(
-        self, lm: CausalLM, options: DecoderOptions, context: str = "", totals: FusionStats | None = None
+        self,
+        lm: CausalLM,
+        options: DecoderOptions,
+        context: str = "",
+        totals: FusionStats | None = None,
     ) -> None:
         self.set_options(options)
         self._gains: dict[Words, float] = {(): 0.0}
@@ -109,7 +123,10 @@ class Fusion:
         weakref.finalize(self, self._reader.stop)
 
     def set_options(self, options: DecoderOptions) -> None:
-        """Weigh by these options from the next look on; what the reader does holds to the end: penalty and memory."""
+        """Weigh by these options from the next look on.
+
+        What the reader does holds to the end: penalty and memory.
+        """
         ngram, self._weight = options.llm.shares(options.lm_weight)
         self._options, self._ngram_weight = options, ngram + self._weight
 
@@ -145,7 +162,9 @@ class Fusion:
         options = self._options
         lengths_N = np.fromiter(map(len, batch.words), dtype=np.float64, count=len(batch.words))
         values_N = options.acoustic_scale * batch.acoustic + self._ngram_weight * batch.lm + added_N
-        best = np.argsort(-(values_N + options.word_score * lengths_N), kind="stable")[: options.llm.most_hypotheses]
+        best = np.argsort(-(values_N + options.word_score * lengths_N), kind="stable")[
+            : options.llm.most_hypotheses
+        ]
         return {batch.words[row]: float(batch.lm[row]) for row in best if batch.words[row]}
 
     def _ask(self, batch: LiveBatch, looked: dict[Words, float]) -> None:
@@ -161,10 +180,15 @@ class Fusion:
         self._late += 0 if waits else sum(words not in self._gains for words in looked)
 
     def _brought_to(self, batch: LiveBatch) -> np.ndarray:
-        return np.array([self._target(words) if self.failed is None else 0.0 for words in batch.words])
+        return np.array(
+            [self._target(words) if self.failed is None else 0.0 for words in batch.words]
+        )
 
     def _target(self, words: Words) -> float:
-        """What a hypothesis is brought to: its own, or that of its longest beginning that has one."""
+        """What a hypothesis is brought to.
+
+        Its own, or that of its longest beginning that has one.
+        """
         while words not in self._gains:
             words = words[:-1]
         return self._weight * self._gains[words]
@@ -189,8 +213,9 @@ class _Look:
 class _Reader:
     """The thread that reads hypotheses with the model; it ends when told to.
 
-    It does not know its `Fusion`, so that one that nobody holds any more can go, and the thread with it. A look that
-    has not begun when the next one comes is dropped: the next one asks for what still lives.
+    It does not know its `Fusion`, so that one that nobody holds any more can go, and the thread
+    with it. A look that has not begun when the next one comes is dropped: the next one asks for
+    what still lives.
     """
 
     def __init__(self, lm: CausalLM, context: str, options: LLMOptions) -> None:
@@ -283,7 +308,8 @@ class _Reader:
             raise LanguageModelError("gave scores that are no numbers", where=self._lm.name)
         penalty = self._options.token_penalty
         return {
-            words: log_prob - penalty * len(self._tokens[words]) for words, log_prob in zip(new, log_probs, strict=True)
+            words: log_prob - penalty * len(self._tokens[words])
+            for words, log_prob in zip(new, log_probs, strict=True)
         }
 
     def _beginning(self, words: Words) -> Words:
@@ -298,8 +324,14 @@ class _Reader:
         stats.looks += 1
         stats.hypotheses += len(sizes)
         stats.from_scratch += sum(sizes.values())
-        stats.from_scratch_once += sum(size for words, size in sizes.items() if words not in self._known)
-        stats.evaluated, stats.passes, stats.peak_mb = hypotheses.evaluated, hypotheses.passes, hypotheses.peak_mb
+        stats.from_scratch_once += sum(
+            size for words, size in sizes.items() if words not in self._known
+        )
+        stats.evaluated, stats.passes, stats.peak_mb = (
+            hypotheses.evaluated,
+            hypotheses.passes,
+            hypotheses.peak_mb,
+        )
         stats.model_s += seconds
 
     def _fail(self, error: BaseException) -> None:
@@ -314,7 +346,9 @@ _running: set[_Reader] = set()
 
 @atexit.register
 def _stop_all() -> None:
-    """An interpreter that ends must not take a thread's ground away in the middle of a forward pass."""
+    """An interpreter that ends must not take a thread's ground away in the middle of a forward
+    pass.
+    """
     with _all_readers:
         readers = list(_running)
     for reader in readers:

@@ -1,4 +1,7 @@
-"""A large language model beside the n-gram of a `Decoder`: it ranks the sentences, and may take part in the search."""
+"""A large language model beside the n-gram of a `Decoder`.
+
+It ranks the sentences, and may take part in the search.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ LISTS_AT_ONCE = 16
 class LanguageReader:
     """A causal language model as `Decoder.with_llm` takes it. Threads and decoders may share one.
 
-    lm:     the model
-    fusion: what it did in the searches of all utterances that have ended so far
+    Attributes:
+        lm: The model.
+        fusion: What it did in the searches of all utterances that have ended so far.
     """
 
     def __init__(self, lm: CausalLM) -> None:
@@ -33,7 +37,10 @@ class LanguageReader:
 
     @classmethod
     def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> Self:
-        """The model of a directory or of the Hugging Face Hub; arguments and errors are those of `CausalLM.load`."""
+        """The model of a directory or of the Hugging Face Hub.
+
+        Arguments and errors are those of `CausalLM.load`.
+        """
         return cls(CausalLM.load(name, lora, device))
 
     def describe(self) -> dict[str, Any]:
@@ -41,10 +48,13 @@ class LanguageReader:
         return self.lm.describe()
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
-        """What the search is told: in fusion more words of history, and interpolation whatever the form.
+        """What the search is told.
 
-        Adding w * llm to lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of lm_weight + w, so
-        that what the n-gram says of an unfinished word has the size that the whole word will have.
+        In fusion more words of history, and interpolation whatever the form.
+
+        Adding w * llm to lm_weight * ngram is interpolating with w / (lm_weight + w) at a weight of
+        lm_weight + w, so that what the n-gram says of an unfinished word has the size that the
+        whole word will have.
         """
         llm = options.llm
         if not llm.weight or llm.mode != "fusion":
@@ -57,11 +67,19 @@ class LanguageReader:
         try:
             return options.changed(changes)
         except DecodingError as error:
-            sizes = f"lm_weight {options.lm_weight:g} and llm.weight {llm.weight:g} are too much together"
-            raise DecodingError(f"{sizes}: {error.what}", fix="make all weights and acoustic_scale smaller") from None
+            sizes = (
+                f"lm_weight {options.lm_weight:g} and llm.weight {llm.weight:g} are too much"
+                " together"
+            )
+            raise DecodingError(
+                f"{sizes}: {error.what}", fix="make all weights and acoustic_scale smaller"
+            ) from None
 
     def hook(self, options: DecoderOptions, context: str) -> Fusion | None:
-        """What adds the model's scores to the live hypotheses of one utterance; None where it only ranks at the end."""
+        """What adds the model's scores to the live hypotheses of one utterance.
+
+        None where it only ranks at the end.
+        """
         if not options.llm.weight or options.llm.mode != "fusion":
             return None
         return Fusion(self.lm, options, context, self.fusion)
@@ -73,10 +91,12 @@ class LanguageReader:
         context: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> list[NBest]:
-        """The sentences of each list with the model's scores, best first, and those made by exchanging words.
+        """The sentences of each list with the model's scores, best first, and those made by
+        exchanging words.
 
-        A weight of 0 leaves the lists as they are, less what the model added in a search with another weight. Where
-        the model fails, the n-gram's list is returned, and says why in `degraded`.
+        A weight of 0 leaves the lists as they are, less what the model added in a search with
+        another weight. Where the model fails, the n-gram's list is returned, and says why in
+        `degraded`.
         """
         if not options.llm.weight:
             return [_without(nbest, options, nbest.degraded) for nbest in lists]
@@ -92,10 +112,14 @@ class LanguageReader:
             read = self.read(lists, options, context)
         except ENDS:
             raise
-        except BaseException as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
+        except (
+            BaseException
+        ) as error:  # whatever a tokenizer or a model raises: no sentence is lost for it
             why = str(error) if isinstance(error, LanguageModelError) else first_line(error)
         else:
-            return [ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)]
+            return [
+                ranked(one, options, nbest.degraded) for one, nbest in zip(read, lists, strict=True)
+            ]
         if len(lists) > 1:  # not before the error is gone, with the memory that it holds
             return [self._rank([nbest], options, context)[0] for nbest in lists]
         return [_without(nbest, options, f"without the large model: {why}") for nbest in lists]
@@ -103,32 +127,53 @@ class LanguageReader:
     def read(
         self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
     ) -> list[list[tuple[Hypothesis, TextScore]]]:
-        """The sentences of each list, and those made by exchanging words, with what the model says of them.
+        """The sentences of each list, and those made by exchanging words, with what the model
+        says of them.
 
-        From that `ranked` makes lists for any weights. Raises LanguageModelError where the model fails.
+        From that `ranked` makes lists for any weights. Raises LanguageModelError where the model
+        fails.
         """
         llm = options.llm
         longer = [augmented(nbest, options, llm.augment, llm.augment_penalty) for nbest in lists]
-        texts = list(dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses))
+        texts = list(
+            dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses)
+        )
         scores = dict(zip(texts, score_texts(self.lm, texts, context, llm.variants), strict=True))
-        return [[(hypothesis, scores[hypothesis.text]) for hypothesis in hypotheses] for hypotheses in longer]
+        return [
+            [(hypothesis, scores[hypothesis.text]) for hypothesis in hypotheses]
+            for hypotheses in longer
+        ]
 
 
-def ranked(read: Sequence[tuple[Hypothesis, TextScore]], options: DecoderOptions, degraded: str | None = None) -> NBest:
-    """Hypotheses by their whole scores, best first, with the share of each in the summed probabilities.
+def ranked(
+    read: Sequence[tuple[Hypothesis, TextScore]],
+    options: DecoderOptions,
+    degraded: str | None = None,
+) -> NBest:
+    """Hypotheses by their whole scores, best first, with the share of each in the summed
+    probabilities.
 
-    read: each with what a large model says of its text, as `LanguageReader.read` gives them
+    Args:
+        read: Each with what a large model says of its text, as `LanguageReader.read` gives them.
     """
     scored: list[Hypothesis] = []
     for found, said in read:
-        log_prob = said.log_prob - options.llm.token_penalty * said.n_tokens if said.n_tokens else None
+        log_prob = (
+            said.log_prob - options.llm.token_penalty * said.n_tokens if said.n_tokens else None
+        )
         found = replace(found, llm_score=log_prob)
         scored.append(replace(found, score=_score(found, options)))
     scored.sort(key=lambda found: -found.score)
     best = scored[0].score if scored else 0.0
     parts = [math.exp(found.score - best) if math.isfinite(best) else 1.0 for found in scored]
     total = math.fsum(parts)
-    return NBest((replace(found, confidence=part / total) for found, part in zip(scored, parts, strict=True)), degraded)
+    return NBest(
+        (
+            replace(found, confidence=part / total)
+            for found, part in zip(scored, parts, strict=True)
+        ),
+        degraded,
+    )
 
 
 def _score(found: Hypothesis, options: DecoderOptions) -> float:
@@ -136,12 +181,19 @@ def _score(found: Hypothesis, options: DecoderOptions) -> float:
     ngram, llm = options.llm.shares(options.lm_weight)
     said = found.lm_score if found.llm_score is None else found.llm_score
     rest = options.word_score * len(found.text.split()) + found.sil_score + found.hotword_score
-    models = sum(share * log_prob for share, log_prob in ((ngram, found.lm_score), (llm, said)) if share)
-    return options.acoustic_scale * found.acoustic_score + models + rest  # without a share -inf counts nothing, too
+    models = sum(
+        share * log_prob for share, log_prob in ((ngram, found.lm_score), (llm, said)) if share
+    )
+    return (
+        options.acoustic_scale * found.acoustic_score + models + rest
+    )  # without a share -inf counts nothing, too
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:
-    """The list as the n-gram ranks it; what the large model added, in the search or after it, is taken away."""
+    """The list as the n-gram ranks it.
+
+    What the large model added, in the search or after it, is taken away.
+    """
     if all(found.llm_score is None and found.confidence is None for found in nbest):
         return nbest if degraded == nbest.degraded else NBest(nbest, degraded)
     plain = options.changed({"llm": {"weight": 0.0}})

@@ -1,4 +1,7 @@
-"""What is common to loading models of transformers: configuration, tokenizer, device, and whether all weights came."""
+"""What is common to loading models of transformers.
+
+Configuration, tokenizer, device, and whether all weights came.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ MOST_LABELS = 10_000
 
 
 def device_named(name: str) -> torch.device:
-    """The device `cpu`, `cuda`, `cuda:N`, or by `auto` a GPU where there is one; LanguageModelError for others."""
+    """The device `cpu`, `cuda`, `cuda:N`, or by `auto` a GPU where there is one.
+
+    LanguageModelError for others.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,9 +35,13 @@ def device_named(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise LanguageModelError(f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda")
+        raise LanguageModelError(
+            f"unknown device {name!r} for the large model", fix="use auto, cpu or cuda"
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise LanguageModelError(f"there is no device {name} for the large model", fix="use cpu or auto")
+        raise LanguageModelError(
+            f"there is no device {name} for the large model", fix="use cpu or auto"
+        )
     return device
 
 
@@ -53,10 +63,14 @@ def read_config(transformers: Any, name: str) -> Any:
 
 
 def _check_labels(folder: Path) -> None:
-    """Refuse a number of labels that transformers would make a list of, which is no part of a language model."""
+    """Refuse a number of labels that transformers would make a list of, which is no part of a
+    language model.
+    """
     labels = read_json(folder / "config.json").get("num_labels", 0)
     if isinstance(labels, int) and labels > MOST_LABELS:
-        raise LanguageModelError(f"its config.json has {labels:,} labels; this is no language model", where=folder)
+        raise LanguageModelError(
+            f"its config.json has {labels:,} labels; this is no language model", where=folder
+        )
 
 
 def read_tokenizer(transformers: Any, name: str) -> Any:
@@ -68,11 +82,14 @@ def read_tokenizer(transformers: Any, name: str) -> Any:
 def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
     """Raise LanguageModelError where a model's weights are not what its configuration needs.
 
-    facts: the loading information of transformers; kind: what the model should be
+    Args:
+        facts: The loading information of transformers; kind: what the model should be.
     """
     for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
         what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
-        raise LanguageModelError(what, where=name, fix="give a model with the configuration that it was saved with")
+        raise LanguageModelError(
+            what, where=name, fix="give a model with the configuration that it was saved with"
+        )
     missing = sorted(facts["missing_keys"])
     if missing:
         what = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no {kind}"
@@ -83,7 +100,11 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
 def quiet(transformers: Any) -> Iterator[None]:
     """Without the library's warnings and bars, which would stand among the lines of a verb."""
     logging, hub = transformers.utils.logging, need("huggingface_hub.utils.logging", "llm")
-    level, bars, hub_level = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.get_verbosity()
+    level, bars, hub_level = (
+        logging.get_verbosity(),
+        logging.is_progress_bar_enabled(),
+        hub.get_verbosity(),
+    )
     logging.set_verbosity_error()
     hub.set_verbosity_error()
     logging.disable_progress_bar()

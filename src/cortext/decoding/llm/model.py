@@ -1,4 +1,7 @@
-"""Causal language models of transformers: loaded once, with the tokens of a sentence as scoring needs them."""
+"""Causal language models of transformers.
+
+Loaded once, with the tokens of a sentence as scoring needs them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,21 @@ from typing import Any
 import torch
 
 from cortext.decoding.llm.explain import explained, out_of_memory
-from cortext.decoding.llm.loading import check_complete, device_named, quiet, read_config, read_tokenizer
+from cortext.decoding.llm.loading import (
+    check_complete,
+    device_named,
+    quiet,
+    read_config,
+    read_tokenizer,
+)
 from cortext.decoding.llm.room import check_room
 from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 
 SENTENCE_END = "sentence_end"
-"""A model whose `config.json` says so in this field was trained on sentences that end with the tokenizer's EOS."""
+"""A model whose `config.json` says so in this field was trained on sentences that end with the
+tokenizer's EOS.
+"""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """So many tokens go through a model at once at most: more are no faster."""
@@ -30,27 +41,38 @@ UNKNOWN_WINDOW = 2048
 """Taken for the window of a model that names none."""
 
 SAME_WAY, ANOTHER_WAY = (1e-5, 1e-2), (1e-3, 5e-2)
-"""So far the results of one computation may be from each other, and those of two that should agree: as fractions of the
-largest number, in float32 and in 16 bits. A soft bound on logits bends those of a usual size by a few hundredths."""
+"""So far the results of one computation may be from each other, and those of two that should
+agree: as fractions of the largest number, in float32 and in 16 bits. A soft bound on logits
+bends those of a usual size by a few hundredths.
+"""
 
 
 class CausalLM:
     """A causal language model and its tokenizer.
 
-    name:         what it was loaded by
-    device:       where it is
-    network:      the transformers model, in evaluation mode, without gradients
-    tokenizer:    the transformers tokenizer
-    window:       most tokens that it reads at once, those before a sentence included
-    start:        the token before everything: BOS, or what stands for it
-    end:          the token that ends a sentence, where the model was trained so (`SENTENCE_END`), else None
-    batch_tokens: so many tokens go through it at once at most; fewer once memory has not held them
-    notes:        what a user should be told of, one line each
-    lock:         held during a forward pass: one at a time
+    Attributes:
+        name: What it was loaded by.
+        device: Where it is.
+        network: The transformers model, in evaluation mode, without gradients.
+        tokenizer: The transformers tokenizer.
+        window: Most tokens that it reads at once, those before a sentence included.
+        start: The token before everything: BOS, or what stands for it.
+        end: The token that ends a sentence, where the model was trained so (`SENTENCE_END`), else
+            None.
+        batch_tokens: So many tokens go through it at once at most; fewer once memory has not held
+            them.
+        notes: What a user should be told of, one line each.
+        lock: Held during a forward pass: one at a time.
     """
 
-    def __init__(self, name: str, network: Any, tokenizer: Any, lora: str | Path | None = None) -> None:
-        self.name, self.network, self.tokenizer = name, network.eval().requires_grad_(False), tokenizer
+    def __init__(
+        self, name: str, network: Any, tokenizer: Any, lora: str | Path | None = None
+    ) -> None:
+        self.name, self.network, self.tokenizer = (
+            name,
+            network.eval().requires_grad_(False),
+            tokenizer,
+        )
         self.lora = None if lora is None else str(lora)
         self.device: torch.device = network.device
         self.notes: list[str] = []
@@ -58,19 +80,27 @@ class CausalLM:
         self.batch_tokens = BATCH_TOKENS[self.device.type]
         self.window = _window(network.config, tokenizer)
         self.start = self._start()
-        self.end: int | None = tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
+        self.end: int | None = (
+            tokenizer.eos_token_id if getattr(network.config, SENTENCE_END, False) else None
+        )
         self._joint = _joint(tokenizer)
         self._n_lasting_notes = len(self.notes)
 
     @classmethod
-    def load(cls, name: str | Path, lora: str | Path | None = None, device: str = "auto") -> CausalLM:
-        """The model of a directory or, by its name there, of the Hugging Face Hub; only safetensors are read.
+    def load(
+        cls, name: str | Path, lora: str | Path | None = None, device: str = "auto"
+    ) -> CausalLM:
+        """The model of a directory or, by its name there, of the Hugging Face Hub.
 
-        lora:   directory of a LoRA adapter (of peft), which is merged into the weights
-        device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one. On a GPU the weights keep the type that
-                they are stored in, on a CPU they become float32.
+        Only safetensors are read.
 
-        Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
+        Args:
+            lora: Directory of a LoRA adapter (of peft), which is merged into the weights.
+            device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one. On a GPU the
+                weights keep the type that they are stored in, on a CPU they become float32.
+
+        Raises:
+            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers, name = need("transformers", "llm"), str(name)
         where = device_named(device)
@@ -101,7 +131,10 @@ class CausalLM:
 
     @staticmethod
     def check(name: str | Path, lora: str | Path | None = None) -> None:
-        """Raise what `load` raises where there is no such model or adapter, or no tokenizer; no weights are read."""
+        """Raise what `load` raises where there is no such model or adapter, or no tokenizer.
+
+        No weights are read.
+        """
         transformers, name = need("transformers", "llm"), str(name)
         read_config(transformers, name)
         read_tokenizer(transformers, name)
@@ -132,8 +165,8 @@ class CausalLM:
         room = max(0, self.window // 2 - 1)
         if len(found) > room:
             self.note(
-                f"the context has {len(found)} tokens and {self.name} reads at most {room} before a sentence: "
-                f"only the last {room} count"
+                f"the context has {len(found)} tokens and {self.name} reads at most {room} before a"
+                f" sentence: only the last {room} count"
             )
             found = found[len(found) - room :]
         return [self.start, *found]
@@ -160,7 +193,10 @@ class CausalLM:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether `head` of `body` is all that the network does; some models scale or bend their logits after it."""
+        """Whether `head` of `body` is all that the network does.
+
+        Some models scale or bend their logits after it.
+        """
         if self.head is None or self.body is self.network:
             return False
         tokens_BT = self._probe()
@@ -171,14 +207,21 @@ class CausalLM:
 
     @cached_property
     def continues(self) -> bool:
-        """Whether the network goes on from what it kept of a beginning as if it had read it; tried on itself."""
+        """Whether the network goes on from what it kept of a beginning as if it had read it.
+
+        Tried on itself.
+        """
         tokens_BT = self._probe()
         with self.lock, torch.inference_mode():
             try:
                 whole_BTD = self.body(tokens_BT, use_cache=False).last_hidden_state
                 kept = self.body(tokens_BT[:, :3], use_cache=True).past_key_values
-                rest_BTD = self.body(tokens_BT[:, 3:], past_key_values=kept, use_cache=True).last_hidden_state
-            except Exception:  # each kind of model fails in its own way; one that cannot is not asked to
+                rest_BTD = self.body(
+                    tokens_BT[:, 3:], past_key_values=kept, use_cache=True
+                ).last_hidden_state
+            except (
+                Exception
+            ):  # each kind of model fails in its own way; one that cannot is not asked to
                 return False
         return _alike(rest_BTD, whole_BTD[:, 3:], ANOTHER_WAY)
 
@@ -217,14 +260,18 @@ class CausalLM:
         return found
 
     def _start(self) -> int:
-        """BOS; without one what the model's configuration calls so, or EOS, as documents are set apart by it.
+        """BOS; without one what the model's configuration calls so, or EOS, as documents are set
+        apart by it.
 
-        The configuration's EOS comes first: the tokenizer of a model made for chats names what ends a turn.
+        The configuration's EOS comes first: the tokenizer of a model made for chats names what ends
+        a turn.
         """
         if self.tokenizer.bos_token_id is not None:
             return int(self.tokenizer.bos_token_id)
         config = self.network.config.get_text_config(decoder=True)
-        special = {number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        special = {
+            number for number, token in self.tokenizer.added_tokens_decoder.items() if token.special
+        }
         if (bos := _first_of(special, getattr(config, "bos_token_id", None))) is not None:
             return bos
         eos = _first_of(special, getattr(config, "eos_token_id", None))
@@ -232,17 +279,24 @@ class CausalLM:
             eos = self.tokenizer.eos_token_id
         if eos is None:
             raise LanguageModelError(
-                "the tokenizer has neither a BOS nor an EOS token, and nothing can stand before a sentence",
+                "the tokenizer has neither a BOS nor an EOS token, and nothing can stand before a"
+                " sentence",
                 where=self.name,
                 fix="name one as bos_token in its tokenizer_config.json",
             )
         said = self.tokenizer.convert_ids_to_tokens(eos)
-        self.note(f"the tokenizer of {self.name} has no BOS token; its EOS, {said}, stands before sentences")
+        self.note(
+            f"the tokenizer of {self.name} has no BOS token; its EOS, {said}, stands before"
+            " sentences"
+        )
         return int(eos)
 
 
 def _first_of(known: set[int], configured: int | list[int] | None) -> int | None:
-    """The first of one or more tokens that is known: configurations name tokens that a tokenizer may not have."""
+    """The first of one or more tokens that is known.
+
+    Configurations name tokens that a tokenizer may not have.
+    """
     named = configured if isinstance(configured, list) else [configured]
     return next((token for token in named if token in known), None)
 
@@ -261,7 +315,9 @@ def _window(config: Any, tokenizer: Any) -> int:
 
 
 def _joint(tokenizer: Any) -> str:
-    """What goes between a context and a sentence so that their tokens one after the other are those of both at once."""
+    """What goes between a context and a sentence so that their tokens one after the other are
+    those of both at once.
+    """
 
     def tokens(text: str) -> list[int]:
         found: list[int] = tokenizer.encode(text, add_special_tokens=False)
@@ -280,7 +336,10 @@ def _check_adapter(folder: Path) -> None:
 
 
 def _with_lora(network: Any, folder: Path, name: str) -> Any:
-    """The network with an adapter merged into its weights. Raises LanguageModelError for one that does not fit."""
+    """The network with an adapter merged into its weights.
+
+    Raises LanguageModelError for one that does not fit.
+    """
     peft = need("peft", "llm")
     _check_adapter(folder)
     try:
@@ -291,7 +350,9 @@ def _with_lora(network: Any, folder: Path, name: str) -> Any:
     except Exception as error:  # peft raises what it happens to
         if out_of_memory(error):
             fix = "use a smaller model, or another device"
-            raise LanguageModelError("not enough memory for the LoRA adapter", where=folder, fix=fix) from error
+            raise LanguageModelError(
+                "not enough memory for the LoRA adapter", where=folder, fix=fix
+            ) from error
         fix = "give the model that it was trained for"
         raise LanguageModelError(
             f"the LoRA adapter does not fit {name} ({first_line(error)})", where=folder, fix=fix

@@ -1,4 +1,7 @@
-"""Memory of a token tree: tensors that grow along their rows, and a cache of transformers made of them."""
+"""Memory of a token tree.
+
+Tensors that grow along their rows, and a cache of transformers made of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ FIRST_ROWS = 64
 
 
 class Rows:
-    """A tensor [..., capacity, F] whose rows are appended in place; its capacity doubles, up to `most` rows."""
+    """A tensor [..., capacity, F] whose rows are appended in place.
+
+    Its capacity doubles, up to `most` rows.
+    """
 
     def __init__(self) -> None:
         self.used, self.most = 0, FIRST_ROWS
@@ -65,7 +71,9 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
         super().__init__()
         self.pools = (Rows(), Rows())
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         """Put keys and values [1, heads, N, F] behind the others; all of them."""
         self.is_initialized = True
         keys, values = self.pools
@@ -77,7 +85,9 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class PoolCache(Cache):  # type: ignore[misc]
-    """A cache of transformers whose sequence dimension is a pool of tokens that need not follow each other."""
+    """A cache of transformers whose sequence dimension is a pool of tokens that need not follow
+    each other.
+    """
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=PoolLayer)
@@ -89,7 +99,9 @@ class PoolCache(Cache):  # type: ignore[misc]
 
 
 def plain_layers(config: Any) -> tuple[bool, int | None]:
-    """Whether each layer of a model keeps keys and values of all tokens, or of the last ones; how many of those.
+    """Whether each layer of a model keeps keys and values of all tokens, or of the last ones.
+
+    How many of those.
 
     A tree can be made for as many tokens as all layers keep.
     """
@@ -97,7 +109,9 @@ def plain_layers(config: Any) -> tuple[bool, int | None]:
 
     kinds = DynamicCache(config=config).layers
     windows = [layer.sliding_window for layer in kinds if type(layer) is DynamicSlidingWindowLayer]
-    plain = bool(kinds) and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in kinds)
+    plain = bool(kinds) and all(
+        type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in kinds
+    )
     return plain, min(windows, default=None)
 
 

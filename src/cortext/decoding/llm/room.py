@@ -1,4 +1,6 @@
-"""What memory will hold: a model before it is fetched and loaded, and sentences before they go through it together.
+"""What memory will hold.
+
+A model before it is fetched and loaded, and sentences before they go through it together.
 
 It is looked at beforehand, as a system may end a process instead of refusing it memory.
 """
@@ -19,12 +21,17 @@ SHARE = 0.5
 """So much of the free memory may be taken by what goes through a model at once."""
 
 AT_WORK = 32
-"""So many times its hidden units a token takes in a layer at work; and twice in each layer, for its keys and values.
-Where that says 48, of 8 layers, 20 to 33 were measured (Llama, OPT, GPT-2; with and without a context)."""
+"""So many times its hidden units a token takes in a layer at work.
+
+And twice in each layer, for its keys and values. Where that says 48, of 8 layers, 20 to 33 were
+measured (Llama, OPT, GPT-2; with and without a context).
+"""
 
 
 def check_room(transformers: Any, config: Any, name: str) -> None:
-    """Raise LanguageModelError where this machine's free memory is less than a model's weights take in float32."""
+    """Raise LanguageModelError where this machine's free memory is less than a model's weights
+    take in float32.
+    """
     free = free_bytes()
     if free is None:
         return
@@ -33,15 +40,17 @@ def check_room(transformers: Any, config: Any, name: str) -> None:
     needed = FLOAT32_BYTES * sum(parameter.numel() for parameter in network.parameters())
     if needed > free:
         raise LanguageModelError(
-            f"not enough memory to load the model: on a CPU its weights take {needed / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free",
+            f"not enough memory to load the model: on a CPU its weights take {needed / 1e9:.1f} GB,"
+            f" and {free / 1e9:.1f} GB are free",
             where=name,
             fix="use a smaller model, or a GPU (the device cuda)",
         )
 
 
 def tokens_that_fit(network: Any, most: int) -> int:
-    """How many tokens may go through a network at once: `most`, halved until `SHARE` of the free memory holds them.
+    """How many tokens may go through a network at once.
+
+    `most`, halved until `SHARE` of the free memory holds them.
 
     At least one; `most` where nothing can be told.
     """
@@ -63,9 +72,14 @@ def free_gpu_bytes(device: torch.device) -> int:
 
 
 def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory that this process may still take on Linux, also in a container; None where that cannot be told."""
+    """Memory that this process may still take on Linux, also in a container.
+
+    None where that cannot be told.
+    """
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^MemAvailable:\s*(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE
+        )
     except OSError:
         return None
     if found is None:
@@ -73,7 +87,9 @@ def free_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
     free = 1024 * int(found.group(1))
     try:
         most, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = re.search(r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE)
+        cached = re.search(
+            r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE
+        )
     except (OSError, ValueError):  # no control group, or none with a bound ("max")
         return free
     return min(free, most - used + (int(cached.group(1)) if cached else 0))

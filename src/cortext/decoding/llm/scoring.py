@@ -1,6 +1,7 @@
 """Log-probabilities of sentences under a causal language model, many at a time.
 
-Shapes: B sentences, T tokens, D hidden units, V tokens of the vocabulary, M pairs of a position and the token after it.
+Shapes: B sentences, T tokens, D hidden units, V tokens of the vocabulary, M pairs of a position and
+the token after it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from cortext.errors import CortextError, LanguageModelError, first_line
 
 STOPS = ".?!"
 LOGITS_BYTES = 64 << 20
-"""About so much memory holds logits at any time: a vocabulary of 150,000 tokens takes 0.6 MB for every position."""
+"""About so much memory holds logits at any time.
+
+A vocabulary of 150,000 tokens takes 0.6 MB for every position.
+"""
 LONG_PREFIX = 8
 """From so many tokens on a prefix is read once for all sentences instead of once for each."""
 
@@ -37,53 +41,79 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What goes through the model: the tokens after the prefix but for the last, for which there may be several."""
+    """What goes through the model.
+
+    The tokens after the prefix but for the last, for which there may be several.
+    """
 
     tokens: tuple[int, ...]
     last: tuple[int, ...]
 
 
 def score_texts(
-    lm: CausalLM, texts: Sequence[str], context: str = "", variants: str = "plain", batch_tokens: int | None = None
+    lm: CausalLM,
+    texts: Sequence[str],
+    context: str = "",
+    variants: str = "plain",
+    batch_tokens: int | None = None,
 ) -> list[TextScore]:
     """Natural log-probability of each text after BOS and `context`, which is not counted.
 
-    variants:     `plain`, or `written`: the sum of the probabilities with a capital and each of the stops `.?!`; forms
-                  that the tokenizer does not tell apart count once
-    batch_tokens: so many tokens go through the model at once, padding included; without it what the free memory holds
-                  (`tokens_that_fit`). Where memory runs out all the same they become half as many, and stay so.
+    What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences
+    (`lm.end`). Raises LanguageModelError where memory does not hold a single text, a text is longer
+    than the window, or the model fails.
 
-    What occurs twice is scored once; an empty text has no tokens, unless the model ends sentences (`lm.end`). Raises
-    LanguageModelError where memory does not hold a single text, a text is longer than the window, or the model fails.
+    Args:
+        variants: `plain`, or `written`: the sum of the probabilities with a capital and each of the
+            stops `.?!`; forms that the tokenizer does not tell apart count once.
+        batch_tokens: So many tokens go through the model at once, padding included; without it what
+            the free memory holds (`tokens_that_fit`). Where memory runs out all the same they
+            become half as many, and stay so.
     """
-    forms = {text: list({_tokens(lm, form, context): None for form in _forms(text, variants)}) for text in texts}
+    forms = {
+        text: list({_tokens(lm, form, context): None for form in _forms(text, variants)})
+        for text in texts
+    }
     prefix = lm.prefix(context)
     _check_lengths(lm, len(prefix), forms)
-    scores = score_tokens(lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens)
+    scores = score_tokens(
+        lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens
+    )
     summed = {
-        text: _summed([TextScore(scores.get(one, 0.0), len(one)) for one in found]) for text, found in forms.items()
+        text: _summed([TextScore(scores.get(one, 0.0), len(one)) for one in found])
+        for text, found in forms.items()
     }
     return [summed[text] for text in texts]
 
 
 def score_tokens(
-    lm: CausalLM, prefix: list[int], sequences: Sequence[tuple[int, ...]], batch_tokens: int | None = None
+    lm: CausalLM,
+    prefix: list[int],
+    sequences: Sequence[tuple[int, ...]],
+    batch_tokens: int | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """Natural log-probability of each sequence of tokens after the prefix; each has at least one token.
+    """Natural log-probability of each sequence of tokens after the prefix.
+
+    Each has at least one token.
 
     Otherwise as `score_texts`.
     """
     lasts: dict[tuple[int, ...], dict[int, None]] = {}
     for tokens in sequences:
         lasts.setdefault(tokens[:-1], {})[tokens[-1]] = None
-    rows = [_Row(tokens, tuple(last)) for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))]
+    rows = [
+        _Row(tokens, tuple(last))
+        for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))
+    ]
     with lm.lock, torch.inference_mode(), explained_pass(lm):
         return _score_rows(lm, prefix, rows, batch_tokens)
 
 
 def written_forms(text: str) -> list[str]:
     """The sentence with a capital, `I` for `i`, and each of the stops."""
-    words = ["I" + word[1:] if word == "i" or word.startswith("i'") else word for word in text.split()]
+    words = [
+        "I" + word[1:] if word == "i" or word.startswith("i'") else word for word in text.split()
+    ]
     sentence = " ".join(words)
     return [sentence[:1].upper() + sentence[1:] + stop for stop in STOPS]
 
@@ -97,7 +127,9 @@ def _tokens(lm: CausalLM, text: str, context: str) -> tuple[int, ...]:
 
 
 def _summed(forms: Sequence[TextScore]) -> TextScore:
-    """The sum of the probabilities of a text's forms, with the number of tokens of the likeliest."""
+    """The sum of the probabilities of a text's forms, with the number of tokens of the
+    likeliest.
+    """
     best = max(forms, key=lambda form: form.log_prob)
     total = sum(math.exp(form.log_prob - best.log_prob) for form in forms)
     return TextScore(best.log_prob + math.log(total), best.n_tokens)
@@ -107,8 +139,8 @@ def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int,
     longest = max((len(tokens) for found in forms.values() for tokens in found), default=0)
     if n_prefix + longest > lm.window:
         raise LanguageModelError(
-            f"a sentence has more tokens than the {lm.window - n_prefix} that the model reads after the {n_prefix} "
-            "before it",
+            f"a sentence has more tokens than the {lm.window - n_prefix} that the model reads after"
+            f" the {n_prefix} before it",
             where=lm.name,
             fix="use a model with a longer window or a shorter context",
         )
@@ -117,7 +149,10 @@ def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int,
 def _score_rows(
     lm: CausalLM, prefix: list[int], rows: Sequence[_Row], batch_tokens: int | None
 ) -> dict[tuple[int, ...], float]:
-    """Log-probability of every row's tokens with each of its last ones. Rows are in order of length, longest first."""
+    """Log-probability of every row's tokens with each of its last ones.
+
+    Rows are in order of length, longest first.
+    """
     scores: dict[tuple[int, ...], float] = {}
     budget = batch_tokens or tokens_that_fit(lm.network, lm.batch_tokens)
     if not lm.splits:
@@ -125,7 +160,9 @@ def _score_rows(
     cache = None
     done = 0
     while done < len(rows):
-        n_cached = len(prefix) - 1 if len(prefix) >= LONG_PREFIX and len(rows) > 1 and lm.continues else 0
+        n_cached = (
+            len(prefix) - 1 if len(prefix) >= LONG_PREFIX and len(rows) > 1 and lm.continues else 0
+        )
         width = len(prefix) + len(rows[done].tokens)
         batch = rows[done : done + max(1, budget // width)]
         try:
@@ -155,13 +192,19 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
     except BaseException as error:
         if out_of_memory(error):
             fix = "use a smaller model, a shorter context or another device"
-            raise LanguageModelError("not enough memory for a single sentence", where=lm.name, fix=fix) from error
-        raise LanguageModelError(f"the model failed ({first_line(error)})", where=lm.name) from error
+            raise LanguageModelError(
+                "not enough memory for a single sentence", where=lm.name, fix=fix
+            ) from error
+        raise LanguageModelError(
+            f"the model failed ({first_line(error)})", where=lm.name
+        ) from error
 
 
 def _read(lm: CausalLM, tokens: list[int]) -> Any:
     """What the model keeps of tokens that others follow."""
-    return lm.body(input_ids=torch.tensor([tokens], device=lm.device), use_cache=True).past_key_values
+    return lm.body(
+        input_ids=torch.tensor([tokens], device=lm.device), use_cache=True
+    ).past_key_values
 
 
 def _score_batch(
@@ -172,28 +215,45 @@ def _score_batch(
     n_before = 0 if cache is None else cache.get_seq_length()
     tokens_BT, mask_BT = _padded(sequences, n_before, lm)
     pairs = [pair for b, row in enumerate(rows) for pair in _pairs(b, len(prefix) - 1, row)]
-    row_M, at_M, next_M = (torch.tensor(column, device=lm.device) for column in zip(*pairs, strict=True))
+    row_M, at_M, next_M = (
+        torch.tensor(column, device=lm.device) for column in zip(*pairs, strict=True)
+    )
     known = {} if cache is None else {"past_key_values": _copies(cache, len(rows))}
-    inputs = {"input_ids": tokens_BT, "attention_mask": mask_BT, "use_cache": cache is not None, **known}
+    inputs = {
+        "input_ids": tokens_BT,
+        "attention_mask": mask_BT,
+        "use_cache": cache is not None,
+        **known,
+    }
     log_probs = iter(_log_probs(lm, inputs, row_M, at_M, next_M).double().tolist())
     scores: dict[tuple[int, ...], float] = {}
     for row in rows:
         beginning = math.fsum(next(log_probs) for _ in row.tokens)
         scores |= {(*row.tokens, last): beginning + next(log_probs) for last in row.last}
     if not all(math.isfinite(score) for score in scores.values()):
-        fix = f"its weights in {lm.network.dtype} may be too coarse; try it on the CPU, where it is float32"
-        raise LanguageModelError("the model gave scores that are no numbers", where=lm.name, fix=fix)
+        fix = (
+            f"its weights in {lm.network.dtype} may be too coarse; try it on the CPU, where it is"
+            " float32"
+        )
+        raise LanguageModelError(
+            "the model gave scores that are no numbers", where=lm.name, fix=fix
+        )
     return scores
 
 
 def _padded(sequences: Sequence[list[int]], n_before: int, lm: CausalLM) -> tuple[Tensor, Tensor]:
-    """Tokens [B, T] and mask [B, n_before + T], filled up behind, where a causal model sees it from no position.
+    """Tokens [B, T] and mask [B, n_before + T], filled up behind, where a causal model sees it
+    from no position.
 
     So positions are counted from the left by every model, and no tokenizer's padding matters.
     """
     longest = max(len(tokens) for tokens in sequences)
-    tokens_BT = torch.tensor([tokens + [lm.start] * (longest - len(tokens)) for tokens in sequences])
-    mask_BT = torch.tensor([[1] * (n_before + len(tokens)) + [0] * (longest - len(tokens)) for tokens in sequences])
+    tokens_BT = torch.tensor(
+        [tokens + [lm.start] * (longest - len(tokens)) for tokens in sequences]
+    )
+    mask_BT = torch.tensor(
+        [[1] * (n_before + len(tokens)) + [0] * (longest - len(tokens)) for tokens in sequences]
+    )
     return tokens_BT.to(lm.device), mask_BT.to(lm.device)
 
 
@@ -210,8 +270,13 @@ def _copies(cache: Any, n: int) -> Any:
     return copied
 
 
-def _log_probs(lm: CausalLM, inputs: dict[str, Any], row_M: Tensor, at_M: Tensor, next_M: Tensor) -> Tensor:
-    """float32 [M] log-probability of each wanted token. The whole vocabulary is held for few positions at a time."""
+def _log_probs(
+    lm: CausalLM, inputs: dict[str, Any], row_M: Tensor, at_M: Tensor, next_M: Tensor
+) -> Tensor:
+    """float32 [M] log-probability of each wanted token.
+
+    The whole vocabulary is held for few positions at a time.
+    """
     if not lm.splits:  # then few positions go through the model at once
         logits_MV = lm.network(**inputs).logits[row_M, at_M]
         return _chosen(logits_MV, next_M)

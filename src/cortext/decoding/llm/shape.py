@@ -17,7 +17,10 @@ from cortext.decoding.llm.tree import MIB, TokenTree
 from cortext.decoding.llm.whole import WholeSequences
 
 SENTENCE_TOKENS = 128
-"""So many tokens a sentence may well have: a model whose layers see fewer after a prefix is not read as a tree."""
+"""So many tokens a sentence may well have.
+
+A model whose layers see fewer after a prefix is not read as a tree.
+"""
 
 LEAST_STATES = 64
 """Where memory holds fewer states, they would be read again and again."""
@@ -27,11 +30,12 @@ LEAST_STATES = 64
 class Shape:
     """How hypotheses are read.
 
-    kind:        `tree`: all in one cache (`TokenTree`); `states`: each token with a state of its own (`StateTree`);
-                 `whole`: each hypothesis from its beginning (`WholeSequences`)
-    window:      tokens that all layers of the model see, where that is bounded
-    state_bytes: memory of a state after one token
-    token_bytes: and for each token more
+    Attributes:
+        kind: `tree`: all in one cache (`TokenTree`); `states`: each token with a state of its own
+            (`StateTree`); `whole`: each hypothesis from its beginning (`WholeSequences`).
+        window: Tokens that all layers of the model see, where that is bounded.
+        state_bytes: Memory of a state after one token.
+        token_bytes: And for each token more.
     """
 
     kind: str
@@ -41,9 +45,13 @@ class Shape:
 
 
 def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | WholeSequences:
-    """What scores hypotheses by a model, with the fewest tokens that the model and the memory allow."""
+    """What scores hypotheses by a model, with the fewest tokens that the model and the memory
+    allow.
+    """
     found = shape(lm)
-    if found.kind == "tree" and (found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS):
+    if found.kind == "tree" and (
+        found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS
+    ):
         return TokenTree(lm, prefix, cache_mb, found.window)
     state_bytes = found.state_bytes + (len(prefix) + SENTENCE_TOKENS // 4) * found.token_bytes
     if found.kind == "states" and cache_mb * MIB >= LEAST_STATES * state_bytes:
@@ -56,7 +64,10 @@ _probing = threading.Lock()
 
 
 def shape(lm: CausalLM) -> Shape:
-    """How a model can read hypotheses: tried out with a few tokens the first time, and remembered."""
+    """How a model can read hypotheses.
+
+    Tried out with a few tokens the first time, and remembered.
+    """
     with _probing:
         if lm not in _shapes:
             _shapes[lm] = next(_possible(lm))
@@ -64,7 +75,10 @@ def shape(lm: CausalLM) -> Shape:
 
 
 def _possible(lm: CausalLM) -> Iterator[Shape]:
-    """What a model can do, the best first: three branches, in two calls, score as each does by itself."""
+    """What a model can do, the best first.
+
+    Three branches, in two calls, score as each does by itself.
+    """
     plain, window = plain_layers(lm.network.config)
     tokens = [lm.vocab_size * (2 * each + 1) // 16 for each in range(8)]
     one, two, three = tokens[:4], [*tokens[:2], *tokens[4:6]], [tokens[6], *tokens[2:5]]
@@ -81,22 +95,37 @@ def _possible(lm: CausalLM) -> Iterator[Shape]:
             return False
         return max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= tolerance
 
-    if plain and min(lm.window, window or lm.window) >= len(prefix) + len(one) and agrees(TokenTree(lm, prefix)):
+    if (
+        plain
+        and min(lm.window, window or lm.window) >= len(prefix) + len(one)
+        and agrees(TokenTree(lm, prefix))
+    ):
         yield Shape("tree", window)
     states = StateTree(lm, prefix)
     if agrees(states):
-        first, last = (size(node.state) for node in (states.cached[0], max(states.cached, key=lambda node: node.depth)))
+        first, last = (
+            size(node.state)
+            for node in (states.cached[0], max(states.cached, key=lambda node: node.depth))
+        )
         yield Shape("states", state_bytes=first, token_bytes=(last - first) // (len(one) - 1))
     yield Shape("whole")
 
 
 @torch.inference_mode()
-def _plain(lm: CausalLM, prefix: list[int], sequences: list[list[int]]) -> tuple[list[float], float]:
-    """Log-probabilities of sequences, each read alone, and how far the logits of a row are from each other."""
+def _plain(
+    lm: CausalLM, prefix: list[int], sequences: list[list[int]]
+) -> tuple[list[float], float]:
+    """Log-probabilities of sequences, each read alone, and how far the logits of a row are from
+    each other.
+    """
     scores, spread = [], 0.0
     for sequence in sequences:
         with lm.lock:
-            logits_NV = lm.network(input_ids=torch.tensor([prefix + sequence], device=lm.device)).logits[0].float()
+            logits_NV = (
+                lm.network(input_ids=torch.tensor([prefix + sequence], device=lm.device))
+                .logits[0]
+                .float()
+            )
         rows_NV = logits_NV[len(prefix) - 1 : -1].log_softmax(dim=-1)
         scores.append(rows_NV[torch.arange(len(sequence)), torch.tensor(sequence)].sum().item())
         spread = max(spread, rows_NV.std(dim=-1).mean().item())

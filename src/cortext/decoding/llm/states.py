@@ -1,4 +1,7 @@
-"""Sentences that begin alike, scored by a model that carries a state: each token is read once, and its state kept."""
+"""Sentences that begin alike, scored by a model that carries a state.
+
+Each token is read once, and its state kept.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from cortext.decoding.llm.tree import Node, TokenTree
 
 
 class StateTree(TokenTree):
-    """A `TokenTree` whose tokens have a whole cache of the model's each, as recurrent layers need it.
+    """A `TokenTree` whose tokens have a whole cache of the model's each, as recurrent layers
+    need it.
 
-    New tokens of one depth are read together, after the states of the tokens before them; so a look takes a forward
-    pass for each depth that it adds to, and memory for each token, not for what it adds to the one before. States grow
-    with attention layers beside the recurrent ones: a bound on memory may be passed by what they grow within a look.
+    New tokens of one depth are read together, after the states of the tokens before them; so a look
+    takes a forward pass for each depth that it adds to, and memory for each token, not for what it
+    adds to the one before. States grow with attention layers beside the recurrent ones: a bound on
+    memory may be passed by what they grow within a look.
     """
 
     _state_bytes = 0
@@ -33,7 +38,9 @@ class StateTree(TokenTree):
         self._keep([self._root], [cache])
 
     def _evaluate(self, new: list[Node]) -> None:
-        for _, nodes in groupby(sorted(new, key=lambda node: node.depth), key=lambda node: node.depth):
+        for _, nodes in groupby(
+            sorted(new, key=lambda node: node.depth), key=lambda node: node.depth
+        ):
             level = list(nodes)
             cache = joined([node.parent.state for node in level if node.parent])
             self._read([[node.token] for node in level], (slice(None), -1), cache)
@@ -46,7 +53,10 @@ class StateTree(TokenTree):
         for node, state in zip(nodes, states, strict=True):
             node.state = state
         self._state_bytes = max(self._state_bytes, size(states[-1]))
-        self._most = max(1, self._cache_bytes // (self._state_bytes + sum(rows.row_bytes for rows in self._rows())))
+        self._most = max(
+            1,
+            self._cache_bytes // (self._state_bytes + sum(rows.row_bytes for rows in self._rows())),
+        )
 
     @property
     def cache_bytes(self) -> int:
@@ -55,7 +65,10 @@ class StateTree(TokenTree):
 
 
 def joined(states: Sequence[Any]) -> Any:
-    """A cache of transformers with a row for each of several caches of one row; they share no memory."""
+    """A cache of transformers with a row for each of several caches of one row.
+
+    They share no memory.
+    """
     return _made(states, torch.cat)
 
 
@@ -70,7 +83,10 @@ def size(cache: Any) -> int:
 
 
 def _made(caches: Sequence[Any], make: Callable[[list[Tensor]], Tensor]) -> Any:
-    """A cache whose tensors are made of those of others, which are alike; the rest is the first one's."""
+    """A cache whose tensors are made of those of others, which are alike.
+
+    The rest is the first one's.
+    """
     made = copy.copy(caches[0])
     made.layers = [copy.copy(layer) for layer in caches[0].layers]
     for number, layer in enumerate(made.layers):
@@ -78,7 +94,9 @@ def _made(caches: Sequence[Any], make: Callable[[list[Tensor]], Tensor]) -> Any:
         for name, value in vars(layer).items():
             if isinstance(value, dict):
                 parts = [source[name] for source in sources]
-                setattr(layer, name, {key: _one([each[key] for each in parts], make) for key in value})
+                setattr(
+                    layer, name, {key: _one([each[key] for each in parts], make) for key in value}
+                )
             else:
                 setattr(layer, name, _one([source[name] for source in sources], make))
     return made
@@ -91,5 +109,7 @@ def _one(values: list[Any], make: Callable[[list[Tensor]], Tensor]) -> Any:
 def _tensors(layer: Any) -> Iterator[Tensor]:
     for value in vars(layer).values():
         yield from (
-            each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Tensor)
+            each
+            for each in (value.values() if isinstance(value, dict) else [value])
+            if isinstance(each, Tensor)
         )

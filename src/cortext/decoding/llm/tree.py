@@ -1,9 +1,10 @@
 """Sentences that begin alike, scored by a causal language model that reads each token once.
 
-A tree holds the tokens of all hypotheses, and one cache the keys and values of its tokens in the order in which they
-came. A forward pass reads the new tokens of all hypotheses at once: each has its depth as its position, and sees its
-ancestors and itself. So far this is how trees of guesses are verified in speculative decoding (SpecInfer, arXiv
-2305.09781); here the tree lives as long as an utterance, and loses the branches that the search has left.
+A tree holds the tokens of all hypotheses, and one cache the keys and values of its tokens in the
+order in which they came. A forward pass reads the new tokens of all hypotheses at once: each has
+its depth as its position, and sees its ancestors and itself. So far this is how trees of guesses
+are verified in speculative decoding (SpecInfer, arXiv 2305.09781); here the tree lives as long as
+an utterance, and loses the branches that the search has left.
 """
 
 from __future__ import annotations
@@ -29,14 +30,25 @@ ROWS_AT_ONCE = 64
 class Node:
     """One token after those of its parent. Without a slot the model's memory of it is not at hand.
 
-    log_prob:    of all tokens from the first of the sentence to this one; None: not known yet
-    slot:        its row in the cache, or -1
-    last_needed: number of the last call that needed its row
-    retained:    number of the last call that wanted it kept
-    state:       what the model kept of all tokens up to it, where that is not in the cache
+    Attributes:
+        log_prob: Of all tokens from the first of the sentence to this one; None: not known yet.
+        slot: Its row in the cache, or -1.
+        last_needed: Number of the last call that needed its row.
+        retained: Number of the last call that wanted it kept.
+        state: What the model kept of all tokens up to it, where that is not in the cache.
     """
 
-    __slots__ = ("children", "depth", "last_needed", "log_prob", "parent", "retained", "slot", "state", "token")
+    __slots__ = (
+        "children",
+        "depth",
+        "last_needed",
+        "log_prob",
+        "parent",
+        "retained",
+        "slot",
+        "state",
+        "token",
+    )
 
     def __init__(self, parent: Node | None, token: int, depth: int) -> None:
         self.parent, self.token, self.depth = parent, token, depth
@@ -63,16 +75,23 @@ class TokenTree:
 
     Not for two threads at once; not to be used any more after an exception.
 
-    prefix:   tokens before every sequence; at least one
-    cache_mb: bound on the memory of the cache; a single sequence is read whatever it takes
-    window:   tokens that all layers see, as `shape` tells it; None: all in the model's window
-    longest:  most tokens that a sequence can have
-    evaluated: tokens that the model has read, the prefix and what was read again included
-    passes:    forward passes
-    peak_mb:   the most memory that the cache has held
+    Attributes:
+        prefix: Tokens before every sequence; at least one.
+        cache_mb: Bound on the memory of the cache; a single sequence is read whatever it takes.
+        window: Tokens that all layers see, as `shape` tells it; None: all in the model's window.
+        longest: Most tokens that a sequence can have.
+        evaluated: Tokens that the model has read, the prefix and what was read again included.
+        passes: Forward passes.
+        peak_mb: The most memory that the cache has held.
     """
 
-    def __init__(self, lm: CausalLM, prefix: Sequence[int], cache_mb: float = 512.0, window: int | None = None) -> None:
+    def __init__(
+        self,
+        lm: CausalLM,
+        prefix: Sequence[int],
+        cache_mb: float = 512.0,
+        window: int | None = None,
+    ) -> None:
         if not len(prefix):
             raise DecodingError("a token tree needs a prefix of at least one token")
         self._lm, self._prefix = lm, list(prefix)
@@ -91,13 +110,17 @@ class TokenTree:
     def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
         """Natural log-probability of each token sequence after the prefix.
 
-        Raises DecodingError for a sequence that the model's window does not hold.
+        Raises:
+            DecodingError: For a sequence that the model's window does not hold.
         """
         self._calls += 1
         if not self.passes:
             self._read_prefix()
         ends = [self._node(sequence) for sequence in sequences]
-        unknown = sorted({id(node): node for node in ends if node.log_prob is None}.values(), key=lambda n: n.depth)
+        unknown = sorted(
+            {id(node): node for node in ends if node.log_prob is None}.values(),
+            key=lambda n: n.depth,
+        )
         while unknown:
             group, new = self._group(unknown)
             if new:
@@ -119,7 +142,9 @@ class TokenTree:
         stack = [self._root]
         while stack:
             node = stack.pop()
-            for token in [token for token, child in node.children.items() if child.retained != self._calls]:
+            for token in [
+                token for token, child in node.children.items() if child.retained != self._calls
+            ]:
                 del node.children[token]
             stack.extend(node.children.values())
         for node in self._cached:
@@ -157,7 +182,8 @@ class TokenTree:
     def _node(self, sequence: Sequence[int]) -> Node:
         if len(sequence) > self.longest:
             raise DecodingError(
-                f"a hypothesis has {len(sequence)} tokens, and the model's window has room for {self.longest}"
+                f"a hypothesis has {len(sequence)} tokens, and the model's window has room for"
+                f" {self.longest}"
             )
         node = self._root
         for token in sequence:
@@ -179,7 +205,9 @@ class TokenTree:
             rows.most = self._most
 
     def _group(self, unknown: list[Node]) -> tuple[list[Node], list[Node]]:
-        """The first of some nodes without scores whose ancestors fit into the cache, and those to be evaluated."""
+        """The first of some nodes without scores whose ancestors fit into the cache, and those
+        to be evaluated.
+        """
         needed: set[int] = {id(self._root)}
         group: list[Node] = []
         new: list[Node] = []
@@ -198,7 +226,9 @@ class TokenTree:
         return group, new
 
     def _make_room(self, n_new: int, needed: set[int]) -> None:
-        """Take leaves out of the cache, those first that were needed longest ago, until new rows fit."""
+        """Take leaves out of the cache, those first that were needed longest ago, until new rows
+        fit.
+        """
         n_used = self._first + len(self._cached)
         if n_used + n_new <= self._most:
             return
@@ -206,7 +236,10 @@ class TokenTree:
         if excess > 0:
             leaves = _leaves(self._cached)
             while excess > 0:
-                spare = sorted((node for node in leaves if id(node) not in needed), key=lambda node: node.last_needed)
+                spare = sorted(
+                    (node for node in leaves if id(node) not in needed),
+                    key=lambda node: node.last_needed,
+                )
                 if not spare:
                     break  # one sequence alone is longer than the bound
                 for node in spare[:excess]:
@@ -218,7 +251,9 @@ class TokenTree:
     def _compact(self) -> None:
         self._cached = [node for node in self._cached if node.slot >= 0]
         first = self._first
-        slots = torch.tensor([*range(first), *(node.slot for node in self._cached)], device=self._lm.device)
+        slots = torch.tensor(
+            [*range(first), *(node.slot for node in self._cached)], device=self._lm.device
+        )
         for rows in self._cache.pools:
             rows.keep(slots)
         for rows in (self._outputs, self._totals):
@@ -237,7 +272,9 @@ class TokenTree:
             (0, slice(None)),
             self._cache,
             position_ids=torch.tensor([[node.depth for node in new]], device=device),
-            attention_mask=additive_mask(self._visible(new, n_used + len(new)).to(device), self._lm.network.dtype),
+            attention_mask=additive_mask(
+                self._visible(new, n_used + len(new)).to(device), self._lm.network.dtype
+            ),
         )
         self._cached += new
 
@@ -250,11 +287,16 @@ class TokenTree:
         visible_NK[rows, slots] = True
         return visible_NK
 
-    def _read(self, tokens: list[list[int]], wanted: tuple[Any, Any], cache: Any, **inputs: Tensor) -> None:
-        """Have the model read tokens, as a batch, after what a cache holds; keep what it says at the wanted ones.
+    def _read(
+        self, tokens: list[list[int]], wanted: tuple[Any, Any], cache: Any, **inputs: Tensor
+    ) -> None:
+        """Have the model read tokens, as a batch, after what a cache holds.
 
-        Hidden states are kept where logits are their products with a matrix, else the logits themselves: a state takes
-        far less memory, and one of its logits is a product of two rows. And logs of the summed exponentials of logits.
+        Keep what it says at the wanted ones.
+
+        Hidden states are kept where logits are their products with a matrix, else the logits
+        themselves: a state takes far less memory, and one of its logits is a product of two rows.
+        And logs of the summed exponentials of logits.
         """
         lm, tokens_BT = self._lm, torch.tensor(tokens, device=self._lm.device)
         with lm.lock:
@@ -262,7 +304,10 @@ class TokenTree:
             found = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
             if lm.splits:
                 outputs_NF = found.last_hidden_state[wanted]
-                totals = [lm.head(part).float().logsumexp(dim=-1) for part in outputs_NF.split(ROWS_AT_ONCE)]
+                totals = [
+                    lm.head(part).float().logsumexp(dim=-1)
+                    for part in outputs_NF.split(ROWS_AT_ONCE)
+                ]
             else:
                 outputs_NF = found.logits[wanted].float()
                 totals = [outputs_NF.logsumexp(dim=-1)]
@@ -282,7 +327,11 @@ class TokenTree:
 
     def _fill(self, ends: list[Node]) -> None:
         """Scores of nodes and of their ancestors, from the outputs of their parents."""
-        nodes = list({id(node): node for end in ends for node in end.path() if node.log_prob is None}.values())
+        nodes = list(
+            {
+                id(node): node for end in ends for node in end.path() if node.log_prob is None
+            }.values()
+        )
         parents = [node.parent for node in nodes if node.parent is not None]
         device = self._lm.device
         rows_N = torch.tensor([parent.slot - self._first for parent in parents], device=device)
@@ -300,4 +349,6 @@ class TokenTree:
 def _leaves(cached: list[Node]) -> list[Node]:
     """Nodes in the cache without a child there."""
     with_children = {id(node.parent) for node in cached if node.slot >= 0}
-    return [node for node in cached if node.slot >= 0 and node.parent and id(node) not in with_children]
+    return [
+        node for node in cached if node.slot >= 0 and node.parent and id(node) not in with_children
+    ]

@@ -11,13 +11,15 @@ from cortext.decoding.llm.scoring import score_tokens
 class WholeSequences:
     """What `TokenTree` does, for any causal model: reads each sequence from its beginning, once.
 
-    For models that take nothing up again where they left off, and for states of which memory holds too few: a mixture
-    of attention and recurrent layers may keep 50 MB for each token. Sentences are short, and a GPU reads a few whole
-    ones in about the time of one token.
+    For models that take nothing up again where they left off, and for states of which memory holds
+    too few: a mixture of attention and recurrent layers may keep 50 MB for each token. Sentences
+    are short, and a GPU reads a few whole ones in about the time of one token.
 
-    evaluated: tokens that the model has read; a long prefix, which is shared, is counted for each sequence
-    passes:    times that sequences were read; each takes one forward pass or more
-    peak_mb:   0: nothing is kept but a number for each sequence
+    Attributes:
+        evaluated: Tokens that the model has read; a long prefix, which is shared, is counted for
+            each sequence.
+        passes: Times that sequences were read; each takes one forward pass or more.
+        peak_mb: 0: nothing is kept but a number for each sequence.
     """
 
     def __init__(self, lm: CausalLM, prefix: Sequence[int]) -> None:
@@ -30,14 +32,17 @@ class WholeSequences:
     def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
         """Natural log-probability of each token sequence after the prefix.
 
-        Raises LanguageModelError where the model fails or memory does not hold a single sequence.
+        Raises:
+            LanguageModelError: Where the model fails or memory does not hold a single sequence.
         """
         wanted = [tuple(sequence) for sequence in sequences]
         unknown = list({each: None for each in wanted if each not in self._known})
         if unknown:
             self._known |= score_tokens(self._lm, self._prefix, unknown)
             self.passes += 1
-            self.evaluated += sum(len(self._prefix) + len(read) for read in {each[:-1] for each in unknown})
+            self.evaluated += sum(
+                len(self._prefix) + len(read) for read in {each[:-1] for each in unknown}
+            )
         return [self._known[each] for each in wanted]
 
     def retain(self, sequences: Iterable[Sequence[int]]) -> None:

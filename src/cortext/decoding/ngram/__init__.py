@@ -1,4 +1,7 @@
-"""N-gram language models: estimation, ARPA files, scoring, and the directory that the word search reads."""
+"""N-gram language models.
+
+Estimation, ARPA files, scoring, and the directory that the word search reads.
+"""
 
 from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.scoring import TextScore

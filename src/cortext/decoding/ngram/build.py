@@ -51,17 +51,28 @@ class BuildOptions:
     order: int = 5
     """Longest n-gram, 1 to 6."""
     vocabulary: int | Iterable[str] | None = None
-    """Words to keep: the most frequent ones, or these; None for all of the texts. N-grams with others are left out."""
+    """Words to keep: the most frequent ones, or these; None for all of the texts.
+
+    N-grams with others are left out.
+    """
     prune: Sequence[int] = (0,)
-    """For each order: n-grams that occur at most so often are left out; the last number is for all higher orders."""
+    """For each order: n-grams that occur at most so often are left out.
+
+    The last number is for all higher orders.
+    """
     interpolate: bool = False
-    """Each text becomes a model of its own; they are mixed with the weights that suit `held_out` best."""
+    """Each text becomes a model of its own.
+
+    They are mixed with the weights that suit `held_out` best.
+    """
     held_out: Path | None = None
     """The text that the weights are fitted on."""
     kind: str = "words"
     """`words`, or `spelling` for a model of letters."""
     binary: str = "quantised"
-    """`quantised` (a trie with 8 bits for each number, the smallest), `trie` (exact) or `probing` (exact, fastest)."""
+    """`quantised` (a trie with 8 bits for each number, the smallest), `trie` (exact) or
+    `probing` (exact, fastest).
+    """
     keep_arpa: bool = False
     """Keep `lm.arpa`, the model as text, beside `lm.bin`."""
     engine: str = "cortext"
@@ -71,29 +82,42 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= MAX_ORDER:
-            raise LanguageModelError(f"order {self.order} is not supported; orders 1 to {MAX_ORDER} are")
+            raise LanguageModelError(
+                f"order {self.order} is not supported; orders 1 to {MAX_ORDER} are"
+            )
         for name, value, known in (
-            ("kind", self.kind, KINDS), ("binary", self.binary, BINARIES), ("engine", self.engine, ENGINES),
-        ):  # fmt: skip
+            ("kind", self.kind, KINDS),
+            ("binary", self.binary, BINARIES),
+            ("engine", self.engine, ENGINES),
+        ):
             if value not in known:
                 raise LanguageModelError(f"{name} is {value!r}; {nearest(str(value), known)}")
         given = tuple(self.prune)
         if not 1 <= len(given) <= self.order or list(given) != sorted(given) or given[0] < 0:
             raise LanguageModelError(
-                f"prune is {' '.join(map(str, given)) or 'empty'}; numbers that do not fall are needed, "
-                f"at most one for each of the {self.order} orders"
+                f"prune is {' '.join(map(str, given)) or 'empty'}; numbers that do not fall are"
+                f" needed, at most one for each of the {self.order} orders"
             )
         if given[0]:
-            raise LanguageModelError(f"prune begins with {given[0]}; words are not pruned", fix="use --vocab for them")
+            raise LanguageModelError(
+                f"prune begins with {given[0]}; words are not pruned", fix="use --vocab for them"
+            )
         if self.interpolate != (self.held_out is not None):
-            raise LanguageModelError("interpolation and a held-out text go together", fix="give both or neither")
+            raise LanguageModelError(
+                "interpolation and a held-out text go together", fix="give both or neither"
+            )
         if self.interpolate and self.engine == "lmplz":
-            raise LanguageModelError("lmplz does not interpolate", fix="leave --engine or --interpolate out")
+            raise LanguageModelError(
+                "lmplz does not interpolate", fix="leave --engine or --interpolate out"
+            )
         if self.kind == "spelling" and self.vocabulary is not None:
-            raise LanguageModelError("the vocabulary of a spelling model is the letters", fix="leave --vocab out")
+            raise LanguageModelError(
+                "the vocabulary of a spelling model is the letters", fix="leave --vocab out"
+            )
         if not 1 << 27 <= self.memory_bytes <= 1 << 44:
             raise LanguageModelError(
-                f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible", fix="4 is usual"
+                f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible",
+                fix="4 is usual",
             )
 
     @property
@@ -103,7 +127,9 @@ class BuildOptions:
         return given + given[-1:] * (self.order - len(given))
 
 
-def build(texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: Stage = lambda name: None) -> None:
+def build(
+    texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: Stage = lambda name: None
+) -> None:
     """Write a language-model directory; see `LanguageModel.build`."""
     refuse_foreign(out)
     if options.engine == "lmplz":
@@ -111,7 +137,9 @@ def build(texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: 
     named = grouped(texts)
     if options.interpolate and len(named) < 2:
         raise LanguageModelError("interpolation needs two texts or more")
-    if options.held_out and options.held_out.resolve() in [text.resolve() for text in named if isinstance(text, Path)]:
+    if options.held_out and options.held_out.resolve() in [
+        text.resolve() for text in named if isinstance(text, Path)
+    ]:
         raise LanguageModelError("the held-out text is one of the texts", where=options.held_out)
     with in_place_of(out) as partial:
         _Build(partial, options, stage).run(named)
@@ -131,7 +159,9 @@ class _Build:
         options = self.options
         self.work.mkdir()
         bar = self.stage("reading") or silent
-        corpus = read_corpus(texts, self.work, apart=options.interpolate, respell=self.respell, progress=bar)
+        corpus = read_corpus(
+            texts, self.work, apart=options.interpolate, respell=self.respell, progress=bar
+        )
         kept = list(LETTERS) if self.respell else choose(corpus, options.vocabulary)
         words = [*SPECIAL, *kept]
         self.facts = _facts(corpus, words, options)
@@ -139,13 +169,17 @@ class _Build:
             self.stage("lmplz")
             found = set(corpus.words)
             kept = [word for word in kept if word in found]
-            lmplz.run_lmplz(corpus, kept, options.thresholds, self.arpa, self.work, options.memory_bytes)
+            lmplz.run_lmplz(
+                corpus, kept, options.thresholds, self.arpa, self.work, options.memory_bytes
+            )
             self.facts["estimator"] = "lmplz"
         else:
             self._estimate(corpus, words)
         shutil.rmtree(self.work)
         self.stage("writing lm.bin")
-        write_binary(self.partial, options.binary, options.keep_arpa, min(options.memory_bytes, 1 << 30))
+        write_binary(
+            self.partial, options.binary, options.keep_arpa, min(options.memory_bytes, 1 << 30)
+        )
         bar = self.stage("pronouncing") or silent
         lexicon = letter_lexicon() if self.respell else lexicon_for(_counted(kept, bar))
         write_rest(self.partial, lexicon, self.facts)
@@ -162,7 +196,9 @@ class _Build:
             models = []
             for index, file in enumerate(corpus.files):
                 name = f"m{index}"
-                counts.count(database, name, keys, file, renumber, len(words), options.thresholds, step)
+                counts.count(
+                    database, name, keys, file, renumber, len(words), options.thresholds, step
+                )
                 file.unlink()
                 models.append(estimate(database, name, keys, len(words), order, step))
             model = models[0]
@@ -176,35 +212,54 @@ class _Build:
             self._record(models)
             write_model(database, model, words, self.arpa, options.keep_arpa, step)
 
-    def _fit(self, database: Database, models: list[Estimated], number: dict[str, int], n_words: int) -> Mixture:
+    def _fit(
+        self, database: Database, models: list[Estimated], number: dict[str, int], n_words: int
+    ) -> Mixture:
         assert self.options.held_out is not None
         directory = self.work / "held"
         directory.mkdir()
         held = read_corpus([self.options.held_out], directory, respell=self.respell)
-        mixture = fit_weights(database, models, held.files[0], renumbered(held.words, number), n_words)
+        mixture = fit_weights(
+            database, models, held.files[0], renumbered(held.words, number), n_words
+        )
         self.facts["interpolation"] = {
-            "held_out": str(self.options.held_out), "tokens": mixture.tokens, "weights": list(mixture.weights),
-            "perplexities": list(mixture.perplexities), "perplexity": mixture.perplexity,
-        }  # fmt: skip
+            "held_out": str(self.options.held_out),
+            "tokens": mixture.tokens,
+            "weights": list(mixture.weights),
+            "perplexities": list(mixture.perplexities),
+            "perplexity": mixture.perplexity,
+        }
         return mixture
 
     def _record(self, models: Sequence[Estimated]) -> None:
         discounts = [[asdict(each) for each in model.discounts] for model in models]
         self.facts["discounts"] = discounts if self.options.interpolate else discounts[0]
-        seen, kept = (np.sum([getattr(model, which) for model in models], axis=0) for which in ("seen", "kept"))
+        seen, kept = (
+            np.sum([getattr(model, which) for model in models], axis=0)
+            for which in ("seen", "kept")
+        )
         self.facts["left_out"] = [0, *(seen - kept).tolist()[1:]]
 
 
-def write_binary(directory: Path, binary: str, keep_arpa: bool = False, memory_bytes: int = 1 << 30) -> None:
+def write_binary(
+    directory: Path, binary: str, keep_arpa: bool = False, memory_bytes: int = 1 << 30
+) -> None:
     """Make `lm.bin` of the `lm.arpa` in a directory; `binary` is one of BINARIES."""
     arpa, out = directory / "lm.arpa", directory / "lm.bin"
-    in_background(lambda: _native.write_binary(str(arpa), str(out), **BINARIES[binary], memory_bytes=memory_bytes))
+    in_background(
+        lambda: _native.write_binary(
+            str(arpa), str(out), **BINARIES[binary], memory_bytes=memory_bytes
+        )
+    )
     if not keep_arpa:
         arpa.unlink()
 
 
 def write_rest(directory: Path, lexicon: Lexicon, facts: dict[str, Any]) -> None:
-    """Write what belongs to a directory besides the n-grams; `lm.json` gets `facts` and what `lm.bin` tells."""
+    """Write what belongs to a directory besides the n-grams.
+
+    `lm.json` gets `facts` and what `lm.bin` tells.
+    """
     lexicon.write(directory / "lexicon.txt")
     (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
     model = _native.NGram.open(str(directory / "lm.bin"))
@@ -222,19 +277,29 @@ def refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise LanguageModelError("is a file; a directory to write is needed", where=out)
     if out.resolve() == Path.cwd():
-        raise LanguageModelError("is the current directory", where=out, fix="give a directory in it")
+        raise LanguageModelError(
+            "is the current directory", where=out, fix="give a directory in it"
+        )
     found = list(out.iterdir()) if out.is_dir() else []
     foreign = sorted(path.name for path in found if path.name not in FILES or path.is_dir())
     if foreign:
         raise LanguageModelError(
-            f"holds {foreign[0]!r}, which is no part of a language model", where=out, fix="give a new directory"
+            f"holds {foreign[0]!r}, which is no part of a language model",
+            where=out,
+            fix="give a new directory",
         )
 
 
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
-    """A directory beside `out` that takes its place when the block ends, and vanishes when it fails."""
-    from cortext.data.disk import disk_error, replace_directory, temporary_name  # h5py, which only building pays
+    """A directory beside `out` that takes its place when the block ends, and vanishes when it
+    fails.
+    """
+    from cortext.data.disk import (
+        disk_error,
+        replace_directory,
+        temporary_name,
+    )  # h5py, which only building pays
 
     partial = temporary_name(out.resolve())
     try:
@@ -269,7 +334,11 @@ def _counted(words: Sequence[str], bar: Callable[[int, int], None]) -> Iterator[
 
 def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[str, Any]:
     known = set(words)
-    outside = [count for word, count in zip(corpus.words, corpus.counts.tolist(), strict=True) if word not in known]
+    outside = [
+        count
+        for word, count in zip(corpus.words, corpus.counts.tolist(), strict=True)
+        if word not in known
+    ]
     total = int(corpus.counts[len(SPECIAL) :].sum())
     return {
         "format_version": FORMAT_VERSION,
@@ -281,5 +350,9 @@ def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[
         "vocabulary": len(words) - len(SPECIAL),
         "sources": corpus.sources,
         "text": corpus.report.to_json(),
-        "out_of_vocabulary": {"words": sum(outside), "distinct": len(outside), "rate": sum(outside) / total},
+        "out_of_vocabulary": {
+            "words": sum(outside),
+            "distinct": len(outside),
+            "rate": sum(outside) / total,
+        },
     }

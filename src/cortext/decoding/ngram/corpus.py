@@ -1,4 +1,7 @@
-"""Texts read once: sentences as word numbers on the disk, the words, and what was kept of which source."""
+"""Texts read once.
+
+Sentences as word numbers on the disk, the words, and what was kept of which source.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,13 @@ _LONGEST = 1 << 20
 class Corpus:
     """One text or several as word numbers.
 
-    words:   by number; the first three are <unk>, <s> and </s>
-    counts:  how often each occurs, int64 [len(words)]
-    files:   int32 word numbers on the disk, `<s> ... </s>` after each other; one file for all texts or one for each
-    sources: path (null for sentences given directly), sentences and words of each text
-    report:  what was kept and rejected (`cortext.text.prose.Report`), and why
+    Attributes:
+        words: By number; the first three are <unk>, <s> and </s>.
+        counts: How often each occurs, int64 [len(words)].
+        files: int32 word numbers on the disk, `<s> ... </s>` after each other; one file for all
+            texts or one for each.
+        sources: Path (null for sentences given directly), sentences and words of each text.
+        report: What was kept and rejected (`cortext.text.prose.Report`), and why.
     """
 
     words: list[str] = field(default_factory=lambda: list(SPECIAL))
@@ -66,20 +71,31 @@ class _Numbers(dict[str, int]):
 
 
 def read_corpus(
-    texts: Sequence[Path | list[str]], directory: Path, *, apart: bool = False, respell: Respell | None = None,
+    texts: Sequence[Path | list[str]],
+    directory: Path,
+    *,
+    apart: bool = False,
+    respell: Respell | None = None,
     progress: Progress = silent,
-) -> Corpus:  # fmt: skip
+) -> Corpus:
     """Read texts, each line of which holds one or more sentences, into files under `directory`.
 
-    texts:   files (plain or .gz), and lists of sentences (`grouped`)
-    apart:   one file of word numbers for each text instead of one for all
-    respell: what to make of each sentence, such as its words letter by letter
-    Raises LanguageModelError for texts that are missing, unreadable or without a sentence.
+    Args:
+        texts: Files (plain or .gz), and lists of sentences (`grouped`).
+        apart: One file of word numbers for each text instead of one for all.
+        respell: What to make of each sentence, such as its words letter by letter.
+
+    Raises:
+        LanguageModelError: For texts that are missing, unreadable or without a sentence.
     """
     corpus, done, total = Corpus(), 0, sum(_size(text) for text in texts)
     numbers = _Numbers(corpus.words)
     for text in texts:
-        read = _lines(text, lambda here: progress(done + here, total)) if isinstance(text, Path) else iter(text)  # noqa: B023
+        read = (
+            _lines(text, lambda here: progress(done + here, total))  # noqa: B023
+            if isinstance(text, Path)
+            else iter(text)
+        )
         kept = prose.sentences(read, corpus.report)
         if respell:
             kept = (piece for sentence in kept for piece in respell(sentence))
@@ -87,43 +103,62 @@ def read_corpus(
             corpus.files.append(directory / f"text{len(corpus.files)}.i32")
         source = _encode(kept, numbers, corpus.files[-1])
         if apart and not source["sentences"]:
-            raise LanguageModelError("no sentence in the text", where=text if isinstance(text, Path) else None)
+            raise LanguageModelError(
+                "no sentence in the text", where=text if isinstance(text, Path) else None
+            )
         corpus.sources.append({"path": str(text) if isinstance(text, Path) else None} | source)
         done += _size(text)
     if not any(source["sentences"] for source in corpus.sources):
         where = ", ".join(str(text) for text in texts if isinstance(text, Path))
-        rejected = "".join(f", {count} rejected as {reason}" for reason, count in corpus.report.rejected.items())
-        raise LanguageModelError(f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English")
-    corpus.counts = sum((_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64))
+        rejected = "".join(
+            f", {count} rejected as {reason}" for reason, count in corpus.report.rejected.items()
+        )
+        raise LanguageModelError(
+            f"no sentence in {where or 'the texts'}{rejected}", fix="give prose in English"
+        )
+    corpus.counts = sum(
+        (_counts(file, len(corpus.words)) for file in corpus.files), np.zeros(1, np.int64)
+    )
     return corpus
 
 
 def grouped(texts: Iterable[str | Path]) -> list[Path | list[str]]:
     """The files one by one, sentences that were given directly as one list."""
     if isinstance(texts, str | Path):
-        raise LanguageModelError(f"texts is {str(texts)!r}; a list of Paths and sentences is needed")
+        raise LanguageModelError(
+            f"texts is {str(texts)!r}; a list of Paths and sentences is needed"
+        )
     files: list[Path | list[str]] = []
     given: list[str] = []
     for text in texts:
         if isinstance(text, Path):
             files.append(text)
         elif " " not in text and "/" in text and Path(text).is_file():
-            raise LanguageModelError(f"the sentence {text!r} is the name of a file", fix="give it as a Path to read it")
+            raise LanguageModelError(
+                f"the sentence {text!r} is the name of a file", fix="give it as a Path to read it"
+            )
         else:
             given.append(text)
     return [*files, given] if given else files
 
 
-def sentences_of(text: Path | list[str], respell: Respell | None = None, progress: Progress = silent) -> Iterator[str]:
+def sentences_of(
+    text: Path | list[str], respell: Respell | None = None, progress: Progress = silent
+) -> Iterator[str]:
     """The normalised sentences of one text, as `read_corpus` takes them."""
     size = _size(text)
-    lines = _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
+    lines = (
+        _lines(text, lambda here: progress(here, size)) if isinstance(text, Path) else iter(text)
+    )
     for sentence in prose.sentences(lines):
         yield from respell(sentence) if respell else (sentence,)
 
 
 def blocks(file: Path, overlap: int = 0) -> Iterator[np.ndarray]:
-    """The word numbers of a file, int32, block by block; each begins with the last `overlap` numbers before it."""
+    """The word numbers of a file, int32, block by block.
+
+    Each begins with the last `overlap` numbers before it.
+    """
     before = np.full(overlap, BOS_ID, np.int32)
     with file.open("rb") as stream:
         while len(block := np.fromfile(stream, np.int32, _BLOCK)):
@@ -168,7 +203,10 @@ def _size(text: Path | Sequence[str]) -> int:
 
 
 def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines of a stream; those without an end come in parts that close with a sentence, or at least a word."""
+    """The lines of a stream.
+
+    Those without an end come in parts that close with a sentence, or at least a word.
+    """
     rest = ""
     while read := text.readline(_LONGEST):
         line, rest = rest + read, ""
@@ -185,7 +223,9 @@ def _lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
     try:
         with ExitStack() as opened:
             raw = opened.enter_context(path.open("rb"))
-            stream = opened.enter_context(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+            stream = (
+                opened.enter_context(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+            )
             text = opened.enter_context(io.TextIOWrapper(stream, encoding="utf-8"))  # type: ignore[type-var]
             for number, line in enumerate(_bounded(text)):
                 yield line

@@ -1,9 +1,10 @@
 """Counts of n-grams, external: they go to the disk where they do not fit into memory.
 
-An n-gram is one integer, `bits` a word, the last word in the lowest bits, so that dropping the first word is a mask and
-dropping the last one a shift. Every word of the text, sentence ends included, closes one n-gram of the highest order;
-what lies before the beginning of its sentence is filled with `<s>`. All lower orders follow from these, each from the
-next (Heafield et al., Scalable Modified Kneser-Ney Language Model Estimation, ACL 2013).
+An n-gram is one integer, `bits` a word, the last word in the lowest bits, so that dropping the
+first word is a mask and dropping the last one a shift. Every word of the text, sentence ends
+included, closes one n-gram of the highest order; what lies before the beginning of its sentence is
+filled with `<s>`. All lower orders follow from these, each from the next (Heafield et al., Scalable
+Modified Kneser-Ney Language Model Estimation, ACL 2013).
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Keys:
 
     @staticmethod
     def of(n_words: int, order: int) -> Keys:
-        """The packing for `n_words` different words; raises LanguageModelError where they are too many."""
+        """The packing for `n_words` different words.
+
+        Raises LanguageModelError where they are too many.
+        """
         bits = max(2, (n_words - 1).bit_length())
         if bits * order > 2 * _WORD_BITS:
             most = 1 << (2 * _WORD_BITS // order)
@@ -67,13 +71,21 @@ class Keys:
         """Whether it is an n-gram: not one that was filled with more than one <s>."""
         if order == 1:
             return "true"
-        return f"NOT ({self.word(key, order - 1)} = {BOS_ID} AND {self.word(key, order - 2)} = {BOS_ID})"
+        return (
+            f"NOT ({self.word(key, order - 1)} = {BOS_ID} AND {self.word(key, order - 2)} ="
+            f" {BOS_ID})"
+        )
 
 
-def write_windows(database: Database, table: str, keys: Keys, file: Path, order: int, renumber: np.ndarray) -> None:
-    """A table with the n-gram of the highest order that each word of a text closes: columns hi, lo, or only lo.
+def write_windows(
+    database: Database, table: str, keys: Keys, file: Path, order: int, renumber: np.ndarray
+) -> None:
+    """A table with the n-gram of the highest order that each word of a text closes.
 
-    renumber: the number of each word of the file, int64 [words of the file]
+    Columns hi, lo, or only lo.
+
+    Args:
+        renumber: The number of each word of the file, int64 [words of the file].
     """
     low = min(order, _WORD_BITS // keys.bits)  # words that fit into `lo`
     wide = keys.type(order) == "HUGEINT"
@@ -97,7 +109,11 @@ def write_windows(database: Database, table: str, keys: Keys, file: Path, order:
 def joined(keys: Keys, order: int) -> str:
     """The SQL of a window's n-gram."""
     low = min(order, _WORD_BITS // keys.bits)
-    return f"(hi::HUGEINT << {keys.bits * low}) | lo::HUGEINT" if keys.type(order) == "HUGEINT" else "lo"
+    return (
+        f"(hi::HUGEINT << {keys.bits * low}) | lo::HUGEINT"
+        if keys.type(order) == "HUGEINT"
+        else "lo"
+    )
 
 
 def count(
@@ -110,29 +126,46 @@ def count(
     prune: Sequence[int],
     step: Callable[[], None] = lambda: None,
 ) -> None:
-    """The tables `{name}_n{1..order}` (key, adjusted, plain, kept) of a text; rows that `Keys.real` excludes included.
+    """The tables `{name}_n{1..order}` (key, adjusted, plain, kept) of a text.
 
-    n_words: words from this number on are outside the vocabulary: n-grams with them count but are not kept
-    prune:   for each order, n-grams that occur at most so often count but are not kept; its length is the order
-    step:    called as each order is done
+    Rows that `Keys.real` excludes included.
 
-    `adjusted` is the number of different words seen before the n-gram; of the highest order and of n-grams that begin
-    with `<s>` it is how often they occur, as `plain` is of all.
+    `adjusted` is the number of different words seen before the n-gram; of the highest order and of
+    n-grams that begin with `<s>` it is how often they occur, as `plain` is of all.
+
+    Args:
+        n_words: Words from this number on are outside the vocabulary: n-grams with them count but
+            are not kept.
+        prune: For each order, n-grams that occur at most so often count but are not kept; its
+            length is the order.
+        step: Called as each order is done.
     """
     order = len(prune)
 
     def create(number: int, rows: str) -> None:
-        known = [f"{keys.word('key', back)} < {n_words}" for back in range(number)] if renumber.max() >= n_words else []
+        known = (
+            [f"{keys.word('key', back)} < {n_words}" for back in range(number)]
+            if renumber.max() >= n_words
+            else []
+        )
         kept = " AND ".join([f"plain > {prune[number - 1]}", *known])
         database.run(f"CREATE TABLE {name}_n{number} AS SELECT *, {kept} AS kept FROM ({rows})")
         step()
 
     write_windows(database, f"{name}_windows", keys, file, order, renumber)
-    counted = f"SELECT {joined(keys, order)} AS key, count(*) AS plain FROM {name}_windows GROUP BY ALL"
+    counted = (
+        f"SELECT {joined(keys, order)} AS key, count(*) AS plain FROM {name}_windows GROUP BY ALL"
+    )
     create(order, f"SELECT key, plain AS adjusted, plain FROM ({counted})")
     database.run(f"DROP TABLE {name}_windows")
     for number in range(order - 1, 0, -1):
-        shorter = f"SELECT {keys.suffix('key', number + 1)} AS short, plain FROM {name}_n{number + 1}"
+        shorter = (
+            f"SELECT {keys.suffix('key', number + 1)} AS short, plain FROM {name}_n{number + 1}"
+        )
         begins = f"{keys.word('short', number - 1)} = {BOS_ID}"
         adjusted = f"CASE WHEN {begins} THEN sum(plain)::BIGINT ELSE count(*) END AS adjusted"
-        create(number, f"SELECT short AS key, {adjusted}, sum(plain)::BIGINT AS plain FROM ({shorter}) GROUP BY short")
+        create(
+            number,
+            f"SELECT short AS key, {adjusted}, sum(plain)::BIGINT AS plain FROM ({shorter}) GROUP"
+            " BY short",
+        )

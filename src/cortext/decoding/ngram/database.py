@@ -1,4 +1,7 @@
-"""DuckDB as an external sort: a database in memory that goes to the disk where a limit is reached."""
+"""DuckDB as an external sort.
+
+A database in memory that goes to the disk where a limit is reached.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
 class Database:
     """A DuckDB connection with a memory limit; use as a context manager.
 
-    directory:    what does not fit into memory is written here
-    memory_bytes: limit of DuckDB's memory; the process takes about half a gigabyte more
+    Attributes:
+        directory: What does not fit into memory is written here.
+        memory_bytes: Limit of DuckDB's memory; the process takes about half a gigabyte more.
     """
 
     def __init__(self, directory: Path, memory_bytes: int) -> None:
@@ -67,17 +71,24 @@ class Database:
             in_background(lambda: self._connection.execute(query), self._connection.interrupt)
         except duckdb.OutOfMemoryException as error:
             fix = "give more with --memory, or free space on the disk of --out"
-            raise LanguageModelError(f"memory or disk space ran out while counting ({_line(error)})", fix=fix) from None
+            raise LanguageModelError(
+                f"memory or disk space ran out while counting ({_line(error)})", fix=fix
+            ) from None
         except duckdb.IOException as error:
             fix = "free space on the disk of --out"
-            raise LanguageModelError(f"cannot write what is counted ({_line(error)})", fix=fix) from None
+            raise LanguageModelError(
+                f"cannot write what is counted ({_line(error)})", fix=fix
+            ) from None
         return self._connection
 
 
-def in_background(work: Callable[[], object], interrupt: Callable[[], object] | None = None) -> None:
+def in_background(
+    work: Callable[[], object], interrupt: Callable[[], object] | None = None
+) -> None:
     """Do compiled work on a thread, so that Ctrl-C is heard at once.
 
-    `interrupt` ends the work then; what cannot be ended is left to itself, and ends with the process at the latest.
+    `interrupt` ends the work then; what cannot be ended is left to itself, and ends with the
+    process at the latest.
     """
     failed: list[BaseException] = []
     ended = threading.Event()  # Thread.join forgets a running thread when Ctrl-C interrupts it

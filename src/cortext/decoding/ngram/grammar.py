@@ -1,9 +1,10 @@
 """The n-grams of a Kaldi grammar: a back-off model as an acceptor, as arpa2fst writes it.
 
-A state is a history; an arc with a word is an n-gram and weighs `-ln p`; an arc without one is the back-off to a
-shorter history; a final weight is the n-gram that ends in `</s>`. A word arc leads to the state of the longest history
-that its n-gram ends in. States that only back off are not always kept; they are folded into the arcs that lead there,
-as arpa2fst itself does, which changes no sentence's score.
+A state is a history; an arc with a word is an n-gram and weighs `-ln p`; an arc without one is the
+back-off to a shorter history; a final weight is the n-gram that ends in `</s>`. A word arc leads to
+the state of the longest history that its n-gram ends in. States that only back off are not always
+kept; they are folded into the arcs that lead there, as arpa2fst itself does, which changes no
+sentence's score.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _EPSILON = 0
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of `words.txt`: names by number, and the numbers of `<s>`, `</s>` and `#0` (-1 if absent)."""
+    """The words of `words.txt`.
+
+    Names by number, and the numbers of `<s>`, `</s>` and `#0` (-1 if absent).
+    """
 
     names: list[str]
     begin: int
@@ -33,7 +37,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NGrams:
-    """The n-grams of one order: word numbers int32 [N, order], log10 probability and log10 back-off float64 [N]."""
+    """The n-grams of one order.
+
+    Word numbers int32 [N, order], log10 probability and log10 back-off float64 [N].
+    """
 
     words: np.ndarray
     log10_prob: np.ndarray
@@ -43,7 +50,9 @@ class NGrams:
 def read_ngrams(fst: Fst, words: Words, path: Path) -> tuple[list[str], list[NGrams]]:
     """The vocabulary of a grammar with `<s>` and `</s>`, and its n-grams, shortest first.
 
-    Raises LanguageModelError, which names `path`, if the transducer is not a back-off n-gram model over `words`.
+    Raises:
+        LanguageModelError: Which names `path`, if the transducer is not a back-off n-gram model
+            over `words`.
     """
     return _Grammar(fst, words, path).ngrams()
 
@@ -59,18 +68,26 @@ class _Grammar:
 
     def __init__(self, fst: Fst, words: Words, path: Path) -> None:
         self.path, self.words, self.start, self.final = path, words, fst.start, fst.final.copy()
-        if len(fst.outputs) and max(int(fst.outputs.max()), int(fst.inputs.max())) >= len(words.names):
-            raise self.error("has labels beyond the words of words.txt", "use the words.txt of the same folder")
+        if len(fst.outputs) and max(int(fst.outputs.max()), int(fst.inputs.max())) >= len(
+            words.names
+        ):
+            raise self.error(
+                "has labels beyond the words of words.txt", "use the words.txt of the same folder"
+            )
         self._take_arcs(fst)
         self._fold_bare_states()
         self._find_histories()
         self._check_histories()
 
-    def error(self, what: str, fix: str = "give the G.fst that Kaldi's arpa2fst made") -> LanguageModelError:
+    def error(
+        self, what: str, fix: str = "give the G.fst that Kaldi's arpa2fst made"
+    ) -> LanguageModelError:
         return LanguageModelError(what, where=self.path, fix=fix)
 
     def _take_arcs(self, fst: Fst) -> None:
-        """Tell words, back-offs, and `<s>` and `</s>` (where they were not made final weights) from each other."""
+        """Tell words, back-offs, and `<s>` and `</s>` (where they were not made final weights)
+        from each other.
+        """
         sources, targets, weights, labels = fst.sources, fst.targets, fst.weights, fst.outputs
         backs = (labels == _EPSILON) | (labels == self.words.backoff)
         if (fst.inputs[~backs] != labels[~backs]).any() or not np.isin(
@@ -81,7 +98,10 @@ class _Grammar:
             raise self.error("has states with more than one back-off; it is no n-gram model")
         self.backoff_to = np.full(len(self.final), -1, dtype=np.int32)
         self.backoff = np.zeros(len(self.final), dtype=np.float64)
-        self.backoff_to[sources[backs]], self.backoff[sources[backs]] = targets[backs], weights[backs]
+        self.backoff_to[sources[backs]], self.backoff[sources[backs]] = (
+            targets[backs],
+            weights[backs],
+        )
         ends, begins = labels == self.words.end, labels == self.words.begin
         self.final[sources[ends]] = weights[ends] + fst.final[targets[ends]]
         self.final[targets[ends]] = np.inf
@@ -112,27 +132,41 @@ class _Grammar:
     def _find_histories(self) -> None:
         """Spread from the empty history and `<s>`, level by level.
 
-        The states of a level are all met from the level before, so what an arc of a level meets first is new, and its
-        history is one word longer than the one that the arc began with.
+        The states of a level are all met from the level before, so what an arc of a level meets
+        first is new, and its history is one word longer than the one that the arc began with.
         """
         empty = self.start
         for _ in range(MAX_ORDER):
             empty = int(self.backoff_to[empty]) if self.backoff_to[empty] >= 0 else empty
         if self.backoff_to[empty] >= 0:
-            raise self.error("has no state of the empty history to back off to; it is no n-gram model")
-        self.level, self.parent, self.word = (np.full(len(self.final), -1, dtype=np.int32) for _ in range(3))
+            raise self.error(
+                "has no state of the empty history to back off to; it is no n-gram model"
+            )
+        self.level, self.parent, self.word = (
+            np.full(len(self.final), -1, dtype=np.int32) for _ in range(3)
+        )
         self.level[empty] = 0
         if self.start != empty:
-            self.level[self.start], self.parent[self.start], self.word[self.start] = 1, empty, self.words.begin
+            self.level[self.start], self.parent[self.start], self.word[self.start] = (
+                1,
+                empty,
+                self.words.begin,
+            )
         for level in range(MAX_ORDER + 1):
-            arcs = np.flatnonzero((self.level[self.sources] == level) & (self.level[self.targets] < 0))
+            arcs = np.flatnonzero(
+                (self.level[self.sources] == level) & (self.level[self.targets] < 0)
+            )
             found = self.targets[arcs]
             if len(np.unique(found)) != len(found):
-                raise self.error("has a state that several histories lead to; it is no n-gram model")
+                raise self.error(
+                    "has a state that several histories lead to; it is no n-gram model"
+                )
             self.level[found] = level + 1
             self.parent[found], self.word[found] = self.sources[arcs], self.labels[arcs]
         if (self.level > MAX_ORDER).any():
-            raise self.error(f"has an order above the highest supported, {MAX_ORDER}", "build a lower order")
+            raise self.error(
+                f"has an order above the highest supported, {MAX_ORDER}", "build a lower order"
+            )
 
     def _histories(self, states: np.ndarray, length: int) -> np.ndarray:
         """The last `length` words of the histories of `states`, int32 [states, length]."""
@@ -154,28 +188,41 @@ class _Grammar:
                 raise self.error("has two arcs with one word from a state; it is no n-gram model")
 
     def _check_ends(self, said: np.ndarray, states: np.ndarray, longest: int) -> None:
-        """`states` must be of histories of at most `longest` words that the rows of `said` end in."""
+        """`states` must be of histories of at most `longest` words that the rows of `said` end
+        in.
+        """
         levels = self.level[states]
         if len(states) and not (levels.min() >= 0 and levels.max() <= longest):
             raise self.error("has arcs to histories that are too long; it is no n-gram model")
         for level in range(1, longest + 1):
             rows = np.flatnonzero(levels == level)
             if (self._histories(states[rows], level) != said[rows, said.shape[1] - level :]).any():
-                raise self.error("has arcs that lead to another history than they spell; it is no n-gram model")
+                raise self.error(
+                    "has arcs that lead to another history than they spell; it is no n-gram model"
+                )
 
     def _ngrams(self, arcs: np.ndarray, level: int) -> np.ndarray:
         return np.column_stack([self._histories(self.sources[arcs], level), self.labels[arcs]])
 
     def ngrams(self) -> tuple[list[str], list[NGrams]]:
         """Vocabulary and n-grams."""
-        order = 1 + int(self.level[np.concatenate([self.sources, np.flatnonzero(np.isfinite(self.final))])].max())
+        order = 1 + int(
+            self.level[
+                np.concatenate([self.sources, np.flatnonzero(np.isfinite(self.final))])
+            ].max()
+        )
         if order > MAX_ORDER:
-            raise self.error(f"has order {order}, above the highest supported, {MAX_ORDER}", "build a lower order")
+            raise self.error(
+                f"has order {order}, above the highest supported, {MAX_ORDER}",
+                "build a lower order",
+            )
         levels = [self._of_level(level) for level in range(order)]
         labels = levels[0].words[:, 0]
         number = np.full(len(self.words.names), -1, dtype=np.int32)
         number[labels] = np.arange(len(labels))
-        numbered = [NGrams(number[level.words], level.log10_prob, level.log10_backoff) for level in levels]
+        numbered = [
+            NGrams(number[level.words], level.log10_prob, level.log10_backoff) for level in levels
+        ]
         if any((level.words < 0).any() for level in numbered):
             raise self.error("has n-grams of words that have no 1-gram; it is no n-gram model")
         return [self.words.names[label] for label in labels], numbered
@@ -184,7 +231,9 @@ class _Grammar:
         """The n-grams of the histories of one level, with the numbers of `words.txt`."""
         arcs = np.flatnonzero(self.level[self.sources] == level)
         ends = np.flatnonzero((self.level == level) & np.isfinite(self.final))
-        closing = np.column_stack([self._histories(ends, level), np.full(len(ends), self.words.end, dtype=np.int32)])
+        closing = np.column_stack(
+            [self._histories(ends, level), np.full(len(ends), self.words.end, dtype=np.int32)]
+        )
         targets = self.targets[arcs]
         own = (self.parent[targets] == self.sources[arcs]) & (self.level[targets] == level + 1)
         backoffs = np.where(own, self.backoff[targets], 0.0)
@@ -194,4 +243,6 @@ class _Grammar:
             ngrams.append(np.array([[self.words.begin]], dtype=np.int32))
             costs.append(np.array([-_START_LOG10_PROB * LN10]))
             backs.append(np.array([self.backoff[self.start] if self.level[self.start] else 0.0]))
-        return NGrams(np.concatenate(ngrams), -np.concatenate(costs) / LN10, -np.concatenate(backs) / LN10)
+        return NGrams(
+            np.concatenate(ngrams), -np.concatenate(costs) / LN10, -np.concatenate(backs) / LN10
+        )

@@ -1,9 +1,10 @@
 """Linear interpolation of several models into one, with weights fitted on held-out text.
 
-The mixture is p(w | h) = sum_i l_i p_i(w | h). The weights l_i maximise the probability of the held-out text, by
-expectation maximisation (Jelinek & Mercer, 1980). The written model lists every n-gram that one of the models lists,
-with the mixture's exact probability; what it does not list it reaches by backing off, with the weights that make the
-probabilities after each context sum to one (Stolcke, SRILM, ICSLP 2002, calls this a static mixture):
+The mixture is p(w | h) = sum_i l_i p_i(w | h). The weights l_i maximise the probability of the
+held-out text, by expectation maximisation (Jelinek & Mercer, 1980). The written model lists every
+n-gram that one of the models lists, with the mixture's exact probability; what it does not list it
+reaches by backing off, with the weights that make the probabilities after each context sum to one
+(Stolcke, SRILM, ICSLP 2002, calls this a static mixture):
 
     backoff(h) = (1 - sum_{listed w} p(w | h)) / (1 - sum_{listed w} p(w | h'))
 """
@@ -29,7 +30,9 @@ _ENOUGH = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The weight of each model, and the perplexity of the held-out text (its known words and sentence ends)."""
+    """The weight of each model, and the perplexity of the held-out text (its known words and
+    sentence ends).
+    """
 
     weights: tuple[float, ...]
     perplexities: tuple[float, ...]
@@ -38,19 +41,28 @@ class Mixture:
 
 
 def fit_weights(
-    database: Database, models: Sequence[Estimated], held_out: Path, renumber: np.ndarray, n_words: int
+    database: Database,
+    models: Sequence[Estimated],
+    held_out: Path,
+    renumber: np.ndarray,
+    n_words: int,
 ) -> Mixture:
     """The weights with which the models predict a held-out text best.
 
-    held_out: word numbers on the disk (`corpus.Corpus.files`); renumber: to those of the models, int64
-    Words outside the vocabulary are passed over. Raises LanguageModelError if no known word is left.
+    Words outside the vocabulary are passed over. Raises LanguageModelError if no known word is
+    left.
+
+    Args:
+        held_out: Word numbers on the disk (`corpus.Corpus.files`); renumber: to those of the
+            models, int64.
     """
     keys, order = models[0].keys, models[0].order
     known = np.where(renumber < n_words, renumber, UNK_ID)
     write_windows(database, "held_windows", keys, held_out, order, known)
     database.run(
-        f"CREATE TABLE held{order} AS SELECT key, count(*) AS times FROM"
-        f" (SELECT {joined(keys, order)} AS key FROM held_windows) WHERE {keys.word('key', 0)} <> {UNK_ID} GROUP BY key"
+        f"CREATE TABLE held{order} AS SELECT key, count(*) AS times FROM (SELECT"
+        f" {joined(keys, order)} AS key FROM held_windows) WHERE {keys.word('key', 0)} <> {UNK_ID}"
+        " GROUP BY key"
     )
     database.run("DROP TABLE held_windows")
     columns = database.arrays(_held_out_query(models, keys, order))
@@ -58,7 +70,9 @@ def fit_weights(
     probabilities = np.stack([np.asarray(columns[f"p{i}"]) for i in range(len(models))], axis=1)
     times = np.asarray(columns["times"], np.float64)
     if not len(times):
-        raise LanguageModelError("the held-out text has no word of the vocabulary", fix="give text like the one meant")
+        raise LanguageModelError(
+            "the held-out text has no word of the vocabulary", fix="give text like the one meant"
+        )
     weights = maximise(probabilities, times)
     return Mixture(
         tuple(weights.tolist()),
@@ -69,7 +83,9 @@ def fit_weights(
 
 
 def maximise(probabilities: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The weights [M] of the mixture under which events [N, M], each seen `times` [N], are most probable."""
+    """The weights [M] of the mixture under which events [N, M], each seen `times` [N], are most
+    probable.
+    """
     weights = np.full(probabilities.shape[1], 1.0 / probabilities.shape[1])
     for _ in range(_ITERATIONS):
         share = probabilities * weights
@@ -82,7 +98,10 @@ def maximise(probabilities: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def mix(
-    database: Database, models: Sequence[Estimated], weights: Sequence[float], step: Callable[[], None] = lambda: None
+    database: Database,
+    models: Sequence[Estimated],
+    weights: Sequence[float],
+    step: Callable[[], None] = lambda: None,
 ) -> Estimated:
     """The mixture as one model named `mixed`; the tables of the models are dropped."""
     keys, order, name = models[0].keys, models[0].order, "mixed"
@@ -91,17 +110,20 @@ def mix(
     kept = []
     for number in range(1, order + 1):
         listed = " UNION ".join(f"SELECT key FROM {model.name}_p{number}" for model in models)
+        probabilities = _probabilities_query(
+            models, keys, number, f"({listed})", f"mixed_p{number - 1}"
+        )
         database.run(
-            f"CREATE TABLE mixed_p{number} AS SELECT key, {each}, {mixed} AS p FROM"
-            f" ({_probabilities_query(models, keys, number, f'({listed})', f'mixed_p{number - 1}')})"
+            f"CREATE TABLE mixed_p{number} AS"
+            f" SELECT key, {each}, {mixed} AS p FROM ({probabilities})"
         )
         if number > 1:
             database.run(
                 f"CREATE TABLE mixed_b{number} AS SELECT key, CASE WHEN shorter > 1 - 1e-9 THEN 1.0"
-                f" ELSE greatest(1 - longer, 0) / (1 - shorter) END AS backoff FROM"
-                f" (SELECT {keys.prefix('n.key', number)} AS key, fsum(n.p) AS longer, fsum(shorter.p) AS shorter"
-                f" FROM mixed_p{number} n JOIN mixed_p{number - 1} shorter ON"
-                f" shorter.key = {keys.suffix('n.key', number)} GROUP BY ALL)"
+                " ELSE greatest(1 - longer, 0) / (1 - shorter) END AS backoff FROM (SELECT"
+                f" {keys.prefix('n.key', number)} AS key, fsum(n.p) AS longer, fsum(shorter.p) AS"
+                f" shorter FROM mixed_p{number} n JOIN mixed_p{number - 1} shorter ON shorter.key ="
+                f" {keys.suffix('n.key', number)} GROUP BY ALL)"
             )
         kept.append(database.rows(f"SELECT count(*) FROM mixed_p{number}")[0][0])
         for model in models:
@@ -110,15 +132,25 @@ def mix(
     return Estimated(name, keys, tuple(kept), tuple(kept), ())
 
 
-def _probabilities_query(models: Sequence[Estimated], keys: Keys, number: int, ngrams: str, shorter: str) -> str:
-    """What each model gives to n-grams, by backing off from those it does not list: columns key, p0, p1, ..."""
+def _probabilities_query(
+    models: Sequence[Estimated], keys: Keys, number: int, ngrams: str, shorter: str
+) -> str:
+    """What each model gives to n-grams, by backing off from those it does not list.
+
+    Columns key, p0, p1, ...
+    """
     if number == 1:
         tables = " JOIN ".join(
-            f"{model.name}_p1 m{i}" + (f" ON m{i}.key = m0.key" if i else "") for i, model in enumerate(models)
+            f"{model.name}_p1 m{i}" + (f" ON m{i}.key = m0.key" if i else "")
+            for i, model in enumerate(models)
         )
-        return f"SELECT m0.key AS key, {', '.join(f'm{i}.p AS p{i}' for i in range(len(models)))} FROM {tables}"
+        return (
+            f"SELECT m0.key AS key, {', '.join(f'm{i}.p AS p{i}' for i in range(len(models)))} FROM"
+            f" {tables}"
+        )
     columns = ", ".join(
-        f"coalesce(m{i}.p, coalesce(b{i}.backoff, 1) * shorter.p{i}) AS p{i}" for i in range(len(models))
+        f"coalesce(m{i}.p, coalesce(b{i}.backoff, 1) * shorter.p{i}) AS p{i}"
+        for i in range(len(models))
     )
     tables = " ".join(
         f"LEFT JOIN {model.name}_p{number} m{i} ON m{i}.key = n.key"
@@ -144,7 +176,10 @@ def _held_out_query(models: Sequence[Estimated], keys: Keys, order: int) -> str:
         query = _probabilities_query(models, keys, number, f"ngrams{number}", f"scored{number - 1}")
         parts.append(f"scored{number} AS ({query})")
     each = ", ".join(f"p{i}" for i in range(len(models)))
-    return f"WITH {', '.join(parts)} SELECT times, {each} FROM held{order} JOIN scored{order} USING (key) ORDER BY key"
+    return (
+        f"WITH {', '.join(parts)} SELECT times, {each} FROM held{order} JOIN scored{order} USING"
+        " (key) ORDER BY key"
+    )
 
 
 def _perplexity(probabilities: np.ndarray, times: np.ndarray) -> float:

@@ -1,8 +1,9 @@
 """Published Kaldi folders as language-model directories.
 
-Such a folder, as those published with the Brain-to-Text benchmarks (Willett et al., Nature 2023; Card et al., NEJM
-2024), holds the grammar `G.fst`, an unpruned one for rescoring (`G_no_prune.fst`), `words.txt`, the lexicon as numbers
-(`lexicon_numbers.txt` with `units.txt`), and the decoding graph `TLG.fst` that was compiled from all of them.
+Such a folder, as those published with the Brain-to-Text benchmarks (Willett et al., Nature 2023;
+Card et al., NEJM 2024), holds the grammar `G.fst`, an unpruned one for rescoring
+(`G_no_prune.fst`), `words.txt`, the lexicon as numbers (`lexicon_numbers.txt` with `units.txt`),
+and the decoding graph `TLG.fst` that was compiled from all of them.
 """
 
 from __future__ import annotations
@@ -50,15 +51,20 @@ def import_kaldi(
 ) -> LanguageModel:
     """Convert a Kaldi folder into the language-model directory `out`, and open it.
 
-    grammar: name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else `G.fst`
-    binary:  type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller
-    stage:   called with the name of each stage as it begins; returns the stage's progress callback or None
+    Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`,
+    `lexiconp.txt`, or `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped
+    dictionary and its model; what is no word (`A42128`) has none and is never decoded.
 
-    Words are put in lower case. Pronunciations come from the folder's `lexicon.txt`, `lexiconp.txt`, or
-    `lexicon_numbers.txt` with `units.txt`, and for other words from the shipped dictionary and its model; what is no
-    word (`A42128`) has none and is never decoded.
+    Args:
+        grammar: Name of the grammar in the folder; by default the unpruned `G_no_prune.fst`, else
+            `G.fst`.
+        binary: Type of `lm.bin`: `trie` and `probing` are exact, `quantised` is smaller.
+        stage: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
 
-    Raises LanguageModelError for a folder without a grammar, a damaged file, and a grammar that is no n-gram model.
+    Raises:
+        LanguageModelError: For a folder without a grammar, a damaged file, and a grammar that is no
+            n-gram model.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
@@ -77,7 +83,12 @@ def import_kaldi(
         "format_version": FORMAT_VERSION,
         "order": len(levels),
         "vocabulary": len(known),
-        "imported": {"folder": str(folder), "grammar": path.name, "states": len(fst.final), "arcs": len(fst.weights)},
+        "imported": {
+            "folder": str(folder),
+            "grammar": path.name,
+            "states": len(fst.final),
+            "arcs": len(fst.weights),
+        },
         "pronunciations": pronunciations,
     }
     with in_place_of(out) as partial:
@@ -92,13 +103,21 @@ def _grammar(folder: Path, name: str | None) -> Path:
     for candidate in GRAMMARS if name is None else (name,):
         if (folder / candidate).is_file():
             return folder / candidate
-    if name is None and any((folder / graph).is_file() for graph in ("TLG.fst", "LG.fst", "HCLG.fst")):
+    if name is None and any(
+        (folder / graph).is_file() for graph in ("TLG.fst", "LG.fst", "HCLG.fst")
+    ):
         raise LanguageModelError(
-            "has the compiled decoding graph but no grammar (G.fst or G_no_prune.fst) to read n-grams from",
+            "has the compiled decoding graph but no grammar (G.fst or G_no_prune.fst) to read"
+            " n-grams from",
             where=folder,
-            fix="get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT --out OUT",
+            fix=(
+                "get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT"
+                " --out OUT"
+            ),
         )
-    raise LanguageModelError(f"no {name or 'G.fst or G_no_prune.fst'} in it", where=folder, fix="give a Kaldi folder")
+    raise LanguageModelError(
+        f"no {name or 'G.fst or G_no_prune.fst'} in it", where=folder, fix="give a Kaldi folder"
+    )
 
 
 def read_words(path: Path) -> Words:
@@ -107,15 +126,21 @@ def read_words(path: Path) -> Words:
     seen: set[str] = set()
     for number, fields in _lines(path):
         if len(fields) != 2 or not _NUMBER.fullmatch(fields[1]):
-            raise LanguageModelError(f"{' '.join(fields)[:40]!r} is not 'WORD NUMBER'", where=f"{path}, line {number}")
+            raise LanguageModelError(
+                f"{' '.join(fields)[:40]!r} is not 'WORD NUMBER'", where=f"{path}, line {number}"
+            )
         if fields[0] in seen or int(fields[1]) in numbers:
-            raise LanguageModelError(f"{fields[0]!r} or its number occurs twice", where=f"{path}, line {number}")
+            raise LanguageModelError(
+                f"{fields[0]!r} or its number occurs twice", where=f"{path}, line {number}"
+            )
         numbers[int(fields[1])] = fields[0]
         seen.add(fields[0])
     if not numbers:
         raise LanguageModelError("no words in it", where=path)
     if max(numbers) > 10 * len(numbers) + 1000:  # each number up to the last takes memory
-        raise LanguageModelError(f"has {len(numbers):,} words, and one of number {max(numbers):,}", where=path)
+        raise LanguageModelError(
+            f"has {len(numbers):,} words, and one of number {max(numbers):,}", where=path
+        )
     names = _names([numbers.get(number, f"<{number}>") for number in range(max(numbers) + 1)])
     names += [name for name in (BOS, EOS) if name not in names]
     backoff = names.index(_DISAMBIGUATION) if _DISAMBIGUATION in names else -1
@@ -123,25 +148,38 @@ def read_words(path: Path) -> Words:
 
 
 def _names(words: list[str]) -> list[str]:
-    """Words in lower case; one that would then equal another (`US` and `us`) stays as it is written."""
+    """Words in lower case.
+
+    One that would then equal another (`US` and `us`) stays as it is written.
+    """
     as_written = set(words)
     names: dict[str, None] = {}
     for word in words:
         lower = word.lower()
-        names[lower if lower not in names and (lower == word or lower not in as_written) else word] = None
+        names[
+            lower if lower not in names and (lower == word or lower not in as_written) else word
+        ] = None
     return list(names)
 
 
 def _lexicon(folder: Path, words: list[str], progress: Progress) -> tuple[Lexicon, dict[str, int]]:
-    """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or not at all."""
+    """Pronunciations of `words`, and how many words got theirs from the folder, otherwise, or
+    not at all.
+    """
     own, lexicon = _folder_lexicon(folder), Lexicon()
     for done, word in enumerate(words, start=1):
         if done % 1000 == 0:
             progress(done, len(words))
-        for pronunciation in own.pronunciations(word) or (pronounce(word) if _WORD.fullmatch(word) else ()):
+        for pronunciation in own.pronunciations(word) or (
+            pronounce(word) if _WORD.fullmatch(word) else ()
+        ):
             lexicon.add(word, pronunciation)
     from_folder = sum(word in own for word in words)
-    counts = {"from_folder": from_folder, "added": len(lexicon) - from_folder, "without": len(words) - len(lexicon)}
+    counts = {
+        "from_folder": from_folder,
+        "added": len(lexicon) - from_folder,
+        "without": len(words) - len(lexicon),
+    }
     return lexicon, counts
 
 
@@ -153,14 +191,20 @@ def _folder_lexicon(folder: Path) -> Lexicon:
         if name == "lexicon_numbers.txt" and path.is_file():
             if not (folder / "units.txt").is_file():
                 continue
-            units = {fields[1]: fields[0] for _, fields in _lines(folder / "units.txt") if len(fields) == 2}
+            units = {
+                fields[1]: fields[0]
+                for _, fields in _lines(folder / "units.txt")
+                if len(fields) == 2
+            }
         if path.is_file():
             return _read_lexicon(path, units)
     return Lexicon()
 
 
 def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
-    """Lines `WORD P1 P2 ...`, with a probability after the word in `lexiconp.txt`, or numbers of units for phonemes."""
+    """Lines `WORD P1 P2 ...`, with a probability after the word in `lexiconp.txt`, or numbers of
+    units for phonemes.
+    """
     lexicon = Lexicon()
     for number, (word, *symbols) in _lines(path):
         if path.name == "lexiconp.txt":
@@ -173,7 +217,9 @@ def _read_lexicon(path: Path, units: dict[str, str]) -> Lexicon:
         try:
             lexicon.add(_VARIANT.sub("", word).lower(), phonemes)
         except TextError as error:
-            raise LanguageModelError(error.what, where=f"{path}, line {number}", fix=error.fix) from None
+            raise LanguageModelError(
+                error.what, where=f"{path}, line {number}", fix=error.fix
+            ) from None
     return lexicon
 
 
@@ -187,23 +233,37 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, fields
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(f"cannot read it: {what}", where=path, fix="copy the whole folder again") from None
+        raise LanguageModelError(
+            f"cannot read it: {what}", where=path, fix="copy the whole folder again"
+        ) from None
 
 
 def write_arpa(path: Path, names: list[str], levels: list[NGrams]) -> None:
     """Write n-grams as ARPA text, some at a time."""
     with path.open("w", encoding="utf-8") as file:
         file.write("\\data\\\n")
-        file.writelines(f"ngram {order}={len(level.words)}\n" for order, level in enumerate(levels, start=1))
+        file.writelines(
+            f"ngram {order}={len(level.words)}\n" for order, level in enumerate(levels, start=1)
+        )
         for order, level in enumerate(levels, start=1):
             file.write(f"\n\\{order}-grams:\n")
             for first in range(0, len(level.words), _ROWS):
                 rows = slice(first, first + _ROWS)
-                texts = [" ".join([names[number] for number in ngram]) for ngram in level.words[rows].tolist()]
-                probs, backoffs = level.log10_prob[rows].tolist(), level.log10_backoff[rows].tolist()
+                texts = [
+                    " ".join([names[number] for number in ngram])
+                    for ngram in level.words[rows].tolist()
+                ]
+                probs, backoffs = (
+                    level.log10_prob[rows].tolist(),
+                    level.log10_backoff[rows].tolist(),
+                )
                 if order == len(levels):
-                    file.writelines(f"{prob:.7g}\t{text}\n" for prob, text in zip(probs, texts, strict=True))
+                    file.writelines(
+                        f"{prob:.7g}\t{text}\n" for prob, text in zip(probs, texts, strict=True)
+                    )
                 else:
                     lines = zip(probs, texts, backoffs, strict=True)
-                    file.writelines(f"{prob:.7g}\t{text}\t{backoff:.7g}\n" for prob, text, backoff in lines)
+                    file.writelines(
+                        f"{prob:.7g}\t{text}\t{backoff:.7g}\n" for prob, text, backoff in lines
+                    )
         file.write("\n\\end\\\n")

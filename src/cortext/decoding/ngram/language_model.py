@@ -1,4 +1,7 @@
-"""The language-model directory: `lexicon.txt`, `tokens.txt`, `lm.bin` and `lm.json` (how it was built)."""
+"""The language-model directory.
+
+`lexicon.txt`, `tokens.txt`, `lm.bin` and `lm.json` (how it was built).
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,15 @@ _MOST_TOKENS_BYTES = 1 << 20
 class LanguageModel:
     """An n-gram model with the pronunciations of its words. Scores are natural logs.
 
-    ngram:   the n-gram model, read-only; of `lm.bin` only what is used comes into memory
-    lexicon: word to pronunciations
-    tokens:  the phoneme symbols of `tokens.txt`, in its order
+    Attributes:
+        ngram: The n-gram model, read-only; of `lm.bin` only what is used comes into memory.
+        lexicon: Word to pronunciations.
+        tokens: The phoneme symbols of `tokens.txt`, in its order.
     """
 
-    def __init__(self, directory: Path, ngram: _native.NGram, lexicon: Lexicon, tokens: tuple[str, ...]) -> None:
+    def __init__(
+        self, directory: Path, ngram: _native.NGram, lexicon: Lexicon, tokens: tuple[str, ...]
+    ) -> None:
         self.directory, self.ngram, self.lexicon, self.tokens = directory, ngram, lexicon, tokens
 
     @classmethod
@@ -45,32 +51,42 @@ class LanguageModel:
         stage: Stage = lambda name: None,
         **options: Any,
     ) -> LanguageModel:
-        """Estimate a model with interpolated modified Kneser-Ney smoothing, write its directory `out` and open it.
+        """Estimate a model with interpolated modified Kneser-Ney smoothing, write its directory
+        `out` and open it.
 
-        texts:      `Path`s are files (plain or .gz) of prose, `str`s are text. All of it is split into sentences and
-                    normalised (`cortext.text.prose`); pieces without a letter are passed over.
-        order:      longest n-gram, 1 to 6
-        vocabulary: words to keep, or how many of the most frequent; n-grams with others are left out, as `lmplz
-                    --limit_vocab_file` does it. By default every word of the texts.
-        stage:      called with the name of each stage as it begins; returns the stage's progress callback or None
-        options:    the other fields of `BuildOptions`
+        An `out` that holds a language model is replaced, when the new one is complete. Raises
+        LanguageModelError for texts that are missing, unreadable or empty, options that do not fit,
+        and an `out` with other files in it.
 
-        An `out` that holds a language model is replaced, when the new one is complete. Raises LanguageModelError for
-        texts that are missing, unreadable or empty, options that do not fit, and an `out` with other files in it.
+        Args:
+            texts: `Path`s are files (plain or .gz) of prose, `str`s are text. All of it is split
+                into sentences and normalised (`cortext.text.prose`); pieces without a letter are
+                passed over.
+            order: Longest n-gram, 1 to 6.
+            vocabulary: Words to keep, or how many of the most frequent; n-grams with others are
+                left out, as `lmplz --limit_vocab_file` does it. By default every word of the texts.
+            stage: Called with the name of each stage as it begins; returns the stage's progress
+                callback or None.
+            options: The other fields of `BuildOptions`.
         """
         build(texts, Path(out), BuildOptions(order=order, vocabulary=vocabulary, **options), stage)
         return cls.open(out)
 
     @classmethod
     def open(cls, lm_dir: str | Path) -> LanguageModel:
-        """Read a language-model directory; instead of `lm.bin` (a KenLM binary of any type) `lm.arpa` or `lm.arpa.gz`
-        will do, `lm.json` may be absent.
+        """Read a language-model directory.
 
-        Raises LanguageModelError naming the file (and line) that is missing or wrong.
+        Instead of `lm.bin` (a KenLM binary of any type) `lm.arpa` or `lm.arpa.gz` will do,
+        `lm.json` may be absent.
+
+        Raises:
+            LanguageModelError: Naming the file (and line) that is missing or wrong.
         """
         directory = Path(lm_dir)
         if not directory.is_dir():
-            raise LanguageModelError("no such directory", where=directory, fix="build one: cortext lm build TEXT --out")
+            raise LanguageModelError(
+                "no such directory", where=directory, fix="build one: cortext lm build TEXT --out"
+            )
         try:
             lexicon = Lexicon.read(directory / "lexicon.txt")
         except TextError as error:
@@ -87,7 +103,10 @@ class LanguageModel:
         return self.ngram.begin()
 
     def score(self, state: _native.State, word: str) -> tuple[float, _native.State]:
-        """Log-probability of `word` after `state`, and the state after it; unknown words score as `<unk>`."""
+        """Log-probability of `word` after `state`, and the state after it.
+
+        Unknown words score as `<unk>`.
+        """
         return self.ngram.score(state, word)
 
     def end(self, state: _native.State) -> float:
@@ -109,7 +128,9 @@ class LanguageModel:
             "binary": self.ngram.kind,
             "bytes_per_ngram": round(self.ngram.bytes / sum(self.ngram.counts), 2),
             "lexicon_words": len(self.lexicon),
-            "bytes": sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file()),
+            "bytes": sum(
+                file.stat().st_size for file in self.directory.iterdir() if file.is_file()
+            ),
         }
 
     def _recorded(self) -> dict[str, Any]:
@@ -122,11 +143,13 @@ class LanguageModel:
             fix = "build the model again or remove the file"
             raise LanguageModelError(f"not valid JSON: {error}", where=path, fix=fix) from None
 
-    def evaluate(self, texts: Path | Iterable[str | Path], progress: Progress = silent) -> dict[str, Any]:
+    def evaluate(
+        self, texts: Path | Iterable[str | Path], progress: Progress = silent
+    ) -> dict[str, Any]:
         """Perplexity and rate of unknown words of texts (as in `build`).
 
-        `perplexity` is per word and sentence end; `perplexity_known` leaves unknown words out. The text of a spelling
-        model is spelt first.
+        `perplexity` is per word and sentence end; `perplexity_known` leaves unknown words out. The
+        text of a spelling model is spelt first.
         """
         respell = spelt if self._recorded().get("kind") == "spelling" else None
         score = TextScore(0, 0, 0, 0.0, 0.0)
@@ -135,7 +158,9 @@ class LanguageModel:
             while block := list(islice(sentences, _SENTENCES)):
                 score += TextScore(*self.ngram.score_text(block))
         if not score.sentences:
-            raise LanguageModelError("no sentence in the text", where=texts if isinstance(texts, Path) else None)
+            raise LanguageModelError(
+                "no sentence in the text", where=texts if isinstance(texts, Path) else None
+            )
         return {
             "sentences": score.sentences,
             "words": score.words,
@@ -156,6 +181,12 @@ def _read_tokens(path: Path) -> tuple[str, ...]:
         raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None
     missing = set(LM.symbols) - set(tokens)
     if len(set(tokens)) != len(tokens) or missing or len(tokens) != len(LM):
-        found = f"lacks {', '.join(sorted(missing))}" if missing else "has tokens more than once or unknown ones"
-        raise LanguageModelError(f"{found}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed", where=path)
+        found = (
+            f"lacks {', '.join(sorted(missing))}"
+            if missing
+            else "has tokens more than once or unknown ones"
+        )
+        raise LanguageModelError(
+            f"{found}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed", where=path
+        )
     return tokens

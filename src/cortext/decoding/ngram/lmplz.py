@@ -16,19 +16,31 @@ def find_lmplz() -> str:
     """The path of `lmplz`; raises LanguageModelError where it is not installed."""
     found = shutil.which("lmplz")
     if not found:
-        fix = "build KenLM and put its bin directory on PATH, or leave --engine out: the built-in one gives the same"
+        fix = (
+            "build KenLM and put its bin directory on PATH, or leave --engine out: the built-in one"
+            " gives the same"
+        )
         raise LanguageModelError("lmplz is not on PATH", fix=fix)
     return found
 
 
 def run_lmplz(
-    corpus: Corpus, vocabulary: Sequence[str], prune: Sequence[int], out: Path, directory: Path, memory_bytes: int
+    corpus: Corpus,
+    vocabulary: Sequence[str],
+    prune: Sequence[int],
+    out: Path,
+    directory: Path,
+    memory_bytes: int,
 ) -> None:
     """Write the ARPA file `out` with lmplz.
 
-    vocabulary: the words to keep (lmplz --limit_vocab_file); prune: for each order, as in `counts.count`
-    directory:  for temporary files
-    Raises LanguageModelError with what lmplz says last.
+    Args:
+        vocabulary: The words to keep (lmplz --limit_vocab_file); prune: for each order, as in
+            `counts.count`.
+        directory: For temporary files.
+
+    Raises:
+        LanguageModelError: With what lmplz says last.
     """
     words, text = directory / "vocabulary.txt", directory / "text.txt"
     words.write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
@@ -36,18 +48,37 @@ def run_lmplz(
         for part in corpus.files:
             file.writelines(_lines(part, corpus.words))
     command = [
-        find_lmplz(), "--order", str(len(prune)), "--prune", *map(str, prune), "--limit_vocab_file", str(words),
-        "--discount_fallback", "--memory", f"{memory_bytes >> 20}M", "--temp_prefix", f"{directory}/lmplz",
-        "--text", str(text), "--arpa", str(out),
-    ]  # fmt: skip
+        find_lmplz(),
+        "--order",
+        str(len(prune)),
+        "--prune",
+        *map(str, prune),
+        "--limit_vocab_file",
+        str(words),
+        "--discount_fallback",
+        "--memory",
+        f"{memory_bytes >> 20}M",
+        "--temp_prefix",
+        f"{directory}/lmplz",
+        "--text",
+        str(text),
+        "--arpa",
+        str(out),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
     except OSError as error:
-        raise LanguageModelError(f"cannot run lmplz: {error.strerror or error}", where=command[0]) from None
+        raise LanguageModelError(
+            f"cannot run lmplz: {error.strerror or error}", where=command[0]
+        ) from None
     if done.returncode or not out.is_file():
         said = [line for line in done.stderr.splitlines() if line.strip()]
         what = said[-1].strip() if said else "no message"
-        raise LanguageModelError(f"lmplz ended with status {done.returncode}: {what}", where=command[0])
+        raise LanguageModelError(
+            f"lmplz ended with status {done.returncode}: {what}", where=command[0]
+        )
     text.unlink()
 
 

@@ -1,9 +1,10 @@
 """Reading OpenFst's binary files: vector transducers with standard (tropical) arcs.
 
-The format, little-endian: the header is a magic number, the types of transducer and arc as counted strings, version,
-flags, properties, the start state and the numbers of states and arcs, and symbol tables if the flags say so. Then each
-state: its final weight (float32, infinite if it is not final), the number of its arcs (int64), and the arcs, each of
-input label, output label (int32), weight (float32) and next state (int32). Weights are negative natural logs.
+The format, little-endian: the header is a magic number, the types of transducer and arc as counted
+strings, version, flags, properties, the start state and the numbers of states and arcs, and symbol
+tables if the flags say so. Then each state: its final weight (float32, infinite if it is not
+final), the number of its arcs (int64), and the arcs, each of input label, output label (int32),
+weight (float32) and next state (int32). Weights are negative natural logs.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ _STATE, _ARC = struct.Struct("<fq"), 16  # bytes of a state's head (12), and of 
 class Fst:
     """A weighted transducer, arcs in the order of their states.
 
-    start:    number of the start state
-    final:    final weight of each state, float32 [S], inf where it is not final
-    first:    number of the first arc of each state, int64 [S + 1]
     inputs, outputs, targets: labels and next state of each arc, int32 [A]
-    weights:  float32 [A]
+
+    Attributes:
+        start: Number of the start state.
+        final: Final weight of each state, float32 [S], inf where it is not final.
+        first: Number of the first arc of each state, int64 [S + 1].
+        weights: float32 [A].
     """
 
     start: int
@@ -49,14 +52,21 @@ class Fst:
 
 
 def read_fst(path: str | Path) -> Fst:
-    """Read a vector transducer with standard arcs; needs about three times the size of the file in memory.
+    """Read a vector transducer with standard arcs.
 
-    Raises LanguageModelError naming the file for: no OpenFst file, another type of transducer or arc, a file that ends
-    early or goes on after its last state, and arcs or a start that lead to no state.
+    Needs about three times the size of the file in memory.
+
+    Raises:
+        LanguageModelError: Naming the file for: no OpenFst file, another type of transducer or arc,
+            a file that ends early or goes on after its last state, and arcs or a start that lead to
+            no state.
     """
     path = Path(path)
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return _Reader(path, content).read()
     except ValueError:
         raise LanguageModelError("is empty", where=path, fix="copy or download it again") from None
@@ -65,7 +75,9 @@ def read_fst(path: str | Path) -> Fst:
     except MemoryError:
         size = path.stat().st_size / 1e9
         fix = "use the pruned G.fst (--grammar G.fst), or a machine with more memory"
-        raise LanguageModelError(f"too large for the memory here ({size:.1f} GB)", where=path, fix=fix) from None
+        raise LanguageModelError(
+            f"too large for the memory here ({size:.1f} GB)", where=path, fix=fix
+        ) from None
 
 
 class _Reader:
@@ -101,10 +113,14 @@ class _Reader:
         kind, arc = self.name(), self.name()
         if kind != "vector":
             raise self.error(
-                f"a transducer of type {kind!r}; 'vector' is needed", "convert it: fstconvert --fst_type=vector"
+                f"a transducer of type {kind!r}; 'vector' is needed",
+                "convert it: fstconvert --fst_type=vector",
             )
         if arc != "standard":
-            raise self.error(f"arcs of type {arc!r}; 'standard' ones are needed", "convert it with OpenFst's fstmap")
+            raise self.error(
+                f"arcs of type {arc!r}; 'standard' ones are needed",
+                "convert it with OpenFst's fstmap",
+            )
         _version, flags, _properties = self.take("i"), self.take("i"), self.take("Q")
         start, n_states, _n_arcs = self.take("q"), self.take("q"), self.take("q")
         for flag in (_HAS_INPUT_SYMBOLS, _HAS_OUTPUT_SYMBOLS):
@@ -124,13 +140,20 @@ class _Reader:
             self.take("q")
 
     def states(self, n_states: int) -> np.ndarray:
-        """Walk over the states: the number of the first arc of each, int64 [S + 1]. -1 states: up to the end."""
+        """Walk over the states.
+
+        The number of the first arc of each, int64 [S + 1]. -1 states: up to the end.
+        """
         if n_states < -1 or n_states * _STATE.size > self.size:
-            raise self.error(f"damaged: the header announces {n_states} states in {self.size} bytes")
+            raise self.error(
+                f"damaged: the header announces {n_states} states in {self.size} bytes"
+            )
         position, first, total = self.position, [0], 0
         while len(first) <= n_states or (n_states == -1 and position < self.size):
             if position + _STATE.size > self.size:
-                raise self.error(f"the file is truncated: it ends before state {len(first) - 1} of {n_states}")
+                raise self.error(
+                    f"the file is truncated: it ends before state {len(first) - 1} of {n_states}"
+                )
             n_arcs = _STATE.unpack_from(self.content, position)[1]
             position += _STATE.size + n_arcs * _ARC
             if n_arcs < 0 or position > self.size:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """How well a model predicts a text: log-probabilities of everything, and without the unknown words."""
+    """How well a model predicts a text.
+
+    Log-probabilities of everything, and without the unknown words.
+    """
 
     sentences: int
     words: int
@@ -28,7 +31,9 @@ class TextScore:
     @property
     def perplexity(self) -> float:
         """Per word and sentence end, unknown words included."""
-        return math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
+        return (
+            math.exp(-self.log_prob / (self.words + self.sentences)) if self.sentences else math.nan
+        )
 
     @property
     def perplexity_known(self) -> float:

@@ -22,12 +22,17 @@ def read_vocabulary(given: str) -> int | list[str]:
         words = Path(given).read_text(encoding="utf-8-sig").split()
     except (OSError, UnicodeDecodeError) as error:
         what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(f"cannot read the vocabulary: {what}", where=given or "''", fix=fix) from None
+        raise LanguageModelError(
+            f"cannot read the vocabulary: {what}", where=given or "''", fix=fix
+        ) from None
     return _checked(words, given)
 
 
 def choose(corpus: Corpus, vocabulary: int | Iterable[str] | None) -> list[str]:
-    """The words to keep, sorted: all, the most frequent (of equals the first in the alphabet), or those given."""
+    """The words to keep, sorted.
+
+    All, the most frequent (of equals the first in the alphabet), or those given.
+    """
     found = corpus.words[len(SPECIAL) :]
     if vocabulary is None:
         return sorted(found)
@@ -44,7 +49,9 @@ def _checked(words: list[str], where: str | None = None) -> list[str]:
     for word in words:
         if normalize(word) != word or " " in word or not word.strip("-'"):
             fix = "write it as cortext.text.normalize does: small letters a-z, hyphens, apostrophes"
-            raise LanguageModelError(f"{word!r} in the vocabulary is not a normalised word", where=where, fix=fix)
+            raise LanguageModelError(
+                f"{word!r} in the vocabulary is not a normalised word", where=where, fix=fix
+            )
     if not words:
         raise LanguageModelError("the vocabulary is empty", where=where)
     return words

@@ -25,14 +25,22 @@ def write_model(
 ) -> None:
     """Write a model; `words` names the word numbers.
 
-    ordered: write n-grams in the order of their words, always the same; sorting takes time that a trie does not need
     Parts go to files beside `path`; raises OSError and LanguageModelError where the disk is full.
+
+    Args:
+        ordered: Write n-grams in the order of their words, always the same; sorting takes time that
+            a trie does not need.
     """
     database.run("CREATE OR REPLACE TABLE words (id INTEGER, word VARCHAR)")
-    database.append("words", {"id": np.arange(len(words), dtype=np.int32), "word": np.array(words, dtype=object)})
+    database.append(
+        "words",
+        {"id": np.arange(len(words), dtype=np.int32), "word": np.array(words, dtype=object)},
+    )
     with path.open("wb") as file:
         file.write(b"\\data\\\n")
-        file.writelines(b"ngram %d=%d\n" % (number, count) for number, count in enumerate(model.kept, start=1))
+        file.writelines(
+            b"ngram %d=%d\n" % (number, count) for number, count in enumerate(model.kept, start=1)
+        )
         for number in range(1, model.order + 1):
             part = path.with_name(f"{path.name}.{number}")
             database.run(_copy(model, number, part, ordered))
@@ -49,7 +57,9 @@ def _copy(model: Estimated, number: int, part: Path, ordered: bool) -> str:
     """The statement that writes the n-grams of one order."""
     keys, name = model.keys, model.name
     positions = range(number - 1, -1, -1)
-    joins = " ".join(f"JOIN words w{back} ON w{back}.id = {keys.word('n.key', back)}" for back in positions)
+    joins = " ".join(
+        f"JOIN words w{back} ON w{back}.id = {keys.word('n.key', back)}" for back in positions
+    )
     ngram = " || ' ' || ".join(f"w{back}.word" for back in positions)
     backoff = ""
     if number < model.order:
@@ -58,8 +68,9 @@ def _copy(model: Estimated, number: int, part: Path, ordered: bool) -> str:
     order = " ORDER BY n.key" if ordered else ""
     escaped = str(part).replace("'", "''")
     return (
-        f"COPY (SELECT {_log10('least(n.p, 1)')}, {ngram}{backoff} FROM {name}_p{number} n {joins}{order})"
-        f" TO '{escaped}' (FORMAT csv, DELIMITER '\t', HEADER false, QUOTE '', ESCAPE '')"
+        f"COPY (SELECT {_log10('least(n.p, 1)')}, {ngram}{backoff} FROM {name}_p{number} n"
+        f" {joins}{order}) TO '{escaped}' (FORMAT csv, DELIMITER '\t', HEADER false, QUOTE '',"
+        " ESCAPE '')"
     )
 
 

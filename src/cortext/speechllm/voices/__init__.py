@@ -12,9 +12,12 @@ DEFAULT = "facebook/mms-tts-eng"
 def open_voice(name: str = DEFAULT) -> Voice:
     """The voice of that name.
 
-    name: `formant`, the project's own synthesiser; `espeak-ng`, the program; else a VITS model of transformers, as a
-          directory or by its name on the Hugging Face Hub
-    Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be loaded.
+    Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be
+    loaded.
+
+    Args:
+        name: `formant`, the project's own synthesiser; `espeak-ng`, the program; else a VITS model
+            of transformers, as a directory or by its name on the Hugging Face Hub.
     """
     if name == "formant":
         from cortext.speechllm.voices.formant import FormantVoice

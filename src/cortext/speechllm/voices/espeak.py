@@ -17,14 +17,18 @@ PROGRAM, LANGUAGE = "espeak-ng", "en-us"
 
 
 class EspeakVoice(Voice):
-    """American English of espeak-ng at its usual rate. Raises MissingLibrary where the program is not installed."""
+    """American English of espeak-ng at its usual rate.
+
+    Raises MissingLibrary where the program is not installed.
+    """
 
     name = PROGRAM
 
     def __init__(self) -> None:
         if shutil.which(PROGRAM) is None:
             raise MissingLibrary(
-                f"{PROGRAM} is not installed", fix=f"apt-get install {PROGRAM}, or use --voice formant"
+                f"{PROGRAM} is not installed",
+                fix=f"apt-get install {PROGRAM}, or use --voice formant",
             )
         told = self._run("--version").decode(errors="replace")
         found = re.search(r"\d+(\.\d+)+\S*", told)
@@ -45,8 +49,12 @@ class EspeakVoice(Voice):
     @staticmethod
     def _run(*arguments: str, said: bytes = b"") -> bytes:
         try:
-            return subprocess.run([PROGRAM, *arguments], input=said, capture_output=True, check=True).stdout
+            return subprocess.run(
+                [PROGRAM, *arguments], input=said, capture_output=True, check=True
+            ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
             told = getattr(error, "stderr", b"") or str(error).encode()
             what = f"failed ({first_line(ValueError(told.decode(errors='replace')))})"
-            raise DataError(what, where=PROGRAM, fix="install it again, or use another --voice") from None
+            raise DataError(
+                what, where=PROGRAM, fix="install it again, or use another --voice"
+            ) from None

@@ -1,9 +1,12 @@
-"""A small synthesiser of English speech by formants: the same wave on every call, from nothing but the text.
+"""A small synthesiser of English speech by formants.
 
-Phonemes of the dictionary have targets for the resonances of the vocal tract, for voice, breath and the noise of a
-constriction, as in Klatt, "Software for a cascade/parallel formant synthesizer" (J. Acoust. Soc. Am. 67, 1980); vowels
-are those of Peterson and Barney's men (J. Acoust. Soc. Am. 24, 1952). Targets become tracks, which filter a glottal
-pulse train and noise frame by frame. It sounds like a machine, and is understood.
+The same wave on every call, from nothing but the text.
+
+Phonemes of the dictionary have targets for the resonances of the vocal tract, for voice, breath and
+the noise of a constriction, as in Klatt, "Software for a cascade/parallel formant synthesizer" (J.
+Acoust. Soc. Am. 67, 1980); vowels are those of Peterson and Barney's men (J. Acoust. Soc. Am. 24,
+1952). Targets become tracks, which filter a glottal pulse train and noise frame by frame. It sounds
+like a machine, and is understood.
 """
 
 from __future__ import annotations
@@ -32,11 +35,13 @@ _CLAUSE = re.compile(r"[^,.;:?!]+[,.;:?!]*")
 class Sound:
     """How a phoneme is made.
 
-    formants: frequencies in Hz of the first three resonances: a target, or two between which they glide; none for those
-              of its neighbours
     voice, breath: amplitudes of what passes the resonances
-    noise:    amplitude of the noise of a constriction, around `centre` within `spread` (Hz)
-    closed:   the part of its length that the mouth is shut; then it opens with a burst
+
+    Attributes:
+        formants: Frequencies in Hz of the first three resonances: a target, or two between which
+            they glide; none for those of its neighbours.
+        noise: Amplitude of the noise of a constriction, around `centre` within `spread` (Hz).
+        closed: The part of its length that the mouth is shut; then it opens with a burst.
     """
 
     formants: tuple[tuple[int, int, int], ...] = ()
@@ -104,10 +109,12 @@ _MURMUR = 0.1
 class Tracks:
     """What the vocal tract does in each of F frames of 5 ms.
 
-    formants_F3:         Hz
-    pitch_F:             Hz
     voice_F ... noise_F: amplitudes
-    centre_F, spread_F:  of the noise, Hz
+
+    Attributes:
+        formants_F3: Hz.
+        pitch_F: Hz.
+        centre_F, spread_F: Of the noise, Hz.
     """
 
     formants_F3: np.ndarray
@@ -123,7 +130,10 @@ class FormantVoice(Voice):
     """The project's own synthesiser; needs no download."""
 
     name, revision = "formant", "1"
-    """The revision changes with whatever changes a wave: sounds, tracks, filters, pronunciations."""
+    """The revision changes with whatever changes a wave.
+
+    Sounds, tracks, filters, pronunciations.
+    """
 
     def can_speak(self, text: str) -> bool:
         """Whether there is a word in it."""
@@ -133,8 +143,15 @@ class FormantVoice(Voice):
             return False
 
     def passed_over(self, text: str) -> str:
-        """See `Voice.passed_over`: all but the letters a-z, as the benchmark's normalisation has it."""
-        return "".join(dict.fromkeys(each for each in text if each.isalnum() and not re.match("[a-zA-Z]", each)))
+        """See `Voice.passed_over`.
+
+        All but the letters a-z, as the benchmark's normalisation has it.
+        """
+        return "".join(
+            dict.fromkeys(
+                each for each in text if each.isalnum() and not re.match("[a-zA-Z]", each)
+            )
+        )
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. Commas and stops make pauses, a question mark a rise."""
@@ -153,7 +170,14 @@ def tracks(text: str) -> Tracks:
     formants_F3 = np.stack([_smooth(_between(column), 60) for column in rows_FK.T[:3]], axis=1)
     pitch_F = _smooth(_between(rows_FK[:, 3]), 80)
     voice_F, breath_F, noise_F = (_smooth(column, 15) for column in rows_FK.T[4:7])
-    return Tracks(formants_F3, pitch_F, voice_F, breath_F, noise_F, *(_between(column) for column in rows_FK.T[7:]))
+    return Tracks(
+        formants_F3,
+        pitch_F,
+        voice_F,
+        breath_F,
+        noise_F,
+        *(_between(column) for column in rows_FK.T[7:]),
+    )
 
 
 def _silence(ms: float) -> np.ndarray:
@@ -166,7 +190,9 @@ def _clause(phonemes: list[str], asks: bool) -> np.ndarray:
     """Rows [F, 9] of formants, pitch, amplitudes and noise; NaN where the neighbours decide."""
     sounds = [name for name in phonemes if name != SIL]
     last = max((i for i, name in enumerate(sounds) if name in VOWELS), default=-1)
-    rows_FK = np.concatenate([_sound(name, 1.4 if i == last else 1.0) for i, name in enumerate(sounds)])
+    rows_FK = np.concatenate(
+        [_sound(name, 1.4 if i == last else 1.0) for i, name in enumerate(sounds)]
+    )
     time_F = np.linspace(0, 1, len(rows_FK))
     rise_F = RISE * np.clip((time_F - 0.75) / 0.25, 0, 1) if asks else 0
     rows_FK[:, 3] *= PITCH_HZ * (1 - FALL * time_F + rise_F)
@@ -174,7 +200,10 @@ def _clause(phonemes: list[str], asks: bool) -> np.ndarray:
 
 
 def _sound(name: str, lengthened: float) -> np.ndarray:
-    sound, n_frames = SOUNDS[name], round(PHONEME_MS * RELATIVE_DURATION[name] * lengthened / FRAME_MS)
+    sound, n_frames = (
+        SOUNDS[name],
+        round(PHONEME_MS * RELATIVE_DURATION[name] * lengthened / FRAME_MS),
+    )
     rows_FK = _silence(n_frames * FRAME_MS)
     if sound.formants:
         places = np.linspace(0.25, 0.75, len(sound.formants)) if len(sound.formants) > 1 else [0.5]
@@ -186,7 +215,9 @@ def _sound(name: str, lengthened: float) -> np.ndarray:
     if sound.closed and sound.voice:
         rows_FK[: open_F.start, 4] = _MURMUR
     burst_F = (
-        slice(open_F.start, open_F.start + BURST_MS // FRAME_MS) if sound.closed and name not in _HISSING else open_F
+        slice(open_F.start, open_F.start + BURST_MS // FRAME_MS)
+        if sound.closed and name not in _HISSING
+        else open_F
     )
     if sound.noise:
         rows_FK[burst_F, 6:] = sound.noise, sound.centre, sound.spread
@@ -222,19 +253,27 @@ def synthesise(t: Tracks, generator: np.random.Generator) -> np.ndarray:
 
     white = generator.standard_normal((2, n_samples))
     tract = samples(t.voice_F) * _pulses(samples(t.pitch_F)) + 0.1 * samples(t.breath_F) * white[0]
-    wave = _filtered(tract, _resonances(t.formants_F3)) + _filtered(samples(t.noise_F) * white[1], _bands(t))
+    wave = _filtered(tract, _resonances(t.formants_F3)) + _filtered(
+        samples(t.noise_F) * white[1], _bands(t)
+    )
     loudest = float(np.abs(wave).max(initial=1e-9))
     return np.asarray(0.5 * wave / loudest, dtype=np.float32)
 
 
 def _pulses(pitch_hz: np.ndarray) -> np.ndarray:
-    """The derivative of glottal flow: it rises slowly and falls off fast when the glottis shuts (KLGLOTT88)."""
+    """The derivative of glottal flow.
+
+    It rises slowly and falls off fast when the glottis shuts (KLGLOTT88).
+    """
     phase = np.cumsum(pitch_hz / SAMPLE_RATE) % 1 / 0.65
     return np.where(phase < 1, 2 * phase - 3 * phase**2, 0.0)
 
 
 def _resonances(formants_F3: np.ndarray) -> np.ndarray:
-    """The transfer function of each frame, complex [F, FFT / 2 + 1]: resonances one after the other."""
+    """The transfer function of each frame, complex [F, FFT / 2 + 1].
+
+    Resonances one after the other.
+    """
     damped = np.ones(1, dtype=np.complex64)
     upper = [np.array([frequency]) for frequency in UPPER_HZ]  # the same in all frames
     for centre_F, bandwidth in zip([*formants_F3.T, *upper], BANDWIDTHS_HZ, strict=True):
@@ -260,7 +299,10 @@ def _bands(t: Tracks) -> np.ndarray:
 
 
 def _filtered(wave: np.ndarray, transfer: np.ndarray) -> np.ndarray:
-    """A wave [80 F] under a filter that changes from frame to frame: overlapping pieces, each filtered, added up."""
+    """A wave [80 F] under a filter that changes from frame to frame.
+
+    Overlapping pieces, each filtered, added up.
+    """
     n_frames = len(transfer)
     before = (WINDOW - HOP) // 2
     padded = np.pad(wave.astype(np.float32), (before, WINDOW))

@@ -26,13 +26,17 @@ def say(voice: Voice, text: str) -> np.ndarray:
     except CortextError:
         raise
     except Exception as error:  # a voice's library raises what it happens to
-        raise TextError(f"{voice.name} cannot speak {text!r} ({first_line(error)})", fix="leave it out") from error
+        raise TextError(
+            f"{voice.name} cannot speak {text!r} ({first_line(error)})", fix="leave it out"
+        ) from error
     if not np.isfinite(wave).all() or not wave.any():
         raise TextError(f"nothing is heard when {voice.name} speaks {text!r}", fix="leave it out")
     return wave
 
 
-def say_all(voice: Voice, texts: Iterable[str], workers: int = 0) -> Generator[np.ndarray, None, None]:
+def say_all(
+    voice: Voice, texts: Iterable[str], workers: int = 0
+) -> Generator[np.ndarray, None, None]:
     """The waves of texts, one after the other.
 
     workers: processes that speak, some texts ahead; with 0 it is this one
@@ -49,12 +53,16 @@ def say_all(voice: Voice, texts: Iterable[str], workers: int = 0) -> Generator[n
             yield from waves
     except BrokenProcessPool:
         fix = "the same command goes on with what is left; fewer --workers need less memory"
-        raise RunError("a process that speaks was killed (out of memory?)", where=voice.name, fix=fix) from None
+        raise RunError(
+            "a process that speaks was killed (out of memory?)", where=voice.name, fix=fix
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, texts: Iterable[str], ahead: int) -> Generator[np.ndarray, None, None]:
+def _in_order(
+    pool: ProcessPoolExecutor, texts: Iterable[str], ahead: int
+) -> Generator[np.ndarray, None, None]:
     pending: deque[Future[np.ndarray]] = deque()
     for text in texts:
         with interrupts_held():  # it may start a process, which is to obey no Ctrl-C

@@ -19,7 +19,9 @@ KIND = "VITS voice"
 
 
 class VitsVoice(Voice):
-    """A VITS model on the CPU. Its durations and its breath are drawn at random, here by the text."""
+    """A VITS model on the CPU. Its durations and its breath are drawn at random, here by the
+    text.
+    """
 
     def __init__(self, name: str, network: Any, tokenizer: Any, revision: str) -> None:
         self.name, self.revision = name, revision
@@ -29,13 +31,16 @@ class VitsVoice(Voice):
     def load(cls, name: str) -> VitsVoice:
         """The voice of a directory or of the Hugging Face Hub; only safetensors are read.
 
-        Raises LanguageModelError for whatever cannot be loaded, MissingLibrary without transformers.
+        Raises:
+            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
         """
         transformers = need("transformers", "speechllm")
         config = read_config(transformers, name)
         if config.model_type != "vits":
             fix = "give `formant`, `espeak-ng`, or a VITS model"
-            raise LanguageModelError(f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix)
+            raise LanguageModelError(
+                f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix
+            )
         tokenizer = read_tokenizer(transformers, name)
         with quiet(transformers), explained(name, f"cannot be loaded as a {KIND}"):
             network, told = transformers.VitsModel.from_pretrained(
@@ -61,14 +66,20 @@ class VitsVoice(Voice):
         if self._tokenizer.phonemize:  # by a program that reads all
             return ""
         prepared = self._prepared(text)
-        return "".join(dict.fromkeys(each for each in text.lower() if each.isalnum() and each not in prepared))
+        return "".join(
+            dict.fromkeys(each for each in text.lower() if each.isalnum() and each not in prepared)
+        )
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. The silence at the ends is cut."""
         rate = self._network.config.sampling_rate
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.default_generator.manual_seed(zlib.crc32(text.encode()))
-            wave = self._network(self._tokenizer(text, return_tensors="pt")["input_ids"]).waveform[0].numpy()
+            wave = (
+                self._network(self._tokenizer(text, return_tensors="pt")["input_ids"])
+                .waveform[0]
+                .numpy()
+            )
         return resampled(trimmed(wave, rate), rate)
 
     def _prepared(self, text: str) -> str:

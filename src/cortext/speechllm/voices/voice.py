@@ -16,8 +16,9 @@ _EDGE_S, _SILENT = 0.03, 0.003
 class Voice(ABC):
     """Something that speaks. The same text gives the same wave, on every call and in every process.
 
-    name:     what it is opened by
-    revision: what tells its waves from those of another, under the same name or not
+    Attributes:
+        name: What it is opened by.
+        revision: What tells its waves from those of another, under the same name or not.
     """
 
     name: str
@@ -38,16 +39,24 @@ class Voice(ABC):
 
 
 def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """A wave of `rate` samples a second with `wanted` ones: float32 [ceil(samples * wanted / rate)]."""
+    """A wave of `rate` samples a second with `wanted` ones.
+
+    Float32 [ceil(samples * wanted / rate)].
+    """
     if rate == wanted:
         return wave.astype(np.float32)
     shared = gcd(rate, wanted)
-    found: np.ndarray = need("scipy.signal", "speechllm").resample_poly(wave, wanted // shared, rate // shared)
+    found: np.ndarray = need("scipy.signal", "speechllm").resample_poly(
+        wave, wanted // shared, rate // shared
+    )
     return found.astype(np.float32)
 
 
 def trimmed(wave: np.ndarray, rate: int) -> np.ndarray:
-    """A wave without the silence at its ends but for 30 ms; all of it where there is nothing else."""
+    """A wave without the silence at its ends but for 30 ms.
+
+    All of it where there is nothing else.
+    """
     loud = np.flatnonzero(np.abs(wave) > _SILENT * np.abs(wave).max(initial=0))
     if not len(loud):
         return wave

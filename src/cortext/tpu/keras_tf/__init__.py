@@ -1,5 +1,7 @@
-"""The models in Keras 3, for TensorFlow and its TPUs; their weights are those of the torch models, see `convert`.
+"""The models in Keras 3, for TensorFlow and its TPUs.
 
-`models` and `steps` (training, evaluating, predicting) stand on `layers`, `recurrence`, `ctc`, `loss` and `optimizer`;
-`records`, `pipeline`, `strategy` and `engine` train them as runs.
+Their weights are those of the torch models, see `convert`.
+
+`models` and `steps` (training, evaluating, predicting) stand on `layers`, `recurrence`, `ctc`,
+`loss` and `optimizer`; `records`, `pipeline`, `strategy` and `engine` train them as runs.
 """

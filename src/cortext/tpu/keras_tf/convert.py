@@ -1,7 +1,7 @@
 """Weights and optimiser states between torch and Keras, both ways, bit for bit.
 
-torch has a GRU's gates in the order reset, update, new, one below the other; Keras has update, reset, new, side by
-side. torch has two biases where Keras has one of two rows.
+torch has a GRU's gates in the order reset, update, new, one below the other; Keras has update,
+reset, new, side by side. torch has two biases where Keras has one of two rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
         cell, gru = layer.cell, f"{prefix}gru."
         found.append(Link(cell.kernel, (f"{gru}weight_ih_l{number}",), "gates"))
         found.append(Link(cell.recurrent_kernel, (f"{gru}weight_hh_l{number}",), "gates"))
-        found.append(Link(cell.bias, (f"{gru}bias_ih_l{number}", f"{gru}bias_hh_l{number}"), "gate_biases"))
+        found.append(
+            Link(cell.bias, (f"{gru}bias_ih_l{number}", f"{gru}bias_hh_l{number}"), "gate_biases")
+        )
     if model.out is not None:
         found.append(Link(model.out.kernel, (f"{prefix}out.weight",), "transposed"))
         found.append(Link(model.out.bias, (f"{prefix}out.bias",), "same"))
@@ -76,18 +78,25 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
 def from_torch(model: DayLayers, network: nn.Module) -> None:
     """Give a Keras model the weights of a torch network; what learns there, learns here.
 
-    Raises RunError for a network of another shape, or one in which of a GRU layer's two biases only one learns.
+    Raises:
+        RunError: For a network of another shape, or one in which of a GRU layer's two biases only
+            one learns.
     """
     parameters = dict(network.named_parameters())
     arrays = {name: parameter.detach().cpu().numpy() for name, parameter in parameters.items()}
     connected = links(model)
     names = {name for link in connected for name in link.names}
     if odd := sorted(names ^ arrays.keys()):
-        raise RunError(f"{odd[0]} is in one of the two models only", fix="build both with the same settings")
+        raise RunError(
+            f"{odd[0]} is in one of the two models only", fix="build both with the same settings"
+        )
     for link in connected:
         value, wanted = link.to_keras(arrays), tuple(link.variable.shape)
         if value.shape != wanted:
-            what = f"{link.names[0]} has shape {list(value.shape)}; the Keras model needs {list(wanted)}"
+            what = (
+                f"{link.names[0]} has shape {list(value.shape)}; the Keras model needs"
+                f" {list(wanted)}"
+            )
             raise RunError(what, fix="build both with the same settings")
         learns = {parameters[name].requires_grad for name in link.names}
         if len(learns) > 1:
@@ -99,7 +108,11 @@ def from_torch(model: DayLayers, network: nn.Module) -> None:
 
 def to_torch(model: DayLayers, network: nn.Module) -> None:
     """Give a torch network the weights of a Keras model."""
-    arrays = {name: array for link in links(model) for name, array in link.to_torch(_value(link.variable)).items()}
+    arrays = {
+        name: array
+        for link in links(model)
+        for name, array in link.to_torch(_value(link.variable)).items()
+    }
     network.load_state_dict({name: _tensor(array) for name, array in arrays.items()})
 
 
@@ -132,16 +145,26 @@ def load_optimizer_state(model: DayLayers, state: Mapping[str, torch.Tensor]) ->
         is_day = link.names[0].startswith("day_")
         known = is_day or f"steps.{link.names[0]}" in state
         for kind, slots in (("mean", optimizer.mean), ("square", optimizer.square)):
-            arrays = {name: state[f"{kind}.{name}"].cpu().numpy() for name in link.names} if known else {}
-            slots[index].assign(link.to_keras(arrays) if known else np.zeros(slots[index].shape, np.float32))
-        steps = state["day_steps"] if is_day else state.get(f"steps.{link.names[0]}", torch.zeros(()))
+            arrays = (
+                {name: state[f"{kind}.{name}"].cpu().numpy() for name in link.names}
+                if known
+                else {}
+            )
+            slots[index].assign(
+                link.to_keras(arrays) if known else np.zeros(slots[index].shape, np.float32)
+            )
+        steps = (
+            state["day_steps"] if is_day else state.get(f"steps.{link.names[0]}", torch.zeros(()))
+        )
         optimizer.counts[index].assign(steps.cpu().numpy().astype(np.int32))
 
 
 def _learning(model: DayLayers) -> list[tuple[Link, int]]:
     """The links that the optimiser knows, and where."""
     numbers = {id(variable): index for index, variable in enumerate(model.trainable_variables)}
-    return [(link, numbers[id(link.variable)]) for link in links(model) if id(link.variable) in numbers]
+    return [
+        (link, numbers[id(link.variable)]) for link in links(model) if id(link.variable) in numbers
+    ]
 
 
 def _value(variable: Any) -> np.ndarray:

@@ -1,9 +1,12 @@
-"""Connectionist temporal classification (Graves et al., ICML 2006) with a length for each trial, blank 0, in float32.
+"""Connectionist temporal classification (Graves et al., ICML 2006) with a length for each trial,
+blank 0, in float32.
 
-The gradient comes from the backward pass, not from a tape of the forward one. A frame's work grows with the length of
-the label; that of TensorFlow's `ctc_loss` for dense labels, which `keras.ops.ctc_loss` is, grows with its square.
+The gradient comes from the backward pass, not from a tape of the forward one. A frame's work grows
+with the length of the label; that of TensorFlow's `ctc_loss` for dense labels, which
+`keras.ops.ctc_loss` is, grows with its square.
 
-B trials, P patches (frames), V tokens, U label tokens, S states: blanks around and between the labels, 2 U + 1.
+B trials, P patches (frames), V tokens, U label tokens, S states: blanks around and between the
+labels, 2 U + 1.
 """
 
 from __future__ import annotations
@@ -16,17 +19,21 @@ _NEVER = -1e30  # a log-probability of what cannot be: finite, so that differenc
 
 
 def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any) -> Any:
-    """Negative log-likelihood (natural) of each trial's label, float32 [B], whatever the logits are.
+    """Negative log-likelihood (natural) of each trial's label, float32 [B], whatever the logits
+    are.
 
-    A label that does not fit into its trial's frames gives inf and moves nothing; a trial of 0 frames gives 0. What
-    lies beyond a trial's frames or label is never looked at. P and U are static.
+    A label that does not fit into its trial's frames gives inf and moves nothing; a trial of 0
+    frames gives 0. What lies beyond a trial's frames or label is never looked at. P and U are
+    static.
     """
     counts = [ops.cast(count, "int32") for count in (n_patches_B, labels_BU, n_labels_B)]
 
     def with_gradient(log_probs_BPV: Any) -> Any:
         trials = _trials(log_probs_BPV, *counts)
         alpha_PBS, likelihood_B = _forward(trials)
-        misfits_B = likelihood_B < _NEVER / 2  # and never its negation, which TensorFlow rewrites so that nan is lost
+        misfits_B = (
+            likelihood_B < _NEVER / 2
+        )  # and never its negation, which TensorFlow rewrites so that nan is lost
         loss_B = ops.where(counts[0] > 0, ops.where(misfits_B, float("inf"), -likelihood_B), 0.0)
 
         def gradient(*args: Any, upstream: Any = None) -> Any:
@@ -39,14 +46,18 @@ def ctc_loss(logits_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any)
 
         return loss_B, gradient
 
-    return ops.custom_gradient(with_gradient)(ops.log_softmax(ops.cast(logits_BPV, "float32"), axis=-1))
+    return ops.custom_gradient(with_gradient)(
+        ops.log_softmax(ops.cast(logits_BPV, "float32"), axis=-1)
+    )
 
 
 class _Trials(NamedTuple):
-    """states_BS: the token of each state; emitted_PBS: its log-probability in each frame
-    jumps_BS:  0 where a state may follow the one two before it, as a label does without a blank; else never
-    first_BS, final_BS: 0 for the states in which a trial may begin and end; else never
-    frame_PB1: the frames' numbers; last_B1: that of each trial's last one
+    """states_BS: the token of each state.
+
+    Emitted_PBS: its log-probability in each frame jumps_BS:  0 where a state may follow the one two
+    before it, as a label does without a blank; else never first_BS, final_BS: 0 for the states in
+    which a trial may begin and end; else never frame_PB1: the frames' numbers; last_B1: that of
+    each trial's last one.
     """
 
     states_BS: Any
@@ -60,7 +71,9 @@ class _Trials(NamedTuple):
 
 def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: Any) -> _Trials:
     (n_trials, n_patches, _), n_states = ops.shape(log_probs_BPV), 2 * labels_BU.shape[1] + 1
-    states_BS = ops.reshape(ops.stack([ops.zeros_like(labels_BU), labels_BU], axis=-1), (n_trials, n_states - 1))
+    states_BS = ops.reshape(
+        ops.stack([ops.zeros_like(labels_BU), labels_BU], axis=-1), (n_trials, n_states - 1)
+    )
     states_BS = ops.pad(states_BS, ((0, 0), (0, 1)))
     number_S, last_B1 = ops.arange(n_states, dtype="int32"), ops.expand_dims(2 * n_labels_B, 1)
     index_BPS = ops.broadcast_to(ops.expand_dims(states_BS, 1), (n_trials, n_patches, n_states))
@@ -77,23 +90,32 @@ def _trials(log_probs_BPV: Any, n_patches_B: Any, labels_BU: Any, n_labels_B: An
 
 
 def _forward(trials: _Trials) -> tuple[Any, Any]:
-    """How likely each state is after each frame, relative to the frame's likeliest, and the likelihood [B]; logs."""
+    """How likely each state is after each frame, relative to the frame's likeliest, and the
+    likelihood [B]; logs.
+    """
 
     def step(before: Any, at: Any) -> tuple[Any, Any]:
         (before_BS, total_B1), (emitted_BS, frame) = before, at
         after_BS = _add(before_BS, _later(before_BS, 1), _later(before_BS, 2) + trials.jumps_BS)
         after_BS, most_B1 = _rescaled(ops.where(frame == 0, trials.first_BS, after_BS) + emitted_BS)
         inside_B1 = frame <= trials.last_B1
-        after = ops.where(inside_B1, after_BS, before_BS), ops.where(inside_B1, total_B1 + most_B1, total_B1)
+        after = (
+            ops.where(inside_B1, after_BS, before_BS),
+            ops.where(inside_B1, total_B1 + most_B1, total_B1),
+        )
         return after, after
 
     start = ops.full_like(trials.final_BS, _NEVER), ops.zeros_like(trials.final_BS[:, :1])
-    (end_BS, total_B1), (alpha_PBS, _) = ops.scan(step, start, (trials.emitted_PBS, trials.frame_PB1))
+    (end_BS, total_B1), (alpha_PBS, _) = ops.scan(
+        step, start, (trials.emitted_PBS, trials.frame_PB1)
+    )
     return alpha_PBS, ops.logsumexp(end_BS + trials.final_BS, axis=1) + total_B1[:, 0]
 
 
 def _backward(trials: _Trials) -> Any:
-    """How likely the rest of the label is after each frame in each state, relative to the likeliest; logs."""
+    """How likely the rest of the label is after each frame in each state, relative to the
+    likeliest; logs.
+    """
 
     def step(after_BS: Any, at: Any) -> tuple[Any, Any]:
         emitted_BS, frame = at  # of the frame after this one
@@ -107,7 +129,9 @@ def _backward(trials: _Trials) -> Any:
 
 
 def _rescaled(logs_BS: Any) -> tuple[Any, Any]:
-    """Relative to the likeliest state, so that long trials keep their digits, and that state's logarithm."""
+    """Relative to the likeliest state, so that long trials keep their digits, and that state's
+    logarithm.
+    """
     most_B1 = ops.max(logs_BS, axis=1, keepdims=True)
     return logs_BS - most_B1, most_B1
 

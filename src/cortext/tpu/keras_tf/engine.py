@@ -1,8 +1,10 @@
-"""Training with Keras models on TensorFlow: over the cores of a TPU, over several GPUs, or on one device.
+"""Training with Keras models on TensorFlow.
 
-One program drives all cores. Each takes its share of every batch's trials, one after another; the models sum the
-gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch model, which gets them back whenever
-they are saved, so that the run directory is an ordinary one.
+Over the cores of a TPU, over several GPUs, or on one device.
+
+One program drives all cores. Each takes its share of every batch's trials, one after another; the
+models sum the gradients (`cortext.tpu.keras_tf.models`). The weights are those of the run's torch
+model, which gets them back whenever they are saved, so that the run directory is an ordinary one.
 
 B trials, T bins, P patches, V tokens.
 """
@@ -39,8 +41,10 @@ from cortext.training.progress import say
 class KerasEngine:
     """See `cortext.training.engine.Engine`.
 
-    Raises ConfigError for a model, loss or augmentation that has no form in TensorFlow, and for a batch that does not
-    divide by the cores and the pieces of `gradient_accumulation_steps`; RunError where `choose_strategy` does.
+    Raises:
+        ConfigError: For a model, loss or augmentation that has no form in TensorFlow, and for a
+            batch that does not divide by the cores and the pieces of `gradient_accumulation_steps`.
+        RunError: Where `choose_strategy` does.
     """
 
     host = torch.device("cpu")
@@ -48,7 +52,10 @@ class KerasEngine:
 
     def __init__(self, job: Job) -> None:
         if keras.backend.backend() != "tensorflow":
-            what = f"Keras runs on {keras.backend.backend()}, and --backend tensorflow trains on TensorFlow"
+            what = (
+                f"Keras runs on {keras.backend.backend()}, and --backend tensorflow trains on"
+                " TensorFlow"
+            )
             raise ConfigError(what, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
         config, network = job.config, job.model.network
         self.job, self.strategy = job, choose_strategy(job.place, job.shown)
@@ -61,7 +68,9 @@ class KerasEngine:
         check_shares(config, self.cores)
         with self.strategy.scope():
             counts = {"n_days": len(job.model.sessions), "n_classes": len(job.model.inventory)}
-            self.model = keras_model(config, n_features=job.split.n_features, bf16=self.bf16, **counts)
+            self.model = keras_model(
+                config, n_features=job.split.n_features, bf16=self.bf16, **counts
+            )
             from_torch(self.model, network)
             self.model.optimizer.build(self.model.trainable_variables)
         self.shapes = Shapes.of(job)
@@ -75,7 +84,9 @@ class KerasEngine:
     def processes(place: Place) -> Iterator[Processes]:
         """See `Engine`: one process drives all cores."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise RunError("torchrun has started several processes", fix="start one: it drives all cores")
+            raise RunError(
+                "torchrun has started several processes", fix="start one: it drives all cores"
+            )
         yield ALONE
 
     @contextmanager
@@ -83,7 +94,8 @@ class KerasEngine:
         """See `Engine`."""
         setting = tf.config.experimental
         before = setting.tensor_float_32_execution_enabled()
-        # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it multiplies to bfloat16.
+        # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it
+        # multiplies to bfloat16.
         setting.enable_tensor_float_32_execution(before and self.bf16)
         tf.get_logger().addFilter(_not_of_retracing)
         try:
@@ -106,12 +118,18 @@ class KerasEngine:
         self._next = step + 1
         if self.traces > traces:
             known = f"{self.traces} of at most {len(self.shapes.all)}"
-            say(f"compiled the training step for trials of {n_bins} bins ({known} lengths)", self.job.shown)
+            say(
+                f"compiled the training step for trials of {n_bins} bins ({known} lengths)",
+                self.job.shown,
+            )
         return Update(step, batch["indices"].numpy(), losses, norm)
 
     @property
     def traces(self) -> int:
-        """How often TensorFlow has traced the training step: once for each length that batches are padded to."""
+        """How often TensorFlow has traced the training step.
+
+        Once for each length that batches are padded to.
+        """
         return int(self._steps.experimental_get_tracing_count())
 
     def read(self, updates: list[Update]) -> list[Found]:
@@ -145,17 +163,23 @@ class KerasEngine:
 
     def _replicas_step(self, raw: Any) -> Any:
         transforms = self.job.config.dataset.data_transforms
-        return self.strategy.run(lambda share: self.model.update(prepare(share, transforms)), (raw,))
+        return self.strategy.run(
+            lambda share: self.model.update(prepare(share, transforms)), (raw,)
+        )
 
     def _replicas_logits(self, batch: Any) -> Any:
-        return self.strategy.run(lambda share: tf.cast(self.model(share, training=False)[0], "float32"), (batch,))
+        return self.strategy.run(
+            lambda share: tf.cast(self.model(share, training=False)[0], "float32"), (batch,)
+        )
 
     def _shared(self, batch: Mapping[str, Any]) -> Any:
         """The batch dealt out to the cores, each of which gets as many rows, in their order."""
         batch = {name: values for name, values in batch.items() if name != "indices"}
 
         def share(core: Any) -> dict[str, Any]:
-            return {name: tf.convert_to_tensor(_part(values, core)) for name, values in batch.items()}
+            return {
+                name: tf.convert_to_tensor(_part(values, core)) for name, values in batch.items()
+            }
 
         def _part(values: Any, core: Any) -> Any:
             n_rows = len(values) // self.cores
@@ -165,7 +189,9 @@ class KerasEngine:
 
     def _rows(self, values: Any) -> np.ndarray:
         """Every core's rows on the host, in the order of the batch."""
-        return np.concatenate([part.numpy() for part in self.strategy.experimental_local_results(values)])
+        return np.concatenate(
+            [part.numpy() for part in self.strategy.experimental_local_results(values)]
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -180,5 +206,8 @@ class KerasEngine:
 
 
 def _not_of_retracing(record: logging.LogRecord) -> bool:
-    """All messages but the warning of many traces: a step for each length is meant, and `update` says how many."""
+    """All messages but the warning of many traces.
+
+    A step for each length is meant, and `update` says how many.
+    """
     return "retracing" not in record.getMessage()

@@ -1,7 +1,7 @@
 """Layers of the Keras models: what `cortext.models.layers` is for torch, and equal to it.
 
-B trials, T bins, C features, P patches or steps, D units, G the three gates side by side (3 D): in Keras's order,
-update, reset, new.
+B trials, T bins, C features, P patches or steps, D units, G the three gates side by side (3 D): in
+Keras's order, update, reset, new.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ register = keras.saving.register_keras_serializable("cortext")
 
 @register
 class DayAffine(keras.layers.Layer):  # type: ignore[misc]
-    """Each trial times the matrix of its recording day, plus the day's bias: [days, C, C] and [days, C].
+    """Each trial times the matrix of its recording day, plus the day's bias.
+
+    [days, C, C] and [days, C].
 
     The days begin as the identity.
     """
@@ -37,7 +39,9 @@ class DayAffine(keras.layers.Layer):  # type: ignore[misc]
         def identities(shape: Any, dtype: Any = None) -> Any:
             return ops.broadcast_to(ops.eye(n_features, dtype=dtype), shape)
 
-        self.day_weight = self.add_weight((self.n_days, n_features, n_features), identities, name="day_weight")
+        self.day_weight = self.add_weight(
+            (self.n_days, n_features, n_features), identities, name="day_weight"
+        )
         self.day_bias = self.add_weight((self.n_days, n_features), "zeros", name="day_bias")
 
     def call(self, features: Any, day: Any) -> Any:
@@ -53,7 +57,9 @@ class DayAffine(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class Patches(keras.layers.Layer):  # type: ignore[misc]
-    """[B, P, size * C] of [B, T, C]: `size` bins side by side, every `stride` bins; in a patch time runs slowest.
+    """[B, P, size * C] of [B, T, C]: `size` bins side by side, every `stride` bins.
+
+    In a patch time runs slowest.
 
     What is left after the last whole patch is passed over. A size of 0 leaves single bins.
     """
@@ -68,7 +74,8 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
             return features
         n_trials, n_bins, n_features = ops.shape(features)
         n_patches = (n_bins - self.size) // self.stride + 1
-        # A patch is `per_patch` blocks of `stride` bins, the last perhaps not whole: few and wide pieces.
+        # A patch is `per_patch` blocks of `stride` bins, the last perhaps not whole: few and wide
+        # pieces.
         per_patch = -(-self.size // self.stride)
         needed = (n_patches + per_patch - 1) * self.stride
         features = ops.pad(features[:, :needed], ((0, 0), (0, max(0, needed - n_bins)), (0, 0)))
@@ -83,7 +90,10 @@ class Patches(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
-    """Its input, bit for bit; the gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016)."""
+    """Its input, bit for bit.
+
+    The gradient is `-strength` times the one that comes in (Ganin et al., JMLR 2016).
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         # Without autocast, which would round the strength to bfloat16.
@@ -98,18 +108,24 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
 @register
 class GRULayer(keras.layers.GRU):  # type: ignore[misc]
-    """`keras.layers.GRU`, whose weights it has, with another loop (see `recurrence`) where there is no GPU with cuDNN.
+    """`keras.layers.GRU`, whose weights it has, with another loop (see `recurrence`) where there
+    is no GPU with cuDNN.
 
-    Keras's multiplies the inputs, too, step by step. Gives out the state after every step, and the last one.
+    Keras's multiplies the inputs, too, step by step. Gives out the state after every step, and the
+    last one.
     """
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         # The release's initial weights, and torch's biases: see `cortext.models.layers.initialise`.
         bound = units**-0.5
         initial = {"bias_initializer": keras.initializers.RandomUniform(-bound, bound)}
-        super().__init__(units, **{**initial, **kwargs, "return_sequences": True, "return_state": True})
+        super().__init__(
+            units, **{**initial, **kwargs, "return_sequences": True, "return_state": True}
+        )
 
-    def inner_loop(self, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+    def inner_loop(
+        self, sequences: Any, initial_state: Any, mask: Any, training: bool = False
+    ) -> Any:
         """Last state, the states after every step [B, P, D], and the last state in a list."""
         if mask is not None or _has_gpu():
             return super().inner_loop(sequences, initial_state, mask, training)
@@ -117,7 +133,9 @@ class GRULayer(keras.layers.GRU):  # type: ignore[misc]
         input_BPG = ops.matmul(sequences, self.cell.kernel) + input_bias_G
         h0_BD = ops.cast(initial_state[0], "float32")
         weight_DG = ops.copy(self.cell.recurrent_kernel)  # a value, no variable
-        h_BPD = recurrence(ops.cast(input_BPG, "float32"), h0_BD, weight_DG, ops.cast(recurrent_bias_G, "float32"))
+        h_BPD = recurrence(
+            ops.cast(input_BPG, "float32"), h0_BD, weight_DG, ops.cast(recurrent_bias_G, "float32")
+        )
         return h_BPD[:, -1], h_BPD, [h_BPD[:, -1]]
 
 
@@ -126,7 +144,10 @@ def _has_gpu() -> bool:
 
 
 class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
-    """Seeds of dropout: in `of(key)` a function of the key alone, otherwise as any `SeedGenerator` gives them."""
+    """Seeds of dropout.
+
+    In `of(key)` a function of the key alone, otherwise as any `SeedGenerator` gives them.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -148,12 +169,16 @@ class StepSeeds(keras.random.SeedGenerator):  # type: ignore[misc]
         if self._key is None:
             return super().next(ordered)
         self._drawn += 1
-        first = ops.convert_to_tensor(np.int64((self.seed << 8) + self._drawn), dtype=self.state.dtype)
+        first = ops.convert_to_tensor(
+            np.int64((self.seed << 8) + self._drawn), dtype=self.state.dtype
+        )
         return ops.stack([first, ops.cast(self._key, self.state.dtype)])
 
 
 def dropout(x: Any, rate: float, seeds: StepSeeds, training: bool) -> Any:
-    """Dropout with probability `rate` while `training`, drawn in float32 whatever the type of `x`."""
+    """Dropout with probability `rate` while `training`, drawn in float32 whatever the type of
+    `x`.
+    """
     if not training or rate == 0:
         return x
     keep = keras.random.uniform(ops.shape(x), dtype="float32", seed=seeds) >= rate

@@ -1,7 +1,9 @@
-"""Losses of the Keras models: `cortext.training.loss` and `cortext.training.adversarial`, equal to them.
+"""Losses of the Keras models.
 
-A batch is a mapping of tensors: features [B, T, C], day, n_patches and n_labels [B], labels [B, U], 0-padded. A trial
-of 0 patches is padding: it has no loss and no gradient.
+`cortext.training.loss` and `cortext.training.adversarial`, equal to them.
+
+A batch is a mapping of tensors: features [B, T, C], day, n_patches and n_labels [B], labels [B, U],
+0-padded. A trial of 0 patches is padding: it has no loss and no gradient.
 
 B trials, T bins, C features, P patches, V tokens, U label tokens.
 """
@@ -27,7 +29,10 @@ class CTC:
     parts: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, network: Any, batch: Mapping[str, Any], step: Any) -> dict[str, Any]:
-        """Losses by name, float32 [B]; `loss` is what is minimised (its mean), the others are only reported."""
+        """Losses by name, float32 [B].
+
+        `loss` is what is minimised (its mean), the others are only reported.
+        """
         return {"loss": batch_ctc(network(batch, training=True)[0], batch)}
 
     def get_config(self) -> dict[str, Any]:
@@ -53,16 +58,26 @@ class Adversarial:
         self.n_batches, self.config = n_batches, AdversarialConfig(**settings)
 
     def reversal(self, step: Any) -> Any:
-        """Reversal strength at batch `step`, a scalar float32 tensor: `AdversarialConfig.reversal` in a graph."""
+        """Reversal strength at batch `step`, a scalar float32 tensor.
+
+        `AdversarialConfig.reversal` in a graph.
+        """
         config = self.config
-        progress = ops.minimum(1.0, ops.cast(step, "float32") / (self.n_batches * config.reversal_ramp))
+        progress = ops.minimum(
+            1.0, ops.cast(step, "float32") / (self.n_batches * config.reversal_ramp)
+        )
         if config.reversal_schedule == "sigmoid":
             progress = 2 / (1 + ops.exp(-10 * progress)) - 1
         return config.reversal_start + (config.reversal_end - config.reversal_start) * progress
 
     def __call__(self, network: Any, batch: Mapping[str, Any], step: Any) -> dict[str, Any]:
-        """Float32 [B] of each trial: `loss`, and its parts `clean`, `noisy` and `noise` without their weights."""
-        clean_BPV, noisy_BPV, noise_BPI = network(batch, mode="full", reversal=self.reversal(step), training=True)
+        """Float32 [B] of each trial.
+
+        `loss`, and its parts `clean`, `noisy` and `noise` without their weights.
+        """
+        clean_BPV, noisy_BPV, noise_BPI = network(
+            batch, mode="full", reversal=self.reversal(step), training=True
+        )
         clean_B, noisy_B = batch_ctc(clean_BPV, batch), batch_ctc(noisy_BPV, batch)
         noise_B = noise_energy(noise_BPI, batch["n_patches"])
         loss_B = clean_B + self.config.noisy_weight * noisy_B + self.config.noise_weight * noise_B
@@ -80,20 +95,37 @@ class Adversarial:
 
 
 def keras_loss(config: TrainConfig) -> CTC | Adversarial:
-    """The Keras form of a run's loss. Raises ConfigError for one that has none, or that cannot train the model."""
-    kind = config.loss.kind if config.loss is not None else {"triple_gru": "adversarial"}.get(config.model.kind, "ctc")
+    """The Keras form of a run's loss.
+
+    Raises ConfigError for one that has none, or that cannot train the model.
+    """
+    kind = (
+        config.loss.kind
+        if config.loss is not None
+        else {"triple_gru": "adversarial"}.get(config.model.kind, "ctc")
+    )
     if kind == "ctc":
         return CTC()
     if kind != "adversarial":
-        raise ConfigError(f"loss {kind!r} has no Keras form", fix="use --backend torch, or the loss ctc or adversarial")
+        raise ConfigError(
+            f"loss {kind!r} has no Keras form",
+            fix="use --backend torch, or the loss ctc or adversarial",
+        )
     if config.model.kind != "triple_gru":
-        raise ConfigError(f"loss {kind!r} cannot train model {config.model.kind!r}", fix="leave loss out")
+        raise ConfigError(
+            f"loss {kind!r} cannot train model {config.model.kind!r}", fix="leave loss out"
+        )
     settings = {} if config.loss is None else vars(config.loss)
-    return Adversarial(config.num_training_batches, **{k: v for k, v in settings.items() if k != "kind"})
+    return Adversarial(
+        config.num_training_batches, **{k: v for k, v in settings.items() if k != "kind"}
+    )
 
 
 def noise_energy(noise_BPI: Any, n_patches_B: Any) -> Any:
-    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B]; padding does not count."""
+    """Squared norm of a patch's noise, the mean over each trial's patches, float32 [B].
+
+    Padding does not count.
+    """
     energy_BP = ops.sum(ops.square(ops.cast(noise_BPI, "float32")), axis=-1)
     n_patches_B = ops.cast(n_patches_B, "int32")
     inside_BP = ops.arange(energy_BP.shape[1], dtype="int32") < ops.expand_dims(n_patches_B, 1)

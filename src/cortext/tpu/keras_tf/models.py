@@ -1,8 +1,12 @@
-"""The models in Keras: `cortext.models.gru` and `cortext.models.triple_gru`, with their settings and their weights.
+"""The models in Keras.
 
-A batch is a mapping of tensors, of which the models read `features` [B, T, C] (smoothed) and `day` int [B].
+`cortext.models.gru` and `cortext.models.triple_gru`, with their settings and their weights.
 
-B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L layers, V tokens.
+A batch is a mapping of tensors, of which the models read `features` [B, T, C] (smoothed) and `day`
+int [B].
+
+B trials, T bins of 20 ms, C features, P patches, I values in a patch, D hidden units, L layers, V
+tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +22,14 @@ from cortext.config import from_mapping, to_mapping
 from cortext.errors import ConfigError
 from cortext.models import GRUConfig, TripleGRUConfig
 from cortext.models.inputs import count_patches
-from cortext.tpu.keras_tf.layers import DayAffine, GradientReversal, GRULayer, Patches, dropout, register
+from cortext.tpu.keras_tf.layers import (
+    DayAffine,
+    GradientReversal,
+    GRULayer,
+    Patches,
+    dropout,
+    register,
+)
 from cortext.tpu.keras_tf.loss import keras_loss
 from cortext.tpu.keras_tf.optimizer import DayAdamW
 from cortext.tpu.keras_tf.steps import Steps
@@ -26,10 +37,13 @@ from cortext.training.config import TrainConfig
 
 
 class DayLayers(Steps):
-    """The base of a network that reads bins: an affine map for each day, softsign, dropout, patches.
+    """The base of a network that reads bins.
 
-    config: the settings, a dataclass
-    n_days: None makes no day layers: the network then reads patches that another has made
+    An affine map for each day, softsign, dropout, patches.
+
+    Attributes:
+        config: The settings, a dataclass.
+        n_days: None makes no day layers: the network then reads patches that another has made.
     """
 
     def __init__(self, config: Any, *, n_days: int | None, **kwargs: Any) -> None:
@@ -38,11 +52,16 @@ class DayLayers(Steps):
         self.n_days = n_days
         if n_days is not None:
             own = {"dtype": self.dtype_policy}
-            self.days = DayAffine(n_days, trainable=self.config.input_network.input_trainable, **own)
+            self.days = DayAffine(
+                n_days, trainable=self.config.input_network.input_trainable, **own
+            )
             self.patches = Patches(self.config.patch_size, self.config.patch_stride, **own)
 
     def n_patches(self, n_bins: Any) -> Any:
-        """Frames of logits for `n_bins` bins (an int, array or tensor): none for fewer than one patch."""
+        """Frames of logits for `n_bins` bins (an int, array or tensor).
+
+        None for fewer than one patch.
+        """
         return count_patches(self.config, n_bins)
 
     def patch_width(self, inputs_shape: Any) -> int:
@@ -63,29 +82,58 @@ class DayLayers(Steps):
         if self.n_days is None:
             return inputs
         x_BTC = ops.softsign(self.days(inputs["features"], inputs["day"]))
-        return self.patches(dropout(x_BTC, self.config.input_network.input_layer_dropout, self.seeds, training))
+        return self.patches(
+            dropout(x_BTC, self.config.input_network.input_layer_dropout, self.seeds, training)
+        )
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
-        own = {"config": to_mapping(self.config), "n_days": self.n_days, "accumulation": self.accumulation}
+        own = {
+            "config": to_mapping(self.config),
+            "n_days": self.n_days,
+            "accumulation": self.accumulation,
+        }
         policy = keras.saving.serialize_keras_object(self.dtype_policy)
-        return {"name": self.name, "trainable": self.trainable, "dtype": policy, "seed": self.seeds.seed, **own}
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": policy,
+            "seed": self.seeds.seed,
+            **own,
+        }
 
 
 class Recurrent(DayLayers):
-    """A GRU from a learnt first state, and a linear map to `n_out` values; None gives out the hidden units."""
+    """A GRU from a learnt first state, and a linear map to `n_out` values.
+
+    None gives out the hidden units.
+    """
 
     def __init__(
-        self, config: Any, *, n_units: int, n_layers: int, n_days: int | None, n_out: int | None, **kwargs: Any
+        self,
+        config: Any,
+        *,
+        n_units: int,
+        n_layers: int,
+        n_days: int | None,
+        n_out: int | None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(config, n_days=n_days, **kwargs)
         own = {"dtype": self.dtype_policy}
         self.n_units, self.n_out = n_units, n_out
         learns = getattr(self.config, "rnn_trainable", True)
-        self.gru = [GRULayer(n_units, name=f"gru_{layer}", trainable=learns, **own) for layer in range(n_layers)]
+        self.gru = [
+            GRULayer(n_units, name=f"gru_{layer}", trainable=learns, **own)
+            for layer in range(n_layers)
+        ]
         bound = n_units**-0.5
         biases = keras.initializers.RandomUniform(-bound, bound)
-        self.out = None if n_out is None else keras.layers.Dense(n_out, bias_initializer=biases, name="out", **own)
+        self.out = (
+            None
+            if n_out is None
+            else keras.layers.Dense(n_out, bias_initializer=biases, name="out", **own)
+        )
 
     def build(self, inputs_shape: Any) -> None:
         """Make the weights for a batch, or for patches [B, P, I]."""
@@ -97,14 +145,17 @@ class Recurrent(DayLayers):
         if self.out is not None:
             self.out.build((None, None, width))
         bound = (3 / self.n_units) ** 0.5  # Xavier's, as the release has it
-        self.h0 = self.add_weight((1, 1, self.n_units), keras.initializers.RandomUniform(-bound, bound), name="h0")
+        self.h0 = self.add_weight(
+            (1, 1, self.n_units), keras.initializers.RandomUniform(-bound, bound), name="h0"
+        )
         self.built = True
 
     def call(self, inputs: Any, state: Any = None, training: bool = False) -> tuple[Any, Any]:
         """Output [B, P, .] and the states [L, B, D] after the last patch.
 
-        inputs: a batch; without day layers, patches [B, P, I]
-        state:  the states to go on from; None starts from the learnt one
+        Args:
+            inputs: A batch; without day layers, patches [B, P, I].
+            state: The states to go on from; None starts from the learnt one.
         """
         x_BPI = self.inputs_of(inputs, training)
         n_trials = ops.shape(x_BPI)[0]
@@ -113,7 +164,9 @@ class Recurrent(DayLayers):
         for number, layer in enumerate(self.gru):
             if number:
                 x_BPI = dropout(x_BPI, self.config.rnn_dropout, self.seeds, training)
-            x_BPI, state_BD = layer(x_BPI, initial_state=first_BD if state is None else state[number])
+            x_BPI, state_BD = layer(
+                x_BPI, initial_state=first_BD if state is None else state[number]
+            )
             last.append(state_BD)
         return x_BPI if self.out is None else self.out(x_BPI), ops.stack(last)
 
@@ -121,7 +174,9 @@ class Recurrent(DayLayers):
 class _Classifier(Recurrent):
     """A recurrent network that gives out logits."""
 
-    def __init__(self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(config, n_days=n_days, n_out=n_classes, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -146,9 +201,14 @@ class GRU(_Classifier):
 
 @register
 class CleanSpeechModel(_Classifier):
-    """Logits [B, P, V] of patches without noise. `n_days` gives it day layers of its own, for use alone."""
+    """Logits [B, P, V] of patches without noise.
 
-    def __init__(self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any) -> None:
+    `n_days` gives it day layers of its own, for use alone.
+    """
+
+    def __init__(
+        self, config: Any, *, n_classes: int, n_days: int | None = None, **kwargs: Any
+    ) -> None:
         config = _settings(TripleGRUConfig, config)
         shape = {"n_units": config.clean_units, "n_layers": config.clean_layers}
         super().__init__(config, n_days=n_days, n_classes=n_classes, **shape, **kwargs)
@@ -156,7 +216,10 @@ class CleanSpeechModel(_Classifier):
 
 @register
 class NoisySpeechModel(_Classifier):
-    """Logits [B, P, V] of the noise in patches. It has no day layers: the noise has been through them."""
+    """Logits [B, P, V] of the noise in patches.
+
+    It has no day layers: the noise has been through them.
+    """
 
     def __init__(self, config: Any, *, n_classes: int, **kwargs: Any) -> None:
         config = _settings(TripleGRUConfig, config)
@@ -170,9 +233,12 @@ class NoisySpeechModel(_Classifier):
 
 @register
 class NoiseModel(Recurrent):
-    """Estimates the noise [B, P, I] in patches. `n_days` gives it day layers of its own, for use alone.
+    """Estimates the noise [B, P, I] in patches.
 
-    Where the hidden units are as many as a patch has values they are the estimate; `build` finds out.
+    `n_days` gives it day layers of its own, for use alone.
+
+    Where the hidden units are as many as a patch has values they are the estimate; `build` finds
+    out.
     """
 
     def __init__(self, config: Any, *, n_days: int | None = None, **kwargs: Any) -> None:
@@ -186,7 +252,9 @@ class NoiseModel(Recurrent):
         if width != self.n_units:
             bound = self.n_units**-0.5
             biases = keras.initializers.RandomUniform(-bound, bound)
-            self.out = keras.layers.Dense(width, bias_initializer=biases, name="out", dtype=self.dtype_policy)
+            self.out = keras.layers.Dense(
+                width, bias_initializer=biases, name="out", dtype=self.dtype_policy
+            )
         super().build(inputs_shape)
 
 
@@ -203,7 +271,9 @@ class TripleGRU(DayLayers):
         self.noisy_speech_model = NoisySpeechModel(self.config, n_classes=n_classes, **own)
         self.reversal = GradientReversal(**own)
         for network in (self.noise_model, self.clean_speech_model, self.noisy_speech_model):
-            network.seeds = self.seeds  # one sequence of seeds, so that no two networks drop the same
+            network.seeds = (
+                self.seeds
+            )  # one sequence of seeds, so that no two networks drop the same
 
     def build(self, inputs_shape: Any) -> None:
         """Make the weights for a batch."""
@@ -224,19 +294,26 @@ class TripleGRU(DayLayers):
     ) -> Any:
         """Logits of a batch, not normalised.
 
-        state:    of both networks, to go on from; None starts from the learnt ones
-        mode:     `inference` leaves the adversary out; `full` is for training
-        reversal: how much of the adversary's gradient the noise model gets, with the sign reversed: a float32 scalar
-        Of `inference`: [B, P, V] and the states after the last patch. Of `full`: the same logits, those of the
-        adversary [B, P, V], and the noise [B, P, I].
+        Of `inference`: [B, P, V] and the states after the last patch. Of `full`: the same logits,
+        those of the adversary [B, P, V], and the noise [B, P, I].
+
+        Args:
+            state: Of both networks, to go on from; None starts from the learnt ones.
+            mode: `inference` leaves the adversary out; `full` is for training.
+            reversal: How much of the adversary's gradient the noise model gets, with the sign
+                reversed: a float32 scalar.
         """
         x_BPI = self.inputs_of(inputs, training)
         noise_state, clean_state = state or (None, None)
         noise_BPI, noise_state = self.noise_model(x_BPI, state=noise_state, training=training)
-        clean_BPV, clean_state = self.clean_speech_model(x_BPI - noise_BPI, state=clean_state, training=training)
+        clean_BPV, clean_state = self.clean_speech_model(
+            x_BPI - noise_BPI, state=clean_state, training=training
+        )
         if mode == "inference":
             return clean_BPV, (noise_state, clean_state)
-        noisy_BPV, _ = self.noisy_speech_model(self.reversal(noise_BPI, strength=reversal), training=training)
+        noisy_BPV, _ = self.noisy_speech_model(
+            self.reversal(noise_BPI, strength=reversal), training=training
+        )
         return clean_BPV, noisy_BPV, noise_BPI
 
     def get_config(self) -> dict[str, Any]:
@@ -248,10 +325,13 @@ MODELS: dict[str, type[DayLayers]] = {"gru": GRU, "triple_gru": TripleGRU}
 """The models by their `kind`, as in `cortext.models.MODELS`."""
 
 
-def keras_model(config: TrainConfig, *, n_features: int, n_days: int, n_classes: int, bf16: bool = False) -> Any:
+def keras_model(
+    config: TrainConfig, *, n_features: int, n_days: int, n_classes: int, bf16: bool = False
+) -> Any:
     """The model of a run, with its weights made, compiled with the run's optimiser and loss.
 
-    Raises ConfigError for a model or a loss that has no Keras form.
+    Raises:
+        ConfigError: For a model or a loss that has no Keras form.
     """
     if config.model.kind not in MODELS:
         what = f"model {config.model.kind!r} has no Keras form"

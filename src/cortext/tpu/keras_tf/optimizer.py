@@ -1,4 +1,7 @@
-"""The optimiser of `cortext.training.optim` in Keras: AdamW in three groups, and days that only their batches move."""
+"""The optimiser of `cortext.training.optim` in Keras.
+
+AdamW in three groups, and days that only their batches move.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,14 @@ from cortext.training.config import TrainConfig
 
 @register
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """The learning rate of batch `step` (from 0), in a graph; see `cortext.training.optim.lr_factor`."""
+    """The learning rate of batch `step` (from 0), in a graph.
 
-    def __init__(self, kind: str, highest: float, floor: float, decay_steps: int, warmup_steps: int) -> None:
+    See `cortext.training.optim.lr_factor`.
+    """
+
+    def __init__(
+        self, kind: str, highest: float, floor: float, decay_steps: int, warmup_steps: int
+    ) -> None:
         super().__init__()
         self.kind, self.highest, self.floor = kind, highest, floor
         self.decay_steps, self.warmup_steps = decay_steps, warmup_steps
@@ -27,36 +35,61 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         """A scalar, float32."""
         step = ops.cast(step, "float32")
         if self.kind == "linear":
-            return self.highest * (1 + (self.floor - 1) * ops.minimum(step, self.decay_steps) / self.decay_steps)
+            return self.highest * (
+                1 + (self.floor - 1) * ops.minimum(step, self.decay_steps) / self.decay_steps
+            )
         progress = (step - self.warmup_steps) / max(1, self.decay_steps - self.warmup_steps)
         cosine = self.floor + (1 - self.floor) * 0.5 * (1 + ops.cos(math.pi * progress))
         factor = ops.where(step >= self.decay_steps, self.floor, cosine)
-        return self.highest * ops.where(step < self.warmup_steps, step / max(1, self.warmup_steps), factor)
+        return self.highest * ops.where(
+            step < self.warmup_steps, step / max(1, self.warmup_steps), factor
+        )
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""
-        return {name: getattr(self, name) for name in ("kind", "highest", "floor", "decay_steps", "warmup_steps")}
+        return {
+            name: getattr(self, name)
+            for name in ("kind", "highest", "floor", "decay_steps", "warmup_steps")
+        }
 
 
 _SETTINGS = (
-    "lr_scheduler_type", "lr_max", "lr_min", "lr_decay_steps", "lr_warmup_steps", "lr_max_day", "lr_min_day",
-    "lr_decay_steps_day", "lr_warmup_steps_day", "beta0", "beta1", "epsilon", "weight_decay", "weight_decay_day",
+    "lr_scheduler_type",
+    "lr_max",
+    "lr_min",
+    "lr_decay_steps",
+    "lr_warmup_steps",
+    "lr_max_day",
+    "lr_min_day",
+    "lr_decay_steps_day",
+    "lr_warmup_steps_day",
+    "beta0",
+    "beta1",
+    "epsilon",
+    "weight_decay",
+    "weight_decay_day",
     "grad_norm_clip_value",
-)  # fmt: skip
+)
 
 
 @register
 class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """AdamW as a run's configuration has it. `move` moves variables; `apply` of the base class is not for it.
+    """AdamW as a run's configuration has it.
 
-    settings: the keys of `TrainConfig` from `lr_scheduler_type` to `grad_norm_clip_value`, with its defaults
-    Variables whose name starts with `day_` have the recording day as their first axis. Each variable, and each day,
-    counts its own steps; `iterations` is the number of the next batch.
+    `move` moves variables; `apply` of the base class is not for it.
+
+    settings: the keys of `TrainConfig` from `lr_scheduler_type` to `grad_norm_clip_value`, with its
+    defaults Variables whose name starts with `day_` have the recording day as their first axis.
+    Each variable, and each day, counts its own steps; `iterations` is the number of the next batch.
     """
 
     def __init__(self, name: str = "day_adamw", **settings: Any) -> None:
         config = TrainConfig(**settings)
-        kind, decay, warmup = config.lr_scheduler_type, config.lr_decay_steps, config.lr_warmup_steps
+        kind, decay, warmup = (
+            config.lr_scheduler_type,
+            config.lr_decay_steps,
+            config.lr_warmup_steps,
+        )
         schedule = Schedule(kind, config.lr_max, config.lr_min / config.lr_max, decay, warmup)
         super().__init__(learning_rate=schedule, name=name)
         self.schedule = schedule
@@ -77,19 +110,26 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         if self.built:
             return
         super().build(variables)
-        self.mean = [self.add_variable_from_reference(variable, name="mean") for variable in variables]
-        self.square = [self.add_variable_from_reference(variable, name="square") for variable in variables]
+        self.mean = [
+            self.add_variable_from_reference(variable, name="mean") for variable in variables
+        ]
+        self.square = [
+            self.add_variable_from_reference(variable, name="square") for variable in variables
+        ]
         days = [variable.shape[0] for variable in variables if _is_day(variable)]
         shapes = [variable.shape[:1] if _is_day(variable) else () for variable in variables]
         self.counts = [self.add_variable(shape, dtype="int32", name="steps") for shape in shapes]
         self.n_days = days[0] if days else 0
 
     def move(self, gradients: Sequence[Any], variables: Sequence[Any], days_B: Any) -> Any:
-        """Clip the gradients and move the variables; returns the norm before clipping, a float32 scalar.
+        """Clip the gradients and move the variables.
 
-        gradients: of the replica's trials; they are added up over replicas. Where their norm is not finite nothing
-                   moves, but the batch counts
-        days_B:    int [B], the recording days of the replica's trials
+        Returns the norm before clipping, a float32 scalar.
+
+        Args:
+            gradients: Of the replica's trials; they are added up over replicas. Where their norm is
+                not finite nothing moves, but the batch counts.
+            days_B: Int [B], the recording days of the replica's trials.
         """
         if not self.built:
             with tf.init_scope():
@@ -97,7 +137,9 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         seen_N = ops.sum(ops.one_hot(days_B, self.n_days, dtype="float32"), axis=0)
         replica = tf.distribute.get_replica_context()
         *gradients, seen_N = replica.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, seen_N])
-        norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
+        norm = ops.sqrt(
+            sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients)
+        )
         limit = self.settings["grad_norm_clip_value"] or math.inf
         scale = ops.minimum(1.0, limit / (norm + 1e-6))  # as torch's clip_grad_norm_
         moves = ops.isfinite(norm)
@@ -110,7 +152,9 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
             decay = self.settings["weight_decay_day" if is_day else "weight_decay"]
             decay = 0.0 if "bias" in variable.name and not is_day else decay
             pieces.append((variable.value, index, gradient * scale, moved, rates[is_day], decay))
-        tf.__internal__.distribute.interim.maybe_merge_call(self._move_all, tf.distribute.get_strategy(), pieces)
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._move_all, tf.distribute.get_strategy(), pieces
+        )
         self.iterations.assign_add(1)
         return norm
 
@@ -118,8 +162,13 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         for variable, *rest in pieces:
             strategy.extended.update(variable, self._move_one, args=rest, group=False)
 
-    def _move_one(self, variable: Any, index: int, gradient: Any, moved: Any, rate: Any, decay: float) -> None:
-        """One step of one variable; `moved` says whether it moves, or for each day whether it does."""
+    def _move_one(
+        self, variable: Any, index: int, gradient: Any, moved: Any, rate: Any, decay: float
+    ) -> None:
+        """One step of one variable.
+
+        `moved` says whether it moves, or for each day whether it does.
+        """
         beta0, beta1 = self.settings["beta0"], self.settings["beta1"]
         mean, square, count = (slot[index].value for slot in (self.mean, self.square, self.counts))
         count.assign_add(tf.cast(moved, count.dtype))
@@ -127,14 +176,21 @@ class DayAdamW(keras.optimizers.Optimizer):  # type: ignore[misc]
         def per_day(x: Any) -> Any:
             return tf.reshape(x, (-1, *[1] * (len(variable.shape) - 1))) if len(x.shape) else x
 
-        steps = tf.cast(tf.maximum(count, 1), tf.float32)  # a day that was never seen is divided by something
+        steps = tf.cast(
+            tf.maximum(count, 1), tf.float32
+        )  # a day that was never seen is divided by something
         corrections = [
-            -tf.math.expm1(steps * math.log(beta)) if beta else tf.ones_like(steps) for beta in (beta0, beta1)
+            -tf.math.expm1(steps * math.log(beta)) if beta else tf.ones_like(steps)
+            for beta in (beta0, beta1)
         ]
         new_mean = mean + (gradient - mean) * (1 - beta0)
         new_square = square * beta1 + tf.square(gradient) * (1 - beta1)
-        denominator = tf.sqrt(new_square) / per_day(tf.sqrt(corrections[1])) + self.settings["epsilon"]
-        after = variable * (1 - rate * decay) - per_day(rate / corrections[0]) * new_mean / denominator
+        denominator = (
+            tf.sqrt(new_square) / per_day(tf.sqrt(corrections[1])) + self.settings["epsilon"]
+        )
+        after = (
+            variable * (1 - rate * decay) - per_day(rate / corrections[0]) * new_mean / denominator
+        )
         for old, new in ((variable, after), (mean, new_mean), (square, new_square)):
             old.assign(tf.where(per_day(moved), new, old))
 

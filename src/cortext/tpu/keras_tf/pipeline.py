@@ -1,16 +1,21 @@
-"""Batches as tf.data, of static shapes: the trials that the common sampler names, augmented and smoothed in TensorFlow.
+"""Batches as tf.data, of static shapes.
 
-A raw batch has what is on the disk: float16 features, and the random seeds with which `prepare` augments them, on the
-accelerator inside the step or in the pipeline. Seeds are functions of (seed, number of the batch, trial), so that a
-batch is the same wherever its trials are computed, and a run may go on from any batch.
+The trials that the common sampler names, augmented and smoothed in TensorFlow.
+
+A raw batch has what is on the disk: float16 features, and the random seeds with which `prepare`
+augments them, on the accelerator inside the step or in the pipeline. Seeds are functions of (seed,
+number of the batch, trial), so that a batch is the same wherever its trials are computed, and a run
+may go on from any batch.
 
 What the models take, for B trials of T bins, C features and U label tokens:
 
-    features float32 [B, T, C], day int32 [B], n_bins int32 [B], n_patches int32 [B] (frames of logits, 0: no trial),
-    labels int32 [B, U] (0-padded), n_labels int32 [B]; and indices int64 [B], the trials' numbers in the split
+    features float32 [B, T, C], day int32 [B], n_bins int32 [B], n_patches int32 [B] (frames of
+    logits, 0: no trial),
+    labels int32 [B, U] (0-padded), n_labels int32 [B]; and indices int64 [B], the trials' numbers
+    in the split
 
-In a raw batch features are float16 (float32 after registered augmentations), and there are seed int32 [B, 2] and cut
-int32 [B] (bins that are cut from the start) where it is to be augmented.
+In a raw batch features are float16 (float32 after registered augmentations), and there are seed
+int32 [B, 2] and cut int32 [B] (bins that are cut from the start) where it is to be augmented.
 """
 
 from __future__ import annotations
@@ -41,9 +46,12 @@ GAIN, NOISE, OFFSET, WALK = range(4)  # independent streams of a trial's random 
 class Batches:
     """The raw batches of a split.
 
-    layer_of_day: int64, the day layer of each session of the split
-    shapes:       lengths that batches are padded to, made for the same split
-    Raises ConfigError for an augmentation that mixes trials.
+    Attributes:
+        layer_of_day: int64, the day layer of each session of the split.
+        shapes: Lengths that batches are padded to, made for the same split.
+
+    Raises:
+        ConfigError: For an augmentation that mixes trials.
     """
 
     def __init__(
@@ -53,25 +61,41 @@ class Batches:
         config: TrainConfig,
         shapes: Shapes,
     ) -> None:
-        self.split, self.layer_of_day, self.config, self.shapes = split, layer_of_day, config, shapes
+        self.split, self.layer_of_day, self.config, self.shapes = (
+            split,
+            layer_of_day,
+            config,
+            shapes,
+        )
         self.extra = build_augmentations(config.dataset.augmentations)
         transforms = config.dataset.data_transforms
         if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
-            what = "data_transforms.random_walk_axis is the axis of trials, which lie on different cores"
+            what = (
+                "data_transforms.random_walk_axis is the axis of trials, which lie on different"
+                " cores"
+            )
             raise ConfigError(what, fix="use -1 (features) or 1 (time)")
 
     def training(self, sampler: DayBalancedSampler, first: int, end: int) -> Any:
-        """Dataset of the batches number `first` to `end - 1` of training, which `prepare` will augment."""
+        """Dataset of the batches number `first` to `end - 1` of training, which `prepare` will
+        augment.
+        """
         return self._dataset(first, end, lambda step: self.batch(sampler.indices(step), step))
 
     def in_order(self, size: int) -> Any:
-        """Dataset of all trials in order, `size` to a batch; what the last one lacks are trials of 0 patches."""
+        """Dataset of all trials in order, `size` to a batch.
+
+        What the last one lacks are trials of 0 patches.
+        """
         every = np.arange(len(self.split))
 
         def numbered(number: int) -> dict[str, np.ndarray]:
             batch = self.batch(every[number * size :][:size])
             missing = size - len(batch["day"])
-            return {name: np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) for name, rows in batch.items()}
+            return {
+                name: np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+                for name, rows in batch.items()
+            }
 
         return self._dataset(0, -(-len(every) // size), numbered)
 
@@ -82,10 +106,15 @@ class Batches:
         labels_BU[:, : read.labels_BU.shape[1]] = read.labels_BU
         n_bins_B, features_BTC, random = read.n_bins_B, read.features_BTC, {}
         if step is not None:
-            drawn = np.random.SeedSequence((self.config.seed, AUGMENTATION, step)).generate_state(2 * len(indices) + 1)
+            drawn = np.random.SeedSequence((self.config.seed, AUGMENTATION, step)).generate_state(
+                2 * len(indices) + 1
+            )
             cut = int(drawn[0]) % max(1, self.config.dataset.data_transforms.random_cut)
             n_bins_B = n_bins_B - cut
-            random = {"seed": drawn[1:].view(np.int32).reshape(-1, 2), "cut": np.full(len(indices), cut)}
+            random = {
+                "seed": drawn[1:].view(np.int32).reshape(-1, 2),
+                "cut": np.full(len(indices), cut),
+            }
             features_BTC = self._augmented(features_BTC, read.n_bins_B, step)
         numbers = {
             "day": self.layer_of_day[read.day_B],
@@ -98,10 +127,15 @@ class Batches:
         return {"features": features_BTC, "indices": np.asarray(indices, dtype=np.int64), **numbers}
 
     def _augmented(self, features_BTC: np.ndarray, n_bins_B: np.ndarray, step: int) -> np.ndarray:
-        """Registered augmentations, which are in torch and so on the host; they come before the release's here."""
+        """Registered augmentations, which are in torch and so on the host.
+
+        They come before the release's here.
+        """
         if not self.extra:
             return features_BTC
-        generator = torch.Generator().manual_seed(derived_seed(self.config.seed, AUGMENTATION, step))
+        generator = torch.Generator().manual_seed(
+            derived_seed(self.config.seed, AUGMENTATION, step)
+        )
         x_BTC = torch.from_numpy(features_BTC.astype(np.float32))
         for augmentation in self.extra:
             x_BTC = augmentation(x_BTC, torch.from_numpy(n_bins_B), generator)
@@ -116,18 +150,22 @@ class Batches:
             types = [values.dtype for values in example.values()]
             tensors = tf.numpy_function(lambda i: list(batch(int(i)).values()), [number], types)
             for tensor, (name, values) in zip(tensors, example.items(), strict=True):
-                tensor.set_shape((len(values), n_bins, values.shape[2]) if name == "features" else values.shape)
+                tensor.set_shape(
+                    (len(values), n_bins, values.shape[2]) if name == "features" else values.shape
+                )
             return dict(zip(example, tensors, strict=True))
 
         return tf.data.Dataset.range(first, end).map(load, num_parallel_calls=AHEAD).prefetch(AHEAD)
 
 
 def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
-    """What `fit`, `evaluate` and `predict` of a Keras model take: the whole training, and the validation in order.
+    """What `fit`, `evaluate` and `predict` of a Keras model take.
 
-    The batches are those of `cortext train` with the same settings, all padded to one length, so that every shape is
-    static. The second ends with a full batch, too: what it lacks are trials of 0 patches. Raises ConfigError and
-    DataError.
+    The whole training, and the validation in order.
+
+    The batches are those of `cortext train` with the same settings, all padded to one length, so
+    that every shape is static. The second ends with a full batch, too: what it lacks are trials of
+    0 patches. Raises ConfigError and DataError.
     """
     settings, sessions = config.dataset, training_sessions(config.dataset, data)
     layer_of_day, model = day_layers(data, sessions), config.model
@@ -140,16 +178,22 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
     sampler = batch_sampler(settings, train.split, layer_of_day, len(sessions))
 
     def ready(raw: Any) -> Any:
-        return raw.map(lambda batch: prepare(batch, settings.data_transforms), num_parallel_calls=AHEAD).prefetch(AHEAD)
+        return raw.map(
+            lambda batch: prepare(batch, settings.data_transforms), num_parallel_calls=AHEAD
+        ).prefetch(AHEAD)
 
-    return ready(train.training(sampler, 0, config.num_training_batches)), ready(val.in_order(settings.batch_size))
+    return ready(train.training(sampler, 0, config.num_training_batches)), ready(
+        val.in_order(settings.batch_size)
+    )
 
 
 def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
-    """What the model takes, of a raw batch: features augmented (where it has seeds), smoothed, float32 [B, T, C].
+    """What the model takes, of a raw batch.
 
-    What the cut takes from the start is given back as zeros at the end. The same meaning as `cortext.features.prepare`;
-    the random numbers are other ones.
+    Features augmented (where it has seeds), smoothed, float32 [B, T, C].
+
+    What the cut takes from the start is given back as zeros at the end. The same meaning as
+    `cortext.features.prepare`; the random numbers are other ones.
     """
     batch = {name: tensor for name, tensor in raw.items() if name not in ("seed", "cut")}
     x_BTC = tf.cast(raw["features"], tf.float32)
@@ -161,7 +205,10 @@ def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
 
 
 def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
-    """Gain, noise, offset, walk and cut, in the release's order; each trial has random numbers of its own."""
+    """Gain, noise, offset, walk and cut, in the release's order.
+
+    Each trial has random numbers of its own.
+    """
     n_trials, n_bins, n_features = x_BTC.shape
 
     def normal(stream: int, std: float, *shape: int) -> Any:
@@ -184,7 +231,10 @@ def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
 
 
 def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
-    """Tap by tap, as `cortext.features.smooth` with padding `same`: a convolution would be in bfloat16 on a TPU."""
+    """Tap by tap, as `cortext.features.smooth` with padding `same`.
+
+    A convolution would be in bfloat16 on a TPU.
+    """
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
     before, n_bins = (len(kernel_K) - 1) // 2, x_BTC.shape[1]
     x_BTC = tf.pad(x_BTC, [[0, 0], [before, len(kernel_K) - 1 - before], [0, 0]])

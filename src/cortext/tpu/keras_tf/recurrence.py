@@ -1,10 +1,12 @@
 """The recurrence of a GRU layer: `cortext.models.recurrence` for Keras.
 
-A tape of the forward pass would follow every operation of every step, and add up the recurrent weights' gradient step
-by step. Here a step backwards is one matrix product, and what is the same for all steps is done for all at once.
+A tape of the forward pass would follow every operation of every step, and add up the recurrent
+weights' gradient step by step. Here a step backwards is one matrix product, and what is the same
+for all steps is done for all at once.
 
-update, reset = sigmoid(input + recurrent), new = tanh(input_new + reset * recurrent_new),
-h = update * h_before + (1 - update) * new, where recurrent is the product of h_before with the recurrent weights.
+update, reset = sigmoid(input + recurrent), new = tanh(input_new + reset * recurrent_new), h =
+update * h_before + (1 - update) * new, where recurrent is the product of h_before with the
+recurrent weights.
 
 B trials, P steps, D units, G the three gates side by side (3 D): update, reset, new.
 """
@@ -20,8 +22,9 @@ from keras import ops
 def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
     """The state after every step, float32 [B, P, D].
 
-    input_BPG: float32, what a step gets from its input, with the bias
-    weight_DG: products with it are taken in its type, everything else is in float32
+    Args:
+        input_BPG: float32, what a step gets from its input, with the bias.
+        weight_DG: Products with it are taken in its type, everything else is in float32.
     """
 
     def step(h_BD: Any, input_BG: Any) -> tuple[Any, Any]:
@@ -35,7 +38,9 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
     def gradient(*args: Any, upstream: Any = None) -> Any:
         (d_BPD,) = args if upstream is None else (upstream,)
         before_PBD = ops.concatenate([ops.expand_dims(h0_BD, 0), h_PBD[:-1]])
-        update, reset, new, recurrent_new = _gates(input_PBG, _product(before_PBD, weight_DG) + bias_G)
+        update, reset, new, recurrent_new = _gates(
+            input_PBG, _product(before_PBD, weight_DG) + bias_G
+        )
         to_new = (1 - update) * (1 - new * new)
         to_update = (before_PBD - new) * update * (1 - update)
         to_reset = to_new * recurrent_new * reset * (1 - reset)
@@ -46,7 +51,8 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
         n_units, n_gates = weight_DG.shape
         before_ND = ops.reshape(ops.cast(before_PBD, weight_DG.dtype), (-1, n_units))
         d_weight = ops.matmul(
-            ops.transpose(before_ND), ops.reshape(ops.cast(d_recurrent, weight_DG.dtype), (-1, n_gates))
+            ops.transpose(before_ND),
+            ops.reshape(ops.cast(d_recurrent, weight_DG.dtype), (-1, n_gates)),
         )
         return _turned(d_input), d_h0, d_weight, ops.sum(d_recurrent, axis=(0, 1))
 
@@ -54,7 +60,9 @@ def recurrence(input_BPG: Any, h0_BD: Any, weight_DG: Any, bias_G: Any) -> Any:
 
 
 def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) -> tuple[Any, Any]:
-    """The whole gradient of every state, from what comes to it from outside, and that of the first state."""
+    """The whole gradient of every state, from what comes to it from outside, and that of the
+    first state.
+    """
 
     def step(later: Any, at: Any) -> tuple[Any, Any]:
         (_, from_later_BD), (d_BD, update_BD, to_recurrent_BG) = later, at
@@ -63,7 +71,9 @@ def _back(d_PBD: Any, update_PBD: Any, to_recurrent_PBG: Any, weight_GD: Any) ->
         return (d_BD, before_BD), (d_BD, before_BD)
 
     zeros = ops.zeros_like(d_PBD[0])
-    (_, d_h0), (d_PBD, _) = ops.scan(step, (zeros, zeros), (d_PBD, update_PBD, to_recurrent_PBG), reverse=True)
+    (_, d_h0), (d_PBD, _) = ops.scan(
+        step, (zeros, zeros), (d_PBD, update_PBD, to_recurrent_PBG), reverse=True
+    )
     return d_PBD, d_h0
 
 

@@ -1,6 +1,7 @@
 """What `fit`, `evaluate` and `predict` do with a batch, for every model: TensorFlow's side of it.
 
-A batch is a mapping of tensors, see `loss`. Everything random in training step `k` is a function of (seed, k, replica).
+A batch is a mapping of tensors, see `loss`. Everything random in training step `k` is a function of
+(seed, k, replica).
 
 B trials of a replica.
 """
@@ -22,8 +23,10 @@ from cortext.tpu.keras_tf.optimizer import DayAdamW
 class Steps(keras.Model):  # type: ignore[misc]
     """The base of the models. Compile them with an optimiser (`DayAdamW`) and a loss of `loss`.
 
-    seed:         decides dropout
-    accumulation: pieces in which a batch goes through the model: the same gradient with less memory
+    Attributes:
+        seed: Decides dropout.
+        accumulation: Pieces in which a batch goes through the model: the same gradient with less
+            memory.
     """
 
     def __init__(self, *, seed: int = 0, accumulation: int = 1, **kwargs: Any) -> None:
@@ -31,25 +34,41 @@ class Steps(keras.Model):  # type: ignore[misc]
         super().__init__(**{**kwargs, "autocast": False})
         self.accumulation = accumulation
         self.seeds = StepSeeds(seed)
-        self.means = {name: keras.metrics.Mean(name=name) for name in ("loss", *Adversarial.parts, "grad_norm")}
+        self.means = {
+            name: keras.metrics.Mean(name=name)
+            for name in ("loss", *Adversarial.parts, "grad_norm")
+        }
 
     def compile(self, optimizer: Any, loss: Any, **kwargs: Any) -> None:
-        """As of every Keras model. Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras's."""
+        """As of every Keras model.
+
+        Raises ConfigError for another optimiser than `DayAdamW`, or a loss of Keras's.
+        """
         for given, wanted in ((optimizer, DayAdamW), (loss, CTC | Adversarial)):
             if not isinstance(given, wanted):
-                what = f"compile got {given!r}, which does not know recording days or lengths of trials"
-                raise ConfigError(what, fix="give it a DayAdamW and a CTC or Adversarial of cortext.tpu.keras_tf")
+                what = (
+                    f"compile got {given!r}, which does not know recording days or lengths of"
+                    " trials"
+                )
+                raise ConfigError(
+                    what, fix="give it a DayAdamW and a CTC or Adversarial of cortext.tpu.keras_tf"
+                )
         super().compile(optimizer=optimizer, **kwargs)
         self.loss = loss  # not handed on: it is no function of a prediction and a truth
         self.compiled_with = {"optimizer": optimizer, "loss": loss, **kwargs}
 
     def get_compile_config(self) -> dict[str, Any]:
         """What `compile_from_config` takes."""
-        return {key: keras.saving.serialize_keras_object(value) for key, value in self.compiled_with.items()}
+        return {
+            key: keras.saving.serialize_keras_object(value)
+            for key, value in self.compiled_with.items()
+        }
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile as `get_compile_config` describes it; called when a `.keras` file is read."""
-        self.compile(**{key: keras.saving.deserialize_keras_object(value) for key, value in config.items()})
+        self.compile(
+            **{key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
+        )
         self.optimizer.build(self.trainable_variables)
 
     @property
@@ -59,28 +78,45 @@ class Steps(keras.Model):  # type: ignore[misc]
         return [self.means[name] for name in ("loss", *parts, "grad_norm")]
 
     def update(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """One optimiser step, in a replica: the losses of its trials, float32 [B] by name, and the gradient's norm.
+        """One optimiser step, in a replica.
 
-        What is minimised is the mean over the trials of all replicas. Where the norm is not finite nothing moves.
-        Raises ConfigError for a batch that cannot be taken apart into `accumulation` equal pieces.
+        The losses of its trials, float32 [B] by name, and the gradient's norm.
+
+        What is minimised is the mean over the trials of all replicas. Where the norm is not finite
+        nothing moves.
+
+        Raises:
+            ConfigError: For a batch that cannot be taken apart into `accumulation` equal pieces.
         """
         replica = tf.distribute.get_replica_context()
         replicas = replica.num_replicas_in_sync
         n_trials, n_pieces = keras.ops.shape(batch["features"])[0], self.accumulation
         if n_pieces > 1 and n_trials % n_pieces:
-            what = f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal pieces"
+            what = (
+                f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal"
+                " pieces"
+            )
             raise ConfigError(what, fix="change gradient_accumulation_steps or dataset.batch_size")
         step, variables = self.optimizer.iterations.value, self.trainable_variables
 
         def piece(number: Any) -> tuple[dict[str, Any], list[Any]]:
             """Losses and gradients of every `n_pieces`-th trial."""
-            part = {name: _part(x, number, n_pieces) for name, x in batch.items()} if n_pieces > 1 else batch
+            part = (
+                {name: _part(x, number, n_pieces) for name, x in batch.items()}
+                if n_pieces > 1
+                else batch
+            )
             key = (tf.cast(step, tf.int64) * n_pieces + tf.cast(number, tf.int64)) * replicas
-            with self.seeds.of(key + tf.cast(replica.replica_id_in_sync_group, tf.int64)), tf.GradientTape() as tape:
+            with (
+                self.seeds.of(key + tf.cast(replica.replica_id_in_sync_group, tf.int64)),
+                tf.GradientTape() as tape,
+            ):
                 losses = self.loss(self, part, step)
                 objective = tf.reduce_sum(losses["loss"]) / tf.cast(n_trials * replicas, tf.float32)
             unconnected = tf.UnconnectedGradients.ZERO
-            found = tape.gradient(objective, [v.value for v in variables], unconnected_gradients=unconnected)
+            found = tape.gradient(
+                objective, [v.value for v in variables], unconnected_gradients=unconnected
+            )
             return losses, [tf.convert_to_tensor(gradient) for gradient in found]
 
         if n_pieces == 1:
@@ -104,13 +140,21 @@ class Steps(keras.Model):  # type: ignore[misc]
         real_B = tf.cast(data["n_patches"] > 0, tf.float32)
         # Over all replicas: Keras takes the result of one of them, or the mean of theirs.
         sums = [tf.reduce_sum(loss_B * real_B), tf.reduce_sum(real_B)]
-        total, count = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        total, count = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, sums
+        )
         self.means["loss"].update_state(tf.math.divide_no_nan(total, count), sample_weight=count)
         return {"loss": self.means["loss"].result()}
 
     def predict_step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """`logits`, float32 [B, P, V], and `n_patches` [B] of each trial: what follows in `logits` is padding."""
-        return {"logits": tf.cast(self(data, training=False)[0], tf.float32), "n_patches": data["n_patches"]}
+        """`logits`, float32 [B, P, V], and `n_patches` [B] of each trial.
+
+        What follows in `logits` is padding.
+        """
+        return {
+            "logits": tf.cast(self(data, training=False)[0], tf.float32),
+            "n_patches": data["n_patches"],
+        }
 
 
 def _part(x: Any, number: Any, n_pieces: int) -> Any:
@@ -118,8 +162,13 @@ def _part(x: Any, number: Any, n_pieces: int) -> Any:
     return tf.reshape(x, (-1, n_pieces, *x.shape[1:]))[:, number]
 
 
-def _added(piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces: int) -> tuple[Any, Any]:
-    """The losses of all pieces in the order of the trials, and the sum of their gradients: one piece at a time."""
+def _added(
+    piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces: int
+) -> tuple[Any, Any]:
+    """The losses of all pieces in the order of the trials, and the sum of their gradients.
+
+    One piece at a time.
+    """
 
     def body(number: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
         losses, gradients = piece(number)
@@ -129,10 +178,15 @@ def _added(piece: Any, names: Sequence[str], variables: Sequence[Any], n_pieces:
     _, rows, gradients = tf.while_loop(
         lambda number, *_: number < n_pieces,
         body,
-        (0, [tf.TensorArray(tf.float32, n_pieces) for _ in names], [tf.zeros(v.shape) for v in variables]),
+        (
+            0,
+            [tf.TensorArray(tf.float32, n_pieces) for _ in names],
+            [tf.zeros(v.shape) for v in variables],
+        ),
         parallel_iterations=1,
         maximum_iterations=n_pieces,
     )
     return {
-        name: tf.reshape(tf.transpose(row.stack()), (-1,)) for name, row in zip(names, rows, strict=True)
+        name: tf.reshape(tf.transpose(row.stack()), (-1,))
+        for name, row in zip(names, rows, strict=True)
     }, gradients

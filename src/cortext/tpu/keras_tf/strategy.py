@@ -1,4 +1,7 @@
-"""How TensorFlow spreads training: over a TPU's cores, else over several GPUs, else on one device; said out loud."""
+"""How TensorFlow spreads training: over a TPU's cores, else over several GPUs, else on one device.
+
+Said out loud.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,17 @@ from cortext.training.progress import say
 
 
 def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
-    """The `tf.distribute` strategy of a place: TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
+    """The `tf.distribute` strategy of a place.
 
-    place: where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes GPUs and `cuda:N` one;
-           several of TensorFlow's logical CPU devices count as several
-    Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a TPU that was asked
-    for is not there or does not start, and where `place.require_cores` is not met; ConfigError for a GPU that is not
-    there.
+    TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
+
+    Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a
+    TPU that was asked for is not there or does not start, and where `place.require_cores` is not
+    met; ConfigError for a GPU that is not there.
+
+    Args:
+        place: Where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes
+            GPUs and `cuda:N` one; several of TensorFlow's logical CPU devices count as several.
     """
     place = place or Place()
     found = find_tpu(place.tpu)
@@ -48,7 +55,9 @@ def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         what = f"the TPU at {found.address} did not start: {' '.join(str(error).split())[:200]}"
         if asked:
-            raise RunError(what, fix="`cortext doctor` says what was found and which versions clash") from None
+            raise RunError(
+                what, fix="`cortext doctor` says what was found and which versions clash"
+            ) from None
         say(f"{what}; looking for other devices", shown)
         return None
 
@@ -64,16 +73,23 @@ def started(address: str) -> Any:
 
 @cache
 def mirrored(names: tuple[str, ...]) -> Any:
-    """MirroredStrategy on these devices, made once: two in a process mix up what their devices tell each other."""
+    """MirroredStrategy on these devices, made once.
+
+    Two in a process mix up what their devices tell each other.
+    """
     return tf.distribute.MirroredStrategy(names)
 
 
 def _on_local_devices(device: str, shown: bool) -> tuple[Any, str]:
-    """A strategy for this machine's GPUs, or for its CPU devices, and what such a device is called."""
+    """A strategy for this machine's GPUs, or for its CPU devices, and what such a device is
+    called.
+    """
     kind, _, number = device.partition(":")
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU")]
     if kind == "cuda" and (not gpus or int(number or 0) >= len(gpus)):
-        raise ConfigError(f"--device is {device!r}, and TensorFlow sees {len(gpus)} GPUs", fix="leave it out")
+        raise ConfigError(
+            f"--device is {device!r}, and TensorFlow sees {len(gpus)} GPUs", fix="leave it out"
+        )
     names = gpus[int(number) :][:1] if number else gpus
     what = "GPU" if names else "CPU device"
     names = names or [cpu.name for cpu in tf.config.list_logical_devices("CPU")]

@@ -1,8 +1,9 @@
 """Checkpoints of the public release as run directories, and back.
 
-The release (Neuroprosthetics-Lab/nejm-brain-to-text) keeps `checkpoint/best_checkpoint`, a file of torch.save, and
-`checkpoint/args.yaml`. What a run of ours has no place for is kept beside its state, in
-`train_state/release.safetensors`, so that a checkpoint that came in goes out again as it was.
+The release (Neuroprosthetics-Lab/nejm-brain-to-text) keeps `checkpoint/best_checkpoint`, a file of
+torch.save, and `checkpoint/args.yaml`. What a run of ours has no place for is kept beside its
+state, in `train_state/release.safetensors`, so that a checkpoint that came in goes out again as it
+was.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ from cortext.text.phonemes import RELEASE
 from cortext.training.checkpoint import Progress, RunDirectory
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.release import layout
-from cortext.training.release.reading import ARGUMENTS, Kept, configuration, model_of, optimizer_of, sections
+from cortext.training.release.reading import (
+    ARGUMENTS,
+    Kept,
+    configuration,
+    model_of,
+    optimizer_of,
+    sections,
+)
 from cortext.training.release.settings import ELSEWHERE, SAME, assign, has, lookup
 from cortext.training.release.untrusted import read_torch_file
 
@@ -54,10 +62,13 @@ class Exchanged:
 
 
 def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHTS) -> Exchanged:
-    """Write a run directory from a directory of the release (or its folder `checkpoint`); `name` is the file's in it.
+    """Write a run directory from a directory of the release (or its folder `checkpoint`).
 
-    The run can be evaluated, decoded with, started from (`init_from`) and gone on with (`resume`). Nothing in the
-    checkpoint is run. Raises RunError and ConfigError, and then leaves nothing behind.
+    `name` is the file's in it.
+
+    The run can be evaluated, decoded with, started from (`init_from`) and gone on with (`resume`).
+    Nothing in the checkpoint is run. Raises RunError and ConfigError, and then leaves nothing
+    behind.
     """
     folder, out = Path(directory), Path(out)
     if (folder / "checkpoint").is_dir():
@@ -91,17 +102,25 @@ def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHT
 def export_release(run: str | Path, out: str | Path) -> Exchanged:
     """Write a GRU run in the release's layout: `out/checkpoint/best_checkpoint` and `args.yaml`.
 
-    Names begin with `_orig_mod.`, which the release's trainer needs and its evaluation script takes off. Where the last
-    weights are not the best ones, they are in `final_checkpoint_batch_<number>`, and only they have the optimiser's
-    moments.
-    Raises RunError for a run that the release's model cannot hold.
+    Names begin with `_orig_mod.`, which the release's trainer needs and its evaluation script takes
+    off. Where the last weights are not the best ones, they are in
+    `final_checkpoint_batch_<number>`, and only they have the optimiser's moments.
+
+    Raises:
+        RunError: For a run that the release's model cannot hold.
     """
     run, out = Path(run), Path(out)
     model = load_model(run)
     if (kind := model.network.config.kind) != "gru":
-        raise RunError(f"is a model of kind {kind!r}; the release has only the GRU", where=run, fix="export a GRU run")
+        raise RunError(
+            f"is a model of kind {kind!r}; the release has only the GRU",
+            where=run,
+            fix="export a GRU run",
+        )
     if model.inventory != RELEASE:
-        raise RunError(f"has the tokens {model.inventory.name!r}; the release has its own", where=run)
+        raise RunError(
+            f"has the tokens {model.inventory.name!r}; the release has its own", where=run
+        )
     config = read_run_config(run)
     kept = _read_kept(run)
     arguments, notes = _arguments(config, model, kept, run)
@@ -112,10 +131,16 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
         part, _, rest = name.partition("/")
         parts.setdefault(part, {})[rest] = tensor
     best_step = progress.best["step"] if progress.best else progress.step
-    is_last = progress.best is not None and best_step == progress.step  # the moments are those of the last weights
+    is_last = (
+        progress.best is not None and best_step == progress.step
+    )  # the moments are those of the last weights
     metrics = _metrics(progress.best, kept, best_step)
     state = parts["optimizer"] if is_last else {}
-    files = {WEIGHTS: _checkpoint(config, model, model.network.state_dict(), state, kept, best_step, metrics)}
+    files = {
+        WEIGHTS: _checkpoint(
+            config, model, model.network.state_dict(), state, kept, best_step, metrics
+        )
+    }
     if saved is not None and not is_last:
         last, step = _metrics(progress.last, kept, progress.step), progress.step
         final = _checkpoint(config, model, parts["model"], parts["optimizer"], kept, step, last)
@@ -130,7 +155,10 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
 
 
 def _metrics(validation: dict[str, Any] | None, kept: Kept | None, step: int) -> dict[str, float]:
-    """`val_PER` and `val_loss` of a validation; as they came in where it is the one of the imported checkpoint."""
+    """`val_PER` and `val_loss` of a validation.
+
+    As they came in where it is the one of the imported checkpoint.
+    """
     if kept is not None and kept.step == step:
         return kept.metrics
     if validation is None:
@@ -148,14 +176,22 @@ def _checkpoint(
     step: int,
     metrics: dict[str, float],
 ) -> dict[str, Any]:
-    """What the release's trainer saves after `step` batches. state: of our optimiser; empty leaves out the moments."""
-    expected = layout.shapes(model.network.config, _n_used(model), len(model.sessions), len(RELEASE))
+    """What the release's trainer saves after `step` batches. state: of our optimiser.
+
+    Empty leaves out the moments.
+    """
+    expected = layout.shapes(
+        model.network.config, _n_used(model), len(model.sessions), len(RELEASE)
+    )
     theirs = layout.split_days(weights)
     names = layout.by_group(list(expected))
     if kept is None:
         groups, schedule = layout.fresh_optimizer(config, names)
     else:
-        groups, schedule = [group | {"betas": tuple(group["betas"])} for group in kept.groups], kept.schedule
+        groups, schedule = (
+            [group | {"betas": tuple(group["betas"])} for group in kept.groups],
+            kept.schedule,
+        )
     if kept is None or kept.step != step:
         groups, schedule = layout.at_step(groups, schedule, config, step)
     moments = layout.moments_to_theirs(state) if state else {}
@@ -168,7 +204,10 @@ def _checkpoint(
     return {
         "model_state_dict": OrderedDict((f"_orig_mod.{name}", theirs[name]) for name in expected),
         "optimizer_state_dict": {
-            "state": {number[name]: moments[name] for name in sorted(moments, key=lambda name: number[name])},
+            "state": {
+                number[name]: moments[name]
+                for name in sorted(moments, key=lambda name: number[name])
+            },
             "param_groups": groups,
         },
         "scheduler_state_dict": schedule,
@@ -184,18 +223,35 @@ def _arguments(
     if chances is None or config.dataset.sessions != sessions:
         chances = [1] * len(sessions)
     values = {key: setting.published for key, setting in ELSEWHERE.items()}
-    values |= {"output_dir": f"trained_models/{run.name}", "checkpoint_dir": f"trained_models/{run.name}/checkpoint"}
-    values |= {"dataset.neural_dim": model.n_features, "model.input_network.input_layer_sizes": [n_used]}
+    values |= {
+        "output_dir": f"trained_models/{run.name}",
+        "checkpoint_dir": f"trained_models/{run.name}/checkpoint",
+    }
+    values |= {
+        "dataset.neural_dim": model.n_features,
+        "model.input_network.input_layer_sizes": [n_used],
+    }
     values |= kept.arguments if kept else {}
     values |= {key: lookup(ours, key, None) for key in SAME}
-    values |= {"use_amp": config.precision != "fp32", "model.n_input_features": n_used, "dataset.sessions": sessions}
+    values |= {
+        "use_amp": config.precision != "fp32",
+        "model.n_input_features": n_used,
+        "dataset.sessions": sessions,
+    }
     values["dataset.dataset_probability_val"] = [int(chance) for chance in chances]
     notes = []
     if model.feature_subset is not None:
-        notes.append("the release's evaluation script gives the model all features, of which this one takes a subset")
-    if not config.dataset.data_transforms.smooth_data:  # its evaluation script smooths whatever smooth_data says
+        notes.append(
+            "the release's evaluation script gives the model all features, of which this one takes"
+            " a subset"
+        )
+    if (
+        not config.dataset.data_transforms.smooth_data
+    ):  # its evaluation script smooths whatever smooth_data says
         values["dataset.data_transforms.smooth_kernel_std"] = _IDENTITY_STD
-    ignored = [key for key in ("must_include_days", "bad_trials_dict") if getattr(config.dataset, key)]
+    ignored = [
+        key for key in ("must_include_days", "bad_trials_dict") if getattr(config.dataset, key)
+    ]
     notes += [f"the release's trainer ignores dataset.{key}" for key in ignored]
     if lacking := _without_place(ours, to_mapping(TrainConfig())):
         notes.append(f"the release has no {', '.join(lacking)}")
@@ -210,11 +266,15 @@ def _n_used(model: AcousticModel) -> int:
 
 
 def _without_place(ours: Any, defaults: Any, prefix: str = "") -> list[str]:
-    """Dotted keys of training settings that the release lacks, where they are not at their defaults."""
+    """Dotted keys of training settings that the release lacks, where they are not at their
+    defaults.
+    """
     if not isinstance(ours, dict) or not isinstance(defaults, dict):
         known = (*SAME, "precision", "model.kind")
         return [] if ours == defaults or prefix in known else [prefix]
-    parts = (_without_place(ours[k], defaults.get(k), f"{prefix}.{k}" if prefix else k) for k in ours)
+    parts = (
+        _without_place(ours[k], defaults.get(k), f"{prefix}.{k}" if prefix else k) for k in ours
+    )
     return [key for part in parts for key in part]
 
 
@@ -223,7 +283,10 @@ def _kept_file(run: Path) -> Path:
 
 
 def _write_kept(run: Path, kept: Kept) -> None:
-    content = {field: getattr(kept, field) for field in ("arguments", "groups", "schedule", "metrics", "step")}
+    content = {
+        field: getattr(kept, field)
+        for field in ("arguments", "groups", "schedule", "metrics", "step")
+    }
     write_tensors(_kept_file(run), kept.moments, {"release": json.dumps(content)})
 
 
@@ -246,7 +309,10 @@ def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
 
 @contextmanager
 def _new_directory(out: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `out` when the context ends without an error. Raises RunError."""
+    """A directory to fill, which becomes `out` when the context ends without an error.
+
+    Raises RunError.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError("there is something already", where=out, fix="give another --out")
     made = temporary_name(out)
@@ -279,7 +345,21 @@ def _torch_errors(out: Path) -> Iterator[None]:
 
 
 def _exchanged(
-    path: Path, files: tuple[str, ...], model: AcousticModel, step: int, metrics: dict[str, float], notes: list[str]
+    path: Path,
+    files: tuple[str, ...],
+    model: AcousticModel,
+    step: int,
+    metrics: dict[str, float],
+    notes: list[str],
 ) -> Exchanged:
     val_per, val_loss = metrics.get("val_PER"), metrics.get("val_loss")
-    return Exchanged(str(path), files, len(model.sessions), model.n_parameters, step, val_per, val_loss, tuple(notes))
+    return Exchanged(
+        str(path),
+        files,
+        len(model.sessions),
+        model.n_parameters,
+        step,
+        val_per,
+        val_loss,
+        tuple(notes),
+    )

@@ -1,7 +1,10 @@
-"""The layout of the release's checkpoints: names, shapes and order of its parameters, and of what its optimiser keeps.
+"""The layout of the release's checkpoints.
 
-Restated from the release of Card et al. (NEJM 2024), model_training/rnn_model.py and rnn_trainer.py. Its model has one
-pair of parameters per day; its AdamW has three groups, in each of which the parameters stand in the model's order.
+Names, shapes and order of its parameters, and of what its optimiser keeps.
+
+Restated from the release of Card et al. (NEJM 2024), model_training/rnn_model.py and
+rnn_trainer.py. Its model has one pair of parameters per day; its AdamW has three groups, in each of
+which the parameters stand in the model's order.
 
 Letters: C features, D hidden units, V tokens.
 """
@@ -23,7 +26,9 @@ MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square"}
 """Names of AdamW's moments, there and here."""
 
 
-def shapes(config: GRUConfig, n_features: int, n_days: int, n_classes: int) -> dict[str, tuple[int, ...]]:
+def shapes(
+    config: GRUConfig, n_features: int, n_days: int, n_classes: int
+) -> dict[str, tuple[int, ...]]:
     """Shapes of all parameters, in the order of the release's `named_parameters`."""
     n_units, n_inputs = config.n_units, n_features * max(config.patch_size, 1)
     found: dict[str, tuple[int, ...]] = {"h0": (1, 1, n_units)}
@@ -44,12 +49,18 @@ def group_of(name: str) -> str:
 
 
 def by_group(names: list[str]) -> dict[str, list[str]]:
-    """The parameters of each group; one after the other they have the numbers 0, 1, ... in the optimiser's state."""
+    """The parameters of each group.
+
+    One after the other they have the numbers 0, 1, ... in the optimiser's state.
+    """
     return {group: [name for name in names if group_of(name) == group] for group in GROUPS}
 
 
 def stack_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The release's parameters as ours: days stacked to `day_weight` [days, C, C] and `day_bias` [days, C]."""
+    """The release's parameters as ours.
+
+    Days stacked to `day_weight` [days, C, C] and `day_bias` [days, C].
+    """
     shared = {name: tensor for name, tensor in tensors.items() if not name.startswith("day_")}
     n_days = sum(name.startswith("day_weights.") for name in tensors)
     days = {
@@ -61,18 +72,31 @@ def stack_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def split_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Our parameters as the release's, each with memory of its own; what `stack_days` undoes."""
-    found = {f"day_weights.{day}": weight_CC.clone() for day, weight_CC in enumerate(tensors["day_weight"])}
-    found |= {f"day_biases.{day}": bias_C.clone()[None] for day, bias_C in enumerate(tensors["day_bias"])}
-    return found | {name: tensor.clone() for name, tensor in tensors.items() if not name.startswith("day_")}
+    found = {
+        f"day_weights.{day}": weight_CC.clone()
+        for day, weight_CC in enumerate(tensors["day_weight"])
+    }
+    found |= {
+        f"day_biases.{day}": bias_C.clone()[None] for day, bias_C in enumerate(tensors["day_bias"])
+    }
+    return found | {
+        name: tensor.clone() for name, tensor in tensors.items() if not name.startswith("day_")
+    }
 
 
 def moments_to_ours(
     moments: dict[str, dict[str, torch.Tensor]], day_shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, torch.Tensor]:
-    """AdamW's moments by parameter as `Optimizer.state` names them; days without any get zeros and no steps.
+    """AdamW's moments by parameter as `Optimizer.state` names them.
 
-    day_shapes: shapes of all `day_weights.i` and `day_biases.i`; empty where the day layers do not learn
-    Raises RunError where the two parameters of a day have not made the same steps.
+    Days without any get zeros and no steps.
+
+    Args:
+        day_shapes: Shapes of all `day_weights.i` and `day_biases.i`; empty where the day layers do
+            not learn.
+
+    Raises:
+        RunError: Where the two parameters of a day have not made the same steps.
     """
     state: dict[str, torch.Tensor] = {}
     for name, entry in moments.items():
@@ -83,19 +107,32 @@ def moments_to_ours(
     n_days = len(day_shapes) // 2
     for day in range(n_days):
         if steps[f"day_weights.{day}"] != steps[f"day_biases.{day}"]:
-            raise RunError(f"the weights and the bias of day {day} have not made the same number of steps")
-    state["day_steps"] = torch.tensor([steps[f"day_weights.{day}"] for day in range(n_days)], dtype=torch.int64)
+            raise RunError(
+                f"the weights and the bias of day {day} have not made the same number of steps"
+            )
+    state["day_steps"] = torch.tensor(
+        [steps[f"day_weights.{day}"] for day in range(n_days)], dtype=torch.int64
+    )
     for theirs, ours in MOMENTS.items() if n_days else ():
-        whole = {n: moments[n][theirs] if n in moments else torch.zeros(shape) for n, shape in day_shapes.items()}
+        whole = {
+            n: moments[n][theirs] if n in moments else torch.zeros(shape)
+            for n, shape in day_shapes.items()
+        }
         state |= {f"{ours}.{name}": tensor for name, tensor in stack_days(whole).items()}
     return state
 
 
 def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """What `moments_to_ours` undoes: moments by the release's parameter names, without the days that never moved."""
+    """What `moments_to_ours` undoes.
+
+    Moments by the release's parameter names, without the days that never moved.
+    """
     names = [name.removeprefix("steps.") for name in state if name.startswith("steps.")]
     found = {
-        name: {"step": state[f"steps.{name}"]} | {k: state[f"{ours}.{name}"].clone() for k, ours in MOMENTS.items()}
+        name: (
+            {"step": state[f"steps.{name}"]}
+            | {k: state[f"{ours}.{name}"].clone() for k, ours in MOMENTS.items()}
+        )
         for name in names
     }
     if not len(steps := state["day_steps"]):
@@ -106,12 +143,18 @@ def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, tor
     }
     for name in split["exp_avg"]:
         if n_steps := int(steps[int(name.rpartition(".")[2])]):
-            found[name] = {"step": torch.tensor(float(n_steps))} | {k: tensors[name] for k, tensors in split.items()}
+            found[name] = {"step": torch.tensor(float(n_steps))} | {
+                k: tensors[name] for k, tensors in split.items()
+            }
     return found
 
 
-def fresh_optimizer(config: TrainConfig, names: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Groups and schedule as the release's trainer would save them before its first batch, with this torch."""
+def fresh_optimizer(
+    config: TrainConfig, names: dict[str, list[str]]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Groups and schedule as the release's trainer would save them before its first batch, with
+    this torch.
+    """
     lrs = {"bias": config.lr_max, "day_layer": config.lr_max_day, "other": config.lr_max}
     decays = {"bias": 0.0, "day_layer": config.weight_decay_day, "other": config.weight_decay}
     groups = [
@@ -125,7 +168,12 @@ def fresh_optimizer(config: TrainConfig, names: dict[str, list[str]]) -> tuple[l
     ]
     betas = (config.beta0, config.beta1)
     adam = torch.optim.AdamW(
-        groups, lr=config.lr_max, betas=betas, eps=config.epsilon, weight_decay=config.weight_decay, fused=True
+        groups,
+        lr=config.lr_max,
+        betas=betas,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
     )
     schedule: torch.optim.lr_scheduler.LRScheduler
     if config.lr_scheduler_type == "linear":

@@ -1,7 +1,9 @@
-"""The settings of the published `rnn_args.yaml`, and what becomes of those that have no place of the same name here.
+"""The settings of the published `rnn_args.yaml`, and what becomes of those that have no place of
+the same name here.
 
-The file is that of the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text, in its present form
-and in the one from which the published weights were trained (with `bidirectional` and `distributed_training`).
+The file is that of the release of Card et al. (NEJM 2024), Neuroprosthetics-Lab/nejm-brain-to-text,
+in its present form and in the one from which the published weights were trained (with
+`bidirectional` and `distributed_training`).
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from cortext.text.phonemes import RELEASE
 class Setting:
     """A published setting that is not one of ours by the same name.
 
-    published: its value in the published file
-    place:     where the same thing is said or done here
-    other:     what another value than the published one is: `refused`, worth a `note`, or `free` (it has its place)
+    Attributes:
+        published: Its value in the published file.
+        place: Where the same thing is said or done here.
+        other: What another value than the published one is: `refused`, worth a `note`, or `free`
+            (it has its place).
     """
 
     published: Any
@@ -33,24 +37,42 @@ class Setting:
 
 ELSEWHERE: dict[str, Setting] = {
     "model.bidirectional": Setting(False, "the GRU reads forwards only", "refused"),
-    "model.input_network.n_input_layers": Setting(1, "there is one day layer; the release reads no other", "refused"),
-    "model.input_network.input_layer_sizes": Setting([512], "the number of features; the release ignores it", "free"),
+    "model.input_network.n_input_layers": Setting(
+        1, "there is one day layer; the release reads no other", "refused"
+    ),
+    "model.input_network.input_layer_sizes": Setting(
+        [512], "the number of features; the release ignores it", "free"
+    ),
     "gpu_number": Setting("1", "--device cuda:N", "free"),
     "distributed_training": Setting(False, "start with torchrun", "note"),
     "mode": Setting("train", "the verb", "refused"),
     "use_amp": Setting(True, "precision: bf16 for true, fp32 for false", "free"),
     "output_dir": Setting("trained_models/baseline_rnn", "--out", "free"),
     "checkpoint_dir": Setting("trained_models/baseline_rnn/checkpoint", "--out", "free"),
-    "init_from_checkpoint": Setting(False, "`cortext import-checkpoint`, then --init-from", "refused"),
-    "init_checkpoint_path": Setting("None", "`cortext import-checkpoint`, then --init-from", "free"),
+    "init_from_checkpoint": Setting(
+        False, "`cortext import-checkpoint`, then --init-from", "refused"
+    ),
+    "init_checkpoint_path": Setting(
+        "None", "`cortext import-checkpoint`, then --init-from", "free"
+    ),
     "save_best_checkpoint": Setting(True, "the best weights are always kept", "note"),
     "save_val_metrics": Setting(True, "metrics.jsonl is always written", "note"),
-    "log_individual_day_val_PER": Setting(True, "val_per_by_session is always in metrics.jsonl", "note"),
-    "log_val_skip_logs": Setting(False, "sessions left out of the validation are not logged one by one", "note"),
-    "save_val_data": Setting(False, "the validation features are not copied; the data have them", "note"),
-    "dataset.neural_dim": Setting(512, "the number of features is that of the data; the release ignores it", "free"),
+    "log_individual_day_val_PER": Setting(
+        True, "val_per_by_session is always in metrics.jsonl", "note"
+    ),
+    "log_val_skip_logs": Setting(
+        False, "sessions left out of the validation are not logged one by one", "note"
+    ),
+    "save_val_data": Setting(
+        False, "the validation features are not copied; the data have them", "note"
+    ),
+    "dataset.neural_dim": Setting(
+        512, "the number of features is that of the data; the release ignores it", "free"
+    ),
     "dataset.n_classes": Setting(len(RELEASE), "the tokens are the data release's 41", "refused"),
-    "dataset.max_seq_elements": Setting(500, "labels may have any length; the release ignores it", "free"),
+    "dataset.max_seq_elements": Setting(
+        500, "labels may have any length; the release ignores it", "free"
+    ),
     "dataset.num_dataloader_workers": Setting(4, "one thread reads ahead", "free"),
     "dataset.loader_shuffle": Setting(False, "batches are drawn at random anyway", "free"),
     "dataset.dataset_dir": Setting("../data/hdf5_data_final", "--data", "free"),
@@ -61,17 +83,50 @@ COMMAND_LINE = ("gpu_number", "output_dir", "checkpoint_dir", "dataset.dataset_d
 """What the command line says here: in a published file these never count."""
 
 SAME = (
-    *(f"model.{name}" for name in ("n_input_features", "n_units", "n_layers", "rnn_dropout", "rnn_trainable")),
+    *(
+        f"model.{name}"
+        for name in ("n_input_features", "n_units", "n_layers", "rnn_dropout", "rnn_trainable")
+    ),
     *("model.patch_size", "model.patch_stride"),
     *("model.input_network.input_trainable", "model.input_network.input_layer_dropout"),
-    *("num_training_batches", "lr_scheduler_type", "lr_max", "lr_min", "lr_decay_steps", "lr_warmup_steps"),
+    *(
+        "num_training_batches",
+        "lr_scheduler_type",
+        "lr_max",
+        "lr_min",
+        "lr_decay_steps",
+        "lr_warmup_steps",
+    ),
     *("lr_max_day", "lr_min_day", "lr_decay_steps_day", "lr_warmup_steps_day"),
-    *("beta0", "beta1", "epsilon", "weight_decay", "weight_decay_day", "seed", "grad_norm_clip_value"),
+    *(
+        "beta0",
+        "beta1",
+        "epsilon",
+        "weight_decay",
+        "weight_decay_day",
+        "seed",
+        "grad_norm_clip_value",
+    ),
     *("batches_per_train_log", "batches_per_val_step", "batches_per_save"),
-    *("early_stopping", "early_stopping_val_steps", "save_all_val_steps", "save_final_model", "save_val_logits"),
-    *(f"dataset.{name}" for name in ("batch_size", "days_per_batch", "seed", "sessions", "dataset_probability_val")),
-    *(f"dataset.{name}" for name in ("must_include_days", "test_percentage", "feature_subset", "bad_trials_dict")),
-    *(f"dataset.data_transforms.{name}_std" for name in ("white_noise", "constant_offset", "random_walk")),
+    *(
+        "early_stopping",
+        "early_stopping_val_steps",
+        "save_all_val_steps",
+        "save_final_model",
+        "save_val_logits",
+    ),
+    *(
+        f"dataset.{name}"
+        for name in ("batch_size", "days_per_batch", "seed", "sessions", "dataset_probability_val")
+    ),
+    *(
+        f"dataset.{name}"
+        for name in ("must_include_days", "test_percentage", "feature_subset", "bad_trials_dict")
+    ),
+    *(
+        f"dataset.data_transforms.{name}_std"
+        for name in ("white_noise", "constant_offset", "random_walk")
+    ),
     *("dataset.data_transforms.static_gain_std", "dataset.data_transforms.random_walk_axis"),
     *("dataset.data_transforms.random_cut", "dataset.data_transforms.smooth_data"),
     *("dataset.data_transforms.smooth_kernel_std", "dataset.data_transforms.smooth_kernel_size"),
@@ -82,9 +137,12 @@ SAME = (
 def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
     """A configuration file's mapping in our settings, and notes on what has no effect here.
 
-    Keys of `ELSEWHERE` are taken out and all others left as they are, so that an unknown key is still found as one, and
-    our settings may stand in a published file. OmegaConf's `${key}` takes the value of that key.
-    Raises ConfigError for a value that cannot be followed.
+    Keys of `ELSEWHERE` are taken out and all others left as they are, so that an unknown key is
+    still found as one, and our settings may stand in a published file. OmegaConf's `${key}` takes
+    the value of that key.
+
+    Raises:
+        ConfigError: For a value that cannot be followed.
     """
     if not isinstance(mapping, Mapping):
         return mapping, []
@@ -94,7 +152,10 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
     for key, value in found.items():
         setting = ELSEWHERE[key]
         if value != setting.published and setting.other == "refused":
-            raise ConfigError(f"{key} is {value!r}; only {setting.published!r} works: {setting.place}", where=where)
+            raise ConfigError(
+                f"{key} is {value!r}; only {setting.published!r} works: {setting.place}",
+                where=where,
+            )
         if value != setting.published and setting.other == "note":
             notes.append(f"{key} is not followed: {setting.place}")
         section, _, last = key.rpartition(".")
@@ -145,8 +206,8 @@ def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> 
 class _References:
     """Resolves the references `${key}` in a mapping.
 
-    A few lines of references to references can stand for any number of values, so what is written out is counted: each
-    value, and each character that a reference puts into a text.
+    A few lines of references to references can stand for any number of values, so what is written
+    out is counted: each value, and each character that a reference puts into a text.
     """
 
     def __init__(self, root: Any, where: str | Path) -> None:
@@ -155,7 +216,8 @@ class _References:
     def resolved(self, value: Any, path: tuple[str, ...] = (), level: int = 0) -> Any:
         """The value with its references resolved, all sections copied.
 
-        path: the references that led here; level: of sections and references, from the root
+        Args:
+            path: The references that led here; level: of sections and references, from the root.
         """
         self._count(1, level)
         if isinstance(value, Mapping):
@@ -166,7 +228,9 @@ class _References:
             return value
         if whole := _REFERENCE.fullmatch(value):
             return self._referred(whole[1], path, level)
-        return _REFERENCE.sub(lambda match: self._text(self._referred(match[1], path, level), level), value)
+        return _REFERENCE.sub(
+            lambda match: self._text(self._referred(match[1], path, level), level), value
+        )
 
     def _referred(self, key: str, path: tuple[str, ...], level: int) -> Any:
         if key in path or (target := lookup(self.root, key, _ABSENT)) is _ABSENT:
@@ -182,7 +246,9 @@ class _References:
     def _count(self, n_written: int, level: int) -> None:
         self._n_written += n_written
         if self._n_written > _MOST_WRITTEN:
-            self._refuse(f"its references stand for more than {_MOST_WRITTEN:,} values and characters")
+            self._refuse(
+                f"its references stand for more than {_MOST_WRITTEN:,} values and characters"
+            )
         if level > MOST_LEVELS:
             self._refuse(f"its references and sections have more than {MOST_LEVELS} levels")
 

@@ -1,8 +1,9 @@
 """Files of `torch.save` from anywhere, read without running anything that they hold.
 
-Such a file is a zip archive with a pickle, and a pickle is a program. torch's restricted unpickler knows tensors and
-plain containers; the release's checkpoints also hold a number as `numpy.float64`, for which NumPy's names for scalars
-and dtypes stand for two parts of this module. NumPy itself is not called: its dtypes take any state they are given.
+Such a file is a zip archive with a pickle, and a pickle is a program. torch's restricted unpickler
+knows tensors and plain containers; the release's checkpoints also hold a number as `numpy.float64`,
+for which NumPy's names for scalars and dtypes stand for two parts of this module. NumPy itself is
+not called: its dtypes take any state they are given.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ _LARGEST_PICKLE = 64 << 20
 
 
 def read_torch_file(path: Path) -> Any:
-    """Tensors (on the CPU, read from the file when they are used), dicts, lists, tuples, numbers and texts.
+    """Tensors (on the CPU, read from the file when they are used), dicts, lists, tuples, numbers
+    and texts.
 
-    Raises RunError for a file that is damaged, holds anything else, or claims to hold more than its length.
+    Raises:
+        RunError: For a file that is damaged, holds anything else, or claims to hold more than its
+            length.
     """
     _check_archive(path)
     try:
@@ -71,7 +75,10 @@ _STAND_INS: list[Any] = [
 
 
 def _check_archive(path: Path) -> None:
-    """Raise RunError unless the file is a whole, uncompressed archive: nothing in it is larger than it looks."""
+    """Raise RunError unless the file is a whole, uncompressed archive.
+
+    Nothing in it is larger than it looks.
+    """
     try:
         length = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
@@ -87,24 +94,37 @@ def _check_archive(path: Path) -> None:
     packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
     if packed or len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > length:
         raise RunError("its archive is not as torch.save writes it", where=path, fix=FIX)
-    if max(entry.file_size for entry in entries if entry.filename.endswith(".pkl")) > _LARGEST_PICKLE:
+    if (
+        max(entry.file_size for entry in entries if entry.filename.endswith(".pkl"))
+        > _LARGEST_PICKLE
+    ):
         raise RunError("holds far more objects than a checkpoint does", where=path, fix=FIX)
 
 
 def _reason(error: Exception) -> str:
-    """One line for what went wrong; the name of the first thing that is not data, where it is that."""
+    """One line for what went wrong.
+
+    The name of the first thing that is not data, where it is that.
+    """
     text = str(error)
     if name := re.search(r"GLOBAL ([\w.]+)", text):
         return f"refused: it asks for {name[1]}, which is not data; nothing of it was run"
     if isinstance(error, ValueError) and "NumPy" in text:
         return f"refused: it holds {text}"
-    if isinstance(error, pickle.UnpicklingError):  # torch's own text says how to run what the file holds
+    if isinstance(
+        error, pickle.UnpicklingError
+    ):  # torch's own text says how to run what the file holds
         return "refused: it holds something that is not data; nothing of it was run"
-    return f"cannot be read as a checkpoint: {type(error).__name__}: {(text.splitlines() or [''])[0][:200]}"
+    return (
+        f"cannot be read as a checkpoint: {type(error).__name__}:"
+        f" {(text.splitlines() or [''])[0][:200]}"
+    )
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Raise RunError for objects of unknown types, too many or too deep, or tensors larger than the file."""
+    """Raise RunError for objects of unknown types, too many or too deep, or tensors larger than
+    the file.
+    """
     left, n_objects, n_bytes, length = [(content, 0)], 0, 0, path.stat().st_size
     while left:
         item, level = left.pop()
@@ -119,11 +139,16 @@ def _check_content(content: Any, path: Path) -> None:
         elif isinstance(item, list | tuple):
             inner = list(item)
         elif isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
-            raise RunError("holds an integer beyond 64 bits, which no checkpoint does", where=path, fix=FIX)
+            raise RunError(
+                "holds an integer beyond 64 bits, which no checkpoint does", where=path, fix=FIX
+            )
         elif not isinstance(item, str | int | float | bool | None):
-            raise RunError(f"holds a {type(item).__name__}, which no checkpoint does", where=path, fix=FIX)
+            raise RunError(
+                f"holds a {type(item).__name__}, which no checkpoint does", where=path, fix=FIX
+            )
         left += [(each, level + 1) for each in inner]
-        # Containers may hold one another many times over, and tensors may repeat one number without end.
+        # Containers may hold one another many times over, and tensors may repeat one number without
+        # end.
         if n_objects + len(left) > _MOST_OBJECTS or n_bytes > length or level > MOST_LEVELS:
             what = f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
             raise RunError(what, where=path, fix=FIX)

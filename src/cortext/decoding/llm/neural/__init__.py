@@ -1,1 +1,4 @@
-"""Small causal language models of the project's own training, in transformers' format: word pieces and a network."""
+"""Small causal language models of the project's own training, in transformers' format.
+
+Word pieces and a network.
+"""

@@ -1,22 +1,27 @@
-"""An n-gram and a neural model on the same text: bits per character of each, and of both mixed word by word.
+"""An n-gram and a neural model on the same text.
 
-Every word of the text and every sentence end is an event with a probability under each model; the characters are the
-letters, the blanks between words, and one for each sentence end.
+Bits per character of each, and of both mixed word by word.
 
-The neural model spells everything. With s the tokens that begin a word or end the sentence, a word of pieces c1..cn
-after history h has the probability
+Every word of the text and every sentence end is an event with a probability under each model; the
+characters are the letters, the blanks between words, and one for each sentence end.
+
+The neural model spells everything. With s the tokens that begin a word or end the sentence, a word
+of pieces c1..cn after history h has the probability
 
     p(c1 | h) / p(s | h) * p(c2 | h c1) * ... * p(cn | ...) * p(s | h c1..cn)
 
-that is, it is this word and no longer one that begins so. What divides the first piece is what the word before was
-given, so the product over a sentence is that of its tokens, and the words after a history sum to one or less.
+that is, it is this word and no longer one that begins so. What divides the first piece is what the
+word before was given, so the product over a sentence is that of its tokens, and the words after a
+history sum to one or less.
 
-The n-gram gives words that it does not know the probability of <unk>, times that of their spelling by a model of
-letters made from its own vocabulary. As <unk> is far too rare in it, the n-gram is mixed with that model of letters:
+The n-gram gives words that it does not know the probability of <unk>, times that of their spelling
+by a model of letters made from its own vocabulary. As <unk> is far too rare in it, the n-gram is
+mixed with that model of letters:
 
     (1 - u) * ngram(word | h) + u * letters(word)
 
-The weight u, and that of the neural model in the mixture of both, are fitted on other held-out text.
+The weight u, and that of the neural model in the mixture of both, are fitted on other held-out
+text.
 """
 
 from __future__ import annotations
@@ -46,7 +51,9 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Events:
-    """Natural log-probabilities of every word and sentence end of a text, float64 [events], sentence by sentence."""
+    """Natural log-probabilities of every word and sentence end of a text, float64 [events],
+    sentence by sentence.
+    """
 
     ngram: np.ndarray
     letters: np.ndarray
@@ -61,22 +68,35 @@ class Events:
 
 
 def compare(
-    ngram_dir: Path, model: str | Path, text: Path, held_out: Path, progress: Progress = lambda done, total: None
+    ngram_dir: Path,
+    model: str | Path,
+    text: Path,
+    held_out: Path,
+    progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Bits per character of a text under an n-gram, a neural model, and their mixture; what decides them.
+    """Bits per character of a text under an n-gram, a neural model, and their mixture.
 
-    held_out: another text, on which the weights are fitted
-    Raises LanguageModelError for models and texts that cannot be used.
+    What decides them.
+
+    Args:
+        held_out: Another text, on which the weights are fitted.
+
+    Raises:
+        LanguageModelError: For models and texts that cannot be used.
     """
     if text.resolve() == held_out.resolve():
-        raise LanguageModelError("the weights would be fitted on the text itself", where=text, fix="give another text")
+        raise LanguageModelError(
+            "the weights would be fitted on the text itself", where=text, fix="give another text"
+        )
     ngram, neural = LanguageModel.open(ngram_dir), CausalLM.load(model, device="cpu")
     first, second = read_sentences(held_out), read_sentences(text)
     total = len(first) + len(second)
     with tempfile.TemporaryDirectory() as folder:
         letters = letter_model(ngram, Path(folder) / "letters")
         fitted = events(ngram, letters, neural, first, lambda done, _: progress(done, total))
-        tested = events(ngram, letters, neural, second, lambda done, _: progress(len(first) + done, total))
+        tested = events(
+            ngram, letters, neural, second, lambda done, _: progress(len(first) + done, total)
+        )
     return _report(fitted, tested)
 
 
@@ -93,11 +113,19 @@ def _report(fitted: Events, tested: Events) -> dict[str, Any]:
         "unknown_words": tested.unknown,
         "bits_per_character": {
             name: -float(log_probs.sum()) / math.log(2) / n_characters
-            for name, log_probs in (("ngram", ngram), ("neural", tested.neural), ("interpolated", both))
+            for name, log_probs in (
+                ("ngram", ngram),
+                ("neural", tested.neural),
+                ("interpolated", both),
+            )
         },
         "perplexity": {
             name: math.exp(-float(log_probs.mean()))
-            for name, log_probs in (("ngram", ngram), ("neural", tested.neural), ("interpolated", both))
+            for name, log_probs in (
+                ("ngram", ngram),
+                ("neural", tested.neural),
+                ("interpolated", both),
+            )
         },
         "gain": _gain(tested, ngram, both),
         "weights": {
@@ -109,32 +137,47 @@ def _report(fitted: Events, tested: Events) -> dict[str, Any]:
 
 
 def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, float]:
-    """By how many bits per character the mixture is below the n-gram; a 95 % interval by resampling sentences."""
-    bits_S = np.bincount(tested.sentence, weights=(both - ngram) / math.log(2), minlength=len(tested.characters))
+    """By how many bits per character the mixture is below the n-gram.
+
+    A 95 % interval by resampling sentences.
+    """
+    bits_S = np.bincount(
+        tested.sentence, weights=(both - ngram) / math.log(2), minlength=len(tested.characters)
+    )
     generator, gains_R = np.random.default_rng(0), np.empty(_RESAMPLES)
     for number in range(_RESAMPLES):
         chosen_S = generator.integers(0, len(bits_S), len(bits_S))
         gains_R[number] = bits_S[chosen_S].sum() / tested.characters[chosen_S].sum()
     low, high = np.quantile(gains_R, [0.025, 0.975])
-    return {"bits_per_character": float(bits_S.sum() / tested.characters.sum()), "low": float(low), "high": float(high)}
+    return {
+        "bits_per_character": float(bits_S.sum() / tested.characters.sum()),
+        "low": float(low),
+        "high": float(high),
+    }
 
 
 def fit(log_probs: Sequence[np.ndarray]) -> np.ndarray:
-    """The weights of the linear mixture under which events are most probable; each array is [events]."""
+    """The weights of the linear mixture under which events are most probable.
+
+    Each array is [events].
+    """
     stacked_EM = np.stack(log_probs, axis=1)
     best_E1 = stacked_EM.max(axis=1, keepdims=True)
     return maximise(np.exp(stacked_EM - best_E1), np.ones(len(stacked_EM)))
 
 
 def mixed(log_probs: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """log sum_m weights[m] * exp(log_probs[m]), [events]."""
+    """Log sum_m weights[m] * exp(log_probs[m]), [events]."""
     with np.errstate(divide="ignore"):
         terms = [np.log(weight) + each for weight, each in zip(weights, log_probs, strict=True)]
     return np.asarray(np.logaddexp.reduce(terms))
 
 
 def open_ngram(found: Events, spelling: float) -> np.ndarray:
-    """The n-gram mixed with the model of letters, of weight `spelling`: log-probabilities [events]."""
+    """The n-gram mixed with the model of letters, of weight `spelling`.
+
+    Log-probabilities [events].
+    """
     return mixed([found.ngram, found.letters], [1 - spelling, spelling])
 
 
@@ -151,7 +194,8 @@ def events(
 ) -> Events:  # fmt: skip
     """What each model gives to the words and ends of normalised sentences."""
     spelling = {
-        word: letters.ngram.sentence(next(spelt(word))) for word in {w for text in sentences for w in text.split()}
+        word: letters.ngram.sentence(next(spelt(word)))
+        for word in {w for text in sentences for w in text.split()}
     }
     ngram_E, letters_E, unknown = [], [], 0
     for text in sentences:
@@ -178,9 +222,13 @@ def events(
 def word_log_probs(
     lm: CausalLM, sentences: Sequence[str], progress: Progress = lambda done, total: None
 ) -> list[np.ndarray]:
-    """For each normalised sentence the log-probabilities of its words and its end, float64 [words + 1]."""
+    """For each normalised sentence the log-probabilities of its words and its end, float64
+    [words + 1].
+    """
     if lm.end is None:
-        raise LanguageModelError("was not trained to end sentences", where=lm.name, fix="use lm train-neural's models")
+        raise LanguageModelError(
+            "was not trained to end sentences", where=lm.name, fix="use lm train-neural's models"
+        )
     boundary = torch.tensor([*starts(lm.tokenizer), lm.end])
     begins = set(boundary.tolist())
     cut = [[encode([word], lm.tokenizer)[0] for word in text.split()] for text in sentences]
@@ -189,7 +237,9 @@ def word_log_probs(
         if any(word[0] not in begins or begins.intersection(word[1:]) for word in words):
             raise LanguageModelError("the pieces do not mark where words begin", where=lm.name)
         if len(row) > lm.window + 1:
-            raise LanguageModelError(f"the sentence {text[:40]!r} ... is longer than the model's window", where=lm.name)
+            raise LanguageModelError(
+                f"the sentence {text[:40]!r} ... is longer than the model's window", where=lm.name
+            )
     found: list[np.ndarray] = [np.empty(0)] * len(rows)
     done = 0
     for group in length_batches(rows, _BATCH_TOKENS):
@@ -204,9 +254,13 @@ def word_log_probs(
 def _piece_log_probs(
     lm: CausalLM, rows: Sequence[Sequence[int]], boundary: torch.Tensor
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each row the log-probabilities of its tokens after the first, and of a word's beginning or the end there."""
+    """Of each row the log-probabilities of its tokens after the first, and of a word's beginning
+    or the end there.
+    """
     length = max(map(len, rows))
-    tokens_BT = torch.tensor([[*row, *[row[-1]] * (length - len(row))] for row in rows], device=lm.device)
+    tokens_BT = torch.tensor(
+        [[*row, *[row[-1]] * (length - len(row))] for row in rows], device=lm.device
+    )
     with torch.inference_mode(), lm.lock:
         log_probs_BTV = lm.network(input_ids=tokens_BT[:, :-1]).logits.double().log_softmax(-1)
     pieces_BT = log_probs_BTV.gather(-1, tokens_BT[:, 1:, None])[..., 0].cpu().numpy()
@@ -219,6 +273,8 @@ def _by_word(pieces: Sequence[int], pieces_T: np.ndarray, boundary_T: np.ndarray
     """Log-probabilities of words of so many pieces, and of the end."""
     first = np.cumsum([0, *pieces])
     sums = np.add.reduceat(pieces_T, first)
-    before = np.where(first > 0, boundary_T[first], 0.0)  # no word before the first one was given its end
+    before = np.where(
+        first > 0, boundary_T[first], 0.0
+    )  # no word before the first one was given its end
     after = np.append(boundary_T[first[1:]], 0.0)
     return np.asarray(sums - before + after)

@@ -1,4 +1,6 @@
-"""The loss of a network with a tied output layer, without ever holding the log-probabilities of a whole batch."""
+"""The loss of a network with a tied output layer, without ever holding the log-probabilities of
+a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ _CHUNK = 256
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Negative log-probabilities of targets, summed, and their gradients in the same pass over the vocabulary."""
+    """Negative log-probabilities of targets, summed, and their gradients in the same pass over
+    the vocabulary.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden_ND: torch.Tensor, weight_VD: torch.Tensor, target_N: torch.Tensor
+    ) -> torch.Tensor:
         """hidden_ND decides the precision of the products; the sum is float32."""
         weight = weight_VD.to(hidden_ND.dtype)
         grad_hidden_ND, grad_weight_VD = torch.empty_like(hidden_ND), torch.zeros_like(weight_VD)
@@ -43,9 +49,12 @@ class _SummedLoss(torch.autograd.Function):
 
 
 def summed_loss(network: Any, inputs_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-    """Negative natural log-probability of all targets but `IGNORED` ones under a Llama-like network, float32 [].
+    """Negative natural log-probability of all targets but `IGNORED` ones under a Llama-like
+    network, float32 [].
 
-    inputs_BT, targets_BT: int64, as `padded` makes them; rows that causal attention may read from the left
+    Args:
+        inputs_BT, targets_BT: int64, as `padded` makes them; rows that causal attention may read
+            from the left.
     """
     hidden_BTD = network.model(input_ids=inputs_BT, use_cache=False).last_hidden_state
     real_BT = targets_BT != IGNORED
@@ -66,7 +75,10 @@ def _product_type() -> torch.dtype:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets, int64 [B, T], of rows of tokens: each token's target is the next; padding has none."""
+    """Inputs and targets, int64 [B, T], of rows of tokens: each token's target is the next.
+
+    Padding has none.
+    """
     length = max(map(len, rows))
     inputs_BT = torch.tensor([[*row[:-1], *[pad] * (length - len(row))] for row in rows])
     targets_BT = torch.tensor([[*row[1:], *[IGNORED] * (length - len(row))] for row in rows])

@@ -1,8 +1,9 @@
-"""Word pieces by byte-pair encoding (Sennrich et al., ACL 2016), saved as transformers' fast tokenizers are.
+"""Word pieces by byte-pair encoding (Sennrich et al., ACL 2016), saved as transformers' fast
+tokenizers are.
 
-Every word is cut by itself and its first piece begins with a mark, the blank before it, so that a word that is
-appended to a text appends tokens and changes none, and the tokens that can follow a finished word are known: those
-with the mark, and the end of the sentence.
+Every word is cut by itself and its first piece begins with a mark, the blank before it, so that a
+word that is appended to a text appends tokens and changes none, and the tokens that can follow a
+finished word are known: those with the mark, and the end of the sentence.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ LETTERS = (MARK, *ascii_lowercase, "'", "-")
 
 
 def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
-    """A tokenizer (`PreTrainedTokenizerFast`) of at most `size` pieces, trained on words and how often they occur.
+    """A tokenizer (`PreTrainedTokenizerFast`) of at most `size` pieces, trained on words and how
+    often they occur.
 
-    window: the most tokens that the model takes
-    Text is lower-cased and what is not a letter a-z, an apostrophe, a hyphen or a blank is dropped, so that nothing is
-    unknown. Encoded text begins with `<s>` unless special tokens are left out.
+    Text is lower-cased and what is not a letter a-z, an apostrophe, a hyphen or a blank is dropped,
+    so that nothing is unknown. Encoded text begins with `<s>` unless special tokens are left out.
+
+    Args:
+        window: The most tokens that the model takes.
     """
     need("transformers", "llm")
     tokenizers = need("tokenizers", "llm")
@@ -41,8 +45,12 @@ def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
             normalizers.Strip(),
         ]
     )
-    pieces.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
-    pieces.decoder = tokenizers.decoders.Metaspace(replacement=MARK, prepend_scheme="always", split=True)
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement=MARK, prepend_scheme="always", split=True
+    )
+    pieces.decoder = tokenizers.decoders.Metaspace(
+        replacement=MARK, prepend_scheme="always", split=True
+    )
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -55,20 +63,34 @@ def train_pieces(words: Mapping[str, int], size: int, window: int) -> Any:
         single=f"{BOS} $A", special_tokens=[(BOS, pieces.token_to_id(BOS))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=pieces, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=window
+        tokenizer_object=pieces,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        model_max_length=window,
     )
 
 
 def _repeated(words: Mapping[str, int]) -> Iterable[str]:
-    """Lines that hold each word as often as it occurs, at most 1000 times; the most frequent ones lose no piece."""
+    """Lines that hold each word as often as it occurs, at most 1000 times.
+
+    The most frequent ones lose no piece.
+    """
     for word, count in words.items():
         yield " ".join([word] * min(count, 1000))
 
 
 def encode(sentences: Sequence[str], tokenizer: Any) -> list[list[int]]:
-    """The tokens of normalised sentences, without `<s>` and `</s>`; each different word is cut once."""
+    """The tokens of normalised sentences, without `<s>` and `</s>`.
+
+    Each different word is cut once.
+    """
     words = list(Counter(word for sentence in sentences for word in sentence.split()))
-    cut = dict(zip(words, tokenizer(words, add_special_tokens=False)["input_ids"], strict=True)) if words else {}
+    cut = (
+        dict(zip(words, tokenizer(words, add_special_tokens=False)["input_ids"], strict=True))
+        if words
+        else {}
+    )
     return [[token for word in sentence.split() for token in cut[word]] for sentence in sentences]
 
 
@@ -76,5 +98,7 @@ def starts(tokenizer: Any) -> list[int]:
     """The pieces that begin a word, by number."""
     special = set(tokenizer.all_special_ids)
     return sorted(
-        number for piece, number in tokenizer.get_vocab().items() if piece.startswith(MARK) and number not in special
+        number
+        for piece, number in tokenizer.get_vocab().items()
+        if piece.startswith(MARK) and number not in special
     )

@@ -17,22 +17,32 @@ FACTS = "cortext.json"
 
 
 def check_target(out: Path, keep: Iterable[str | Path] = ()) -> None:
-    """Raise LanguageModelError, before anything takes time, for a directory that cannot be written or may not be.
+    """Raise LanguageModelError, before anything takes time, for a directory that cannot be
+    written or may not be.
 
-    It may be absent, empty, or hold what was trained here; keep: files and directories that may not be in it
+    It may be absent, empty, or hold what was trained here; keep: files and directories that may not
+    be in it
     """
     if out.exists() and not out.is_dir():
         raise LanguageModelError("is a file; a directory to write is needed", where=out)
     if out.resolve() == Path.cwd():
-        raise LanguageModelError("is the current directory", where=out, fix="give a directory in it")
+        raise LanguageModelError(
+            "is the current directory", where=out, fix="give a directory in it"
+        )
     if out.is_dir() and any(out.iterdir()) and not (out / FACTS).is_file():
-        raise LanguageModelError(f"is not empty and has no {FACTS}", where=out, fix="give a new directory")
+        raise LanguageModelError(
+            f"is not empty and has no {FACTS}", where=out, fix="give a new directory"
+        )
     for path in keep:
         if Path(path).resolve().is_relative_to(out.resolve()):
-            raise LanguageModelError(f"would take the place of {path}", where=out, fix="give another directory")
+            raise LanguageModelError(
+                f"would take the place of {path}", where=out, fix="give another directory"
+            )
     parent = next(folder for folder in out.resolve().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise LanguageModelError(f"cannot be made in {parent}", where=out, fix="give a folder that can be written")
+        raise LanguageModelError(
+            f"cannot be made in {parent}", where=out, fix="give a folder that can be written"
+        )
 
 
 def save_model(directory: Path, network: Any, tokenizer: Any, facts: dict[str, Any]) -> None:

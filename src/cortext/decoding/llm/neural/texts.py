@@ -1,4 +1,7 @@
-"""What a neural model learns from: normalised sentences of several sources, some of them read more often."""
+"""What a neural model learns from.
+
+Normalised sentences of several sources, some of them read more often.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class Source:
             return cls(Path(text))
         factor = float(match[2])
         if not 0 < factor <= 1000:
-            raise LanguageModelError(f"factor {match[2]} is not possible", where=match[1], fix="give 0.01 to 1000")
+            raise LanguageModelError(
+                f"factor {match[2]} is not possible", where=match[1], fix="give 0.01 to 1000"
+            )
         return cls(Path(match[1]), factor)
 
 
@@ -60,12 +65,15 @@ class Texts:
 
 
 def read_texts(
-    sources: Sequence[Source], held_out: Path | None = None, progress: Callable[[str], Progress | None] = lambda _: None
+    sources: Sequence[Source],
+    held_out: Path | None = None,
+    progress: Callable[[str], Progress | None] = lambda _: None,
 ) -> Texts:
     """Read texts as `cortext lm build` does; sentences without a letter are passed over.
 
-    Raises LanguageModelError for texts that are missing, unreadable or without a sentence, and for a held-out text
-    that is one of them.
+    Raises:
+        LanguageModelError: For texts that are missing, unreadable or without a sentence, and for a
+            held-out text that is one of them.
     """
     if held_out and held_out.resolve() in [source.path.resolve() for source in sources]:
         raise LanguageModelError("the held-out text is one of the texts", where=held_out)
@@ -78,7 +86,11 @@ def read_texts(
         return texts
     for number, sentences in enumerate(texts.sentences):
         texts.held_out += sentences[::HELD_OUT_EVERY][:HELD_OUT_MOST]
-        kept = [s for i, s in enumerate(sentences) if i % HELD_OUT_EVERY or i >= HELD_OUT_EVERY * HELD_OUT_MOST]
+        kept = [
+            s
+            for i, s in enumerate(sentences)
+            if i % HELD_OUT_EVERY or i >= HELD_OUT_EVERY * HELD_OUT_MOST
+        ]
         texts.sentences[number] = kept
     if not any(texts.sentences):
         raise LanguageModelError("one sentence is too little to learn from", where=sources[0].path)
@@ -101,9 +113,11 @@ def _spoken(sentence: str) -> str:
 def batches(
     rows: Sequence[Sequence[Sequence[int]]], factors: Sequence[float], batch_tokens: int, seed: int
 ) -> Iterator[list[Sequence[int]]]:
-    """Batches of token rows of about equal length without an end, every source as often as its factor says.
+    """Batches of token rows of about equal length without an end, every source as often as its
+    factor says.
 
-    A batch is at most `batch_tokens` tokens with padding, or one row. What comes is a function of the seed.
+    A batch is at most `batch_tokens` tokens with padding, or one row. What comes is a function of
+    the seed.
     """
     epoch = 0
     while True:
@@ -114,7 +128,9 @@ def batches(
             part = round((factor - int(factor)) * len(source))
             chosen += [source[i] for i in generator.permutation(len(source))[:part]]
         if not chosen:
-            raise LanguageModelError("the factors leave no sentence to learn from", fix="give larger ones")
+            raise LanguageModelError(
+                "the factors leave no sentence to learn from", fix="give larger ones"
+            )
         chosen = [chosen[i] for i in generator.permutation(len(chosen))]
         for first in range(0, len(chosen), _POOL):
             yield from _pool_batches(chosen[first : first + _POOL], batch_tokens, generator)
@@ -126,7 +142,9 @@ _POOL = 1 << 13
 
 
 def length_batches(rows: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of rows, shortest first, in groups of at most `batch_tokens` tokens with padding, or of one row."""
+    """Numbers of rows, shortest first, in groups of at most `batch_tokens` tokens with padding,
+    or of one row.
+    """
     group: list[int] = []
     for number in sorted(range(len(rows)), key=lambda row: len(rows[row])):
         if group and (len(group) + 1) * len(rows[number]) > batch_tokens:

@@ -1,7 +1,10 @@
-"""Training a small causal language model on a processor: a Llama (Touvron et al., 2023) of a few million parameters.
+"""Training a small causal language model on a processor.
 
-Sentences stand in rows of their own, `<s> sentence </s>`, batched by length: scoring reads them so, and no attention is
-spent on sentences before. Rows are padded on the right, where causal attention never looks, and padding has no loss.
+A Llama (Touvron et al., 2023) of a few million parameters.
+
+Sentences stand in rows of their own, `<s> sentence </s>`, batched by length: scoring reads them so,
+and no attention is spent on sentences before. Rows are padded on the right, where causal attention
+never looks, and padding has no loss.
 """
 
 from __future__ import annotations
@@ -22,7 +25,14 @@ from cortext.decoding.llm.model import SENTENCE_END
 from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
 from cortext.decoding.llm.neural.pieces import encode, train_pieces
 from cortext.decoding.llm.neural.saving import check_target, save_model
-from cortext.decoding.llm.neural.texts import Progress, Source, Texts, batches, length_batches, read_texts
+from cortext.decoding.llm.neural.texts import (
+    Progress,
+    Source,
+    Texts,
+    batches,
+    length_batches,
+    read_texts,
+)
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -39,7 +49,10 @@ _PATIENCE = 5
 
 @dataclass(frozen=True)
 class NeuralOptions:
-    """The size of a model and how it is trained. Raises LanguageModelError for values that cannot be."""
+    """The size of a model and how it is trained.
+
+    Raises LanguageModelError for values that cannot be.
+    """
 
     pieces: int = 4000
     """Word pieces, at most."""
@@ -56,7 +69,10 @@ class NeuralOptions:
     steps: int | None = None
     """Batches to learn from. With a seed they decide the result; minutes depend on the machine."""
     minutes: float | None = 10.0
-    """Training ends after so long, reading not counted. Without `steps` the learning rate follows the clock."""
+    """Training ends after so long, reading not counted.
+
+    Without `steps` the learning rate follows the clock.
+    """
     threads: int = 1
     seed: int = 0
 
@@ -66,7 +82,9 @@ class NeuralOptions:
             if value is not None and not low <= value <= high:
                 raise LanguageModelError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
         if self.width % (2 * self.heads):
-            raise LanguageModelError(f"width is {self.width}; {self.heads} heads need a multiple of {2 * self.heads}")
+            raise LanguageModelError(
+                f"width is {self.width}; {self.heads} heads need a multiple of {2 * self.heads}"
+            )
         if self.steps is None and self.minutes is None:
             raise LanguageModelError("training would not end", fix="give steps or minutes")
 
@@ -93,12 +111,19 @@ def train_neural(
     held_out: Path | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train word pieces and a network on texts (`FILE` or `FILE:FACTOR`); write a directory of transformers' form.
+    """Train word pieces and a network on texts (`FILE` or `FILE:FACTOR`).
 
-    held_out: the text whose loss decides which weights are kept; a part of each text by default
-    stage:    called with the name of each stage as it begins; returns the stage's progress callback or None
-    Returns what `cortext.json` in the directory records. Raises LanguageModelError for texts that cannot be used and
-    for an `out` that holds something else; MissingLibrary without the extra `llm`.
+    Write a directory of transformers' form.
+
+    Returns what `cortext.json` in the directory records. Raises LanguageModelError for texts that
+    cannot be used and for an `out` that holds something else; MissingLibrary without the extra
+    `llm`.
+
+    Args:
+        held_out: The text whose loss decides which weights are kept; a part of each text by
+            default.
+        stage: Called with the name of each stage as it begins; returns the stage's progress
+            callback or None.
     """
     need("transformers", "llm")
     options = options or NeuralOptions()
@@ -107,7 +132,9 @@ def train_neural(
     check_target(out, [*(source.path for source in sources), *([held_out] if held_out else [])])
     read = read_texts(sources, held_out, stage)
     stage("word pieces")
-    words = Counter(word for source in read.sentences for sentence in source for word in sentence.split())
+    words = Counter(
+        word for source in read.sentences for sentence in source for word in sentence.split()
+    )
     tokenizer = train_pieces(words, options.pieces, WINDOW)
     with threads(options.threads), torch.random.fork_rng():
         torch.manual_seed(options.seed)
@@ -130,7 +157,10 @@ def train_neural(
 
 
 def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
-    """A `LlamaForCausalLM` with random weights for a tokenizer; its configuration says that sentences are ended."""
+    """A `LlamaForCausalLM` with random weights for a tokenizer.
+
+    Its configuration says that sentences are ended.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -147,16 +177,22 @@ def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
         **{SENTENCE_END: True},
     )
     network = LlamaForCausalLM(config)
-    network.set_attn_implementation("eager")  # the fastest for short rows; what reads the model chooses for itself
+    network.set_attn_implementation(
+        "eager"
+    )  # the fastest for short rows; what reads the model chooses for itself
     return network
 
 
 def optimizers(
-    layers: torch.nn.Module, parameters: Iterable[torch.nn.Parameter], lr: float, weight_decay: float
+    layers: torch.nn.Module,
+    parameters: Iterable[torch.nn.Parameter],
+    lr: float,
+    weight_decay: float,
 ) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al., 2024) for the matrices within layers, AdamW for the other parameters.
 
-    After equally many batches of this size the loss is far below that of AdamW alone (docs/neural-lm.md).
+    After equally many batches of this size the loss is far below that of AdamW alone
+    (docs/neural-lm.md).
     """
     inner = [weight for weight in layers.parameters() if weight.dim() == 2]
     chosen = set(map(id, inner))
@@ -188,7 +224,9 @@ class _Training:
 
         def rows(sentences: Sequence[str]) -> list[list[int]]:
             ends = tokenizer.bos_token_id, tokenizer.eos_token_id
-            return [[ends[0], *tokens, ends[1]][: WINDOW + 1] for tokens in encode(sentences, tokenizer)]
+            return [
+                [ends[0], *tokens, ends[1]][: WINDOW + 1] for tokens in encode(sentences, tokenizer)
+            ]
 
         self.held_out = rows(texts.held_out)
         self.batches = batches(
@@ -197,13 +235,18 @@ class _Training:
             options.batch_tokens,
             options.seed,
         )
-        self.optimizers = optimizers(network.model.layers, network.parameters(), options.lr, options.weight_decay)
+        self.optimizers = optimizers(
+            network.model.layers, network.parameters(), options.lr, options.weight_decay
+        )
         self.best, self.best_weights = math.inf, copy.deepcopy(network.state_dict())
         self.history: list[dict[str, float | None]] = []
         self.step, self.tokens, self.seconds, self.cpu_seconds = 0, 0, 0.0, 0.0
 
     def run(self, bar: Progress | None) -> None:
-        """Train until steps or minutes are used up or the held-out loss rises; the best weights stay."""
+        """Train until steps or minutes are used up or the held-out loss rises.
+
+        The best weights stay.
+        """
         started, cpu_started = time.monotonic(), time.process_time()
         looked, since_best = 0, 0
         while (share := self._share(time.monotonic() - started)) < 1:
@@ -220,7 +263,10 @@ class _Training:
             raise LanguageModelError(
                 "nothing was learnt: the loss is no number", fix="use a lower learning rate (--lr)"
             )
-        self.seconds, self.cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
+        self.seconds, self.cpu_seconds = (
+            time.monotonic() - started,
+            time.process_time() - cpu_started,
+        )
         self.network.load_state_dict(self.best_weights)
 
     def _share(self, elapsed_s: float) -> float:
@@ -228,7 +274,8 @@ class _Training:
         options = self.options
         by_steps = self.step / options.steps if options.steps else 0.0
         by_clock = elapsed_s / (60 * options.minutes) if options.minutes else 0.0
-        # The schedule may not depend on the clock where steps are given; then the clock only ends it.
+        # The schedule may not depend on the clock where steps are given; then the clock only ends
+        # it.
         return by_steps if options.steps and by_clock < 1 else by_clock
 
     def _learn(self, rows: Sequence[Sequence[int]], lr: float) -> None:
@@ -255,7 +302,9 @@ class _Training:
                 total += float(summed_loss(self.network, *padded(rows, self.pad)))
         bits = total / math.log(2) / self.characters
         shown = round(bits, 4) if math.isfinite(bits) else None  # JSON has no other numbers
-        self.history.append({"step": self.step, "share": round(share, 3), "bits_per_character": shown})
+        self.history.append(
+            {"step": self.step, "share": round(share, 3), "bits_per_character": shown}
+        )
         if not bits < self.best:  # nor is what is no number
             return False
         self.best, self.best_weights = bits, copy.deepcopy(self.network.state_dict())
