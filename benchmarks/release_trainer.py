@@ -173,7 +173,7 @@ def cosine(floor: float, decay_steps: int, warmup_steps: int) -> Callable[[int],
 class ReleaseTrainer:
     """One training.
 
-    Attributes:
+    Args:
         settings: The published YAML's, as nested mappings.
         autocast: The device type whose autocast (bfloat16) is on, or None. The release turns CUDA's
             on, which does nothing on a CPU; "cpu" is a variant that the release does not have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from cortext import renamed
 from cortext.lazy import lazily
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _HOMES = {
     "train": "cortext.training",
 }
 __getattr__ = lazily(__name__, _HOMES)
+renamed.install()
 
 
 def __dir__() -> list[str]:

@@ -57,7 +57,7 @@ def _cut(line: str, most: int) -> str:
 class CortextError(Exception):
     """Base of every error that a user can cause; `str(error)` is one line that is safe to print.
 
-    Attributes:
+    Args:
         what: What is wrong, with the value found and the value expected.
         where: The file, trial or field it concerns.
         fix: What the user can do about it.

@@ -19,7 +19,7 @@ T = TypeVar("T", bound=type)
 class Registry(dict[str, Any]):
     """Registered classes by name.
 
-    Attributes:
+    Args:
         noun: What they are, as messages say it.
         fields: What their `Config` must have beside `kind`.
     """

@@ -88,7 +88,7 @@ def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
 class Bench:
     """The ways to decode, over one set of utterances; see the module.
 
-    Attributes:
+    Args:
         models: The directory of the n-gram, and the large model.
         options: Of the search, where a way does not choose its own.
         cache: Where the utterances are written for the processes.

@@ -83,7 +83,7 @@ def address(host: str, port: int, token: str) -> str:
 class Access:
     """The rules.
 
-    Attributes:
+    Args:
         token: What a client must show to change anything, to feed, and to watch unless `open_view`.
         host: The address that the server listens on.
         open_view: Whether anybody who reaches the server may watch.

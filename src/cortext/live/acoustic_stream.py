@@ -53,7 +53,7 @@ class AcousticStream:
     Bins that complete no frame are not left lying: they are normalised and smoothed, and the model
     computes with them what it can, so that the one that completes it has little left to do.
 
-    Attributes:
+    Args:
         model: A loaded model, or a stepper, which has a session already.
         session: A day that the model knows; `latest` is its last one. Raises RunError for another.
     """

@@ -76,7 +76,7 @@ class Sequencer:
     is damaged, and takes the place of a number that is missing. The next one goes on from it: then
     entries were lost, or the source began anew.
 
-    Attributes:
+    Args:
         bins_per_entry: None for any number.
         last: Number of the entry before the first one.
     """

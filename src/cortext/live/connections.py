@@ -54,7 +54,7 @@ RETRY_S = 0.1
 class Listener:
     """Accepts connections; uvicorn takes it for an `asyncio.Server`.
 
-    Attributes:
+    Args:
         listener: A bound socket.
         make_protocol: Makes uvicorn's protocol of a connection; what it is given becomes
             `scope["state"]` of each request.

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 class Jobs:
     """The thread, which begins at once.
 
-    Attributes:
+    Args:
         wait_s: In how many seconds its own work is due; None: when something else was done, ask
             again.
         work: That work; it may not raise.

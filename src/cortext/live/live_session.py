@@ -57,7 +57,7 @@ class LiveSession:
     it. Several who control it are served one after the other: the last one wins, and everybody is
     told the state.
 
-    Attributes:
+    Args:
         speed: 1 is that of the recording; infinity as fast as can be.
         scribe: Keeps utterances, where that was asked for.
         about: More for the `hello` message: names of the run and of the language model, version.

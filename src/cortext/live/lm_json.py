@@ -41,7 +41,7 @@ Message = dict[str, Any]
 class JsonProtocol:
     """Any number of clients, each with utterances of its own.
 
-    Attributes:
+    Args:
         options: Of the search; a `begin` may change some of them for its utterance.
         context: What was said before, for a large model, where a `begin` does not say it.
     """

@@ -120,7 +120,7 @@ class PublishedProtocol:
     A client may put a field `client` into its entries; entries with another one are then refused
     while its utterance is under way. Entries without one cannot be told apart.
 
-    Attributes:
+    Args:
         stop: Whether the process was asked to stop, asked during long searches.
         context: What was said before, where the key `CONTEXT_KEY` says nothing.
     """

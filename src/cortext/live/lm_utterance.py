@@ -30,7 +30,7 @@ _SLICE_FRAMES = 500
 class LiveUtterance:
     """The search through what one client says until it says that this is all.
 
-    Attributes:
+    Args:
         stop: Asked during long searches; True ends them with `Stopped`.
         context: What was said before, for a large model.
     """

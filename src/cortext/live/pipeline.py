@@ -72,7 +72,7 @@ class Pipeline:
     (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not
     count.)
 
-    Attributes:
+    Args:
         model: A loaded model; not needed with a stepper.
         decoder: The word search, with a large model or without; None gives logits only.
         session: The recording day whose layer is used; `latest` is the model's last one.

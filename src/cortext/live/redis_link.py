@@ -52,7 +52,7 @@ class RedisLink:
 
     Raises MissingLibrary without the redis library, LiveError for a URL that is none.
 
-    Attributes:
+    Args:
         url: redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:///path; never
             logged.
         name: Of the work, by which others that do the same are found; the connection's name is this

@@ -102,7 +102,7 @@ class Patience:
 class BrandStream:
     """Features as a BRAND stream, with starts and stops on a control stream.
 
-    Attributes:
+    Args:
         node: Nickname of a node of the published graph: its parameters give the names, it is waited
             for, and its texts are read; None writes under the default names and waits for nobody.
         keep: Entries of a replay that the stream holds at most; the node is given half of them to

@@ -122,7 +122,7 @@ MEND = "look at the features, which may be far too large, or take another model"
 class AcousticModel:
     """A trained model with what it needs to read a recording.
 
-    Attributes:
+    Args:
         sessions: Recording days in the order of the day layers.
         n_features: Features per bin that recordings have; `feature_subset` (or None) are those the
             model uses.

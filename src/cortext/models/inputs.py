@@ -31,7 +31,7 @@ class DayLayers(nn.Module):
 
     An affine map for each day, softsign, dropout, patches.
 
-    Attributes:
+    Args:
         config: Has `patch_size`, `patch_stride` and `input_network`.
         n_features: Of a bin.
         n_days: None makes no day layers: the network then reads patches that another has made.

@@ -95,7 +95,7 @@ class TorchStepper:
 
     The logits agree with the whole trial's to 1e-5.
 
-    Attributes:
+    Args:
         session: A day that the model knows; `latest` is its last one. Raises RunError for another,
             and for a model that keeps no state between patches.
         precision: `bf16` and `int8` (on a CPU) round weights, which are half or a quarter of the

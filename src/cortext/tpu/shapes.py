@@ -20,7 +20,7 @@ class Shapes:
 
     patch_size, patch_stride: bins; a length ends with a whole patch
 
-    Attributes:
+    Args:
         count: At most so many lengths.
         sampler: Draws the batches; without one every trial is a batch of its own.
     """

@@ -65,7 +65,7 @@ class TrainBatch:
 class Batches:
     """The batches of a split on a device.
 
-    Attributes:
+    Args:
         layer_of_day: int64, the day layer of each session of the split (-1: none).
         n_patches: Frames of logits for so many bins.
         resident: The trials of the split on the device; without it they are read batch by batch.

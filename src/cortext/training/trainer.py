@@ -54,7 +54,7 @@ class Trainer:
     Raises ConfigError, DataError and RunError. In one of several processes that `torchrun` started
     it works on its share of every batch.
 
-    Attributes:
+    Args:
         config: A TrainConfig, a YAML file, or the name of a shipped recipe; `overrides` are
             `key=value` texts.
         data: A packed directory, or one of session files (packed into `packed`, by default

@@ -185,7 +185,7 @@ class RayTasks:
     cpus, gpus: what a task is given; several tasks share a GPU where each is given a part of one
     Errors are those of `Cluster`.
 
-    Attributes:
+    Args:
         address: Of the cluster, or `local` to start one on this machine.
         at_once: Tasks for which a `local` one has room.
     """

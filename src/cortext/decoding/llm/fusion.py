@@ -102,7 +102,7 @@ class Fusion:
     without a score has that of its longest beginning with one. Where the model fails, all are
     brought back to the n-gram's scores, and `failed` says what happened.
 
-    Attributes:
+    Args:
         options: Those of the user, as `LargeModel.hook` gets them.
         totals: Counts are added to these when the utterance ends.
     """

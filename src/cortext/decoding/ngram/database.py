@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Database:
     """A DuckDB connection with a memory limit; use as a context manager.
 
-    Attributes:
+    Args:
         directory: What does not fit into memory is written here.
         memory_bytes: Limit of DuckDB's memory; the process takes about half a gigabyte more.
     """

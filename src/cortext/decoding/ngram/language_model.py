@@ -29,7 +29,7 @@ _MOST_TOKENS_BYTES = 1 << 20
 class LanguageModel:
     """An n-gram model with the pronunciations of its words. Scores are natural logs.
 
-    Attributes:
+    Args:
         ngram: The n-gram model, read-only; of `lm.bin` only what is used comes into memory.
         lexicon: Word to pronunciations.
         tokens: The phoneme symbols of `tokens.txt`, in its order.

@@ -41,7 +41,7 @@ class DayLayers(Steps):
 
     An affine map for each day, softsign, dropout, patches.
 
-    Attributes:
+    Args:
         config: The settings, a dataclass.
         n_days: None makes no day layers: the network then reads patches that another has made.
     """

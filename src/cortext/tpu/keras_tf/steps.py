@@ -23,7 +23,7 @@ from cortext.tpu.keras_tf.optimizer import DayAdamW
 class Steps(keras.Model):  # type: ignore[misc]
     """The base of the models. Compile them with an optimiser (`DayAdamW`) and a loss of `loss`.
 
-    Attributes:
+    Args:
         seed: Decides dropout.
         accumulation: Pieces in which a batch goes through the model: the same gradient with less
             memory.
