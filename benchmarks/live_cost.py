@@ -27,9 +27,9 @@ from cortext.decoding.greedy import greedy
 from cortext.decoding.normalise import log_softmax
 from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.scores import TrialResult, rates
-from cortext.live.acoustic_stream import AcousticStream, PipelineOptions
-from cortext.live.endpoint import Endpoint, EndpointOptions
-from cortext.live.pipeline import Pipeline
+from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions
+from cortext.live.core.endpoint import Endpoint, EndpointOptions
+from cortext.live.core.pipeline import Pipeline
 from cortext.provenance import provenance
 from cortext.text.metrics import edit_counts
 

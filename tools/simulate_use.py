@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.simulate.sentences import splits
-from cortext.evaluation.use_log import LOG
-from cortext.live.session_log import Utterance
 from cortext.text import normalize
+from cortext.usage.log import LOG
+from cortext.usage.writer import Utterance
 
 FIRST, N_DAYS = datetime(2026, 1, 12, tzinfo=timezone(timedelta(hours=-8))), 118
 SENTENCES = [normalize(sentence.text) for sentence in splits(2000, 1, 1, 0).train]

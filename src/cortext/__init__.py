@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cortext.decoding.ngram import LanguageModel
     from cortext.errors import CortextError
     from cortext.evaluation import evaluate
-    from cortext.live.pipeline import Pipeline
+    from cortext.live.core.pipeline import Pipeline
     from cortext.models import load_model
     from cortext.training import train
 
@@ -39,7 +39,7 @@ _HOMES = {
     "CortextError": "cortext.errors",
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
-    "Pipeline": "cortext.live.pipeline",
+    "Pipeline": "cortext.live.core.pipeline",
     "evaluate": "cortext.evaluation",
     "launch": "cortext.cloud",
     "load_model": "cortext.models",

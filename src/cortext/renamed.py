@@ -11,7 +11,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {
+    "cortext.evaluation.use": "cortext.usage.statistics",
+    "cortext.evaluation.use_figures": "cortext.usage.report",
+    "cortext.evaluation.use_log": "cortext.usage.log",
+    "cortext.evaluation.use_report": "cortext.usage.report",
+    "cortext.live.acoustic_stream": "cortext.live.core.acoustic_stream",
+    "cortext.live.endpoint": "cortext.live.core.endpoint",
+    "cortext.live.llm": "cortext.live.core.decoder",
+    "cortext.live.pauses": "cortext.live.core.timing",
+    "cortext.live.pipeline": "cortext.live.core.pipeline",
+    "cortext.live.session_log": "cortext.usage.writer",
+}
 """Old module or package: new one. What lies in an old package is looked for in the new one."""
 
 

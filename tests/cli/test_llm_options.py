@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run
-from cortext.live.brand_parameters import NodeParameters
+from cortext.live.brand.parameters import NodeParameters
 
 VERBS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],

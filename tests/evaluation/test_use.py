@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.evaluation.use import read_use
-from cortext.evaluation.use_log import read_log, spoken
+from cortext.usage.log import read_log, spoken
+from cortext.usage.statistics import read_use
 
 MORNING = "2026-11-20T10:{:02d}:{:02d}-08:00"
 

@@ -25,7 +25,7 @@ from redis_process import wait_for
 from cortext.data import make_trial, write_session
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
-from cortext.live.brand import run_node
+from cortext.live.brand.process import run_node
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE

@@ -20,15 +20,15 @@ from cortext.data import make_trial, write_session
 from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
-from cortext.live.access import Access
-from cortext.live.days import Days
-from cortext.live.live_session import LiveSession
-from cortext.live.scribe import Scribe
-from cortext.live.server import listen, run_server
-from cortext.live.session_log import SessionLog
-from cortext.live.sources import Replay
+from cortext.live.page.access import Access
+from cortext.live.page.days import Days
+from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.log_writer import Scribe
+from cortext.live.page.server import listen, run_server
+from cortext.live.page.sources import Replay
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
+from cortext.usage.writer import SessionLog
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 N_FEATURES = 48

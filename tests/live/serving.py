@@ -16,13 +16,13 @@ from page_process import Hearing
 from websockets.sync.client import ClientConnection, connect
 
 from cortext.decoding import Decoder
-from cortext.live.access import Access
-from cortext.live.acoustic_stream import PipelineOptions
-from cortext.live.days import Days
-from cortext.live.endpoint import EndpointOptions
-from cortext.live.live_session import LiveSession
-from cortext.live.server import listen, make_server
-from cortext.live.sources import Replay
+from cortext.live.core.acoustic_stream import PipelineOptions
+from cortext.live.core.endpoint import EndpointOptions
+from cortext.live.page.access import Access
+from cortext.live.page.days import Days
+from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.server import listen, make_server
+from cortext.live.page.sources import Replay
 
 TOKEN = "the-token-of-the-tests"
 DEADLINE_S = 15.0

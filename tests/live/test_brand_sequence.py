@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from cortext.live.brand_sequence import Sequencer
-from cortext.live.redis_link import Entry
+from cortext.live.brand.sequence import Sequencer
+from cortext.live.core.redis_link import Entry
 
 
 def sequence(text, bins_per_entry=1, last=None, release=True):

@@ -15,17 +15,17 @@ from cortext.decoding import Decoder, Hypothesis, NBest
 from cortext.decoding.llm.large_model import LanguageReader
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, LanguageModelError
-from cortext.evaluation.use import read_use
-from cortext.live.brand import run_node
-from cortext.live.brand_parameters import NodeParameters
-from cortext.live.days import Days
-from cortext.live.live_session import LiveSession
-from cortext.live.llm import LIVE_BUDGET_MS
-from cortext.live.page_utterance import ngram_text
-from cortext.live.pipeline import Pipeline
-from cortext.live.scribe import Scribe
-from cortext.live.session_log import SessionLog
-from cortext.live.sources import Replay
+from cortext.live.brand.parameters import NodeParameters
+from cortext.live.brand.process import run_node
+from cortext.live.core.decoder import LIVE_BUDGET_MS
+from cortext.live.core.pipeline import Pipeline
+from cortext.live.page.days import Days
+from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.log_writer import Scribe
+from cortext.live.page.sources import Replay
+from cortext.live.page.utterance import ngram_text
+from cortext.usage.statistics import read_use
+from cortext.usage.writer import SessionLog
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from release_client import ReleaseClient
 from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.errors import LanguageModelError
-from cortext.live.llm import LIVE_BUDGET_MS, in_time, with_llm
+from cortext.live.core.decoder import LIVE_BUDGET_MS, in_time, with_llm
 
 pytest.importorskip("transformers")
 

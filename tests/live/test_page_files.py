@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 from page_browser import contrast
 
-WEB = resources.files("cortext.live") / "web"
+WEB = resources.files("cortext.live.page") / "web"
 SCRIPTS = [file for file in WEB.iterdir() if file.name.endswith(".js")]
 TEXT_COLOURS = ("ink", "soft", "settled", "tail", "wrong", "accent")
 SEEN_COLOURS = ("edge", "accent", "wrong")

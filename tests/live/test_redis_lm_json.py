@@ -13,8 +13,8 @@ from redis_process import wait_for
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
-from cortext.live.redis_link import Entry
-from cortext.live.redis_lm import make_protocol
+from cortext.live.core.redis_link import Entry
+from cortext.live.lm_server.server import make_protocol
 from cortext.text.phonemes import LM, RELEASE
 
 SEE, THERE = spoken_logits("we want to see you"), spoken_logits("are you there")

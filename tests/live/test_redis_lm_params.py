@@ -15,9 +15,13 @@ from cortext.decoding import DecoderOptions, Hypothesis
 from cortext.decoding.llm.augment import augmented
 from cortext.decoding.llm.options import LLMOptions
 from cortext.errors import ConfigError
-from cortext.live.candidates import Candidate, scoring
-from cortext.live.lm_params import PublishedParams, changed_params
-from cortext.live.lm_protocol import CONTEXT_KEY, PublishedStreams
+from cortext.live.lm_server.published_params import (
+    Candidate,
+    PublishedParams,
+    changed_params,
+    scoring,
+)
+from cortext.live.lm_server.published_protocol import CONTEXT_KEY, PublishedStreams
 
 PUBLISHED = {
     "max_active": 7000, "min_active": 200, "beam": 17.0, "lattice_beam": 8.0, "acoustic_scale": 0.325,

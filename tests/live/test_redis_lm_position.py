@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from cortext.live.lm_position import Place, n_lost, was_trimmed
-from cortext.live.redis_ids import read_info
+from cortext.live.core.redis_streams import read_info
+from cortext.live.lm_server.position import Place, n_lost, was_trimmed
 
 
 def reply(first, last, **newer):

@@ -19,7 +19,7 @@ from redis_process import wait_for
 from release_client import ReleaseClient
 
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.live.lm_params import PublishedParams
+from cortext.live.lm_server.published_params import PublishedParams
 
 TEXT = "i would like water too"
 LOGITS = spoken_logits(TEXT)

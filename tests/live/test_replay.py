@@ -16,8 +16,8 @@ from cortext.data import make_trial, open_data, write_session
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, DataError, LiveError
 from cortext.evaluation import evaluate
-from cortext.live.redis_link import RedisLink
-from cortext.live.redis_lm import LMServer, make_protocol
+from cortext.live.core.redis_link import RedisLink
+from cortext.live.lm_server.server import LMServer, make_protocol
 from cortext.live.replay import Pacer, choose, replay
 from cortext.live.replay_clients import Answer, BrandStream, Patience
 

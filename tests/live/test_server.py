@@ -12,9 +12,9 @@ from page_process import DAYS, N_FEATURES, spoken
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
-from cortext.live.scribe import Scribe
-from cortext.live.session_log import SessionLog, session_of_today
+from cortext.live.page.log_writer import Scribe
 from cortext.text.phonemes import RELEASE
+from cortext.usage.writer import SessionLog, session_of_today
 
 # Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.
 # Trial 1 of each day reads "I see you." and says "i see me", trial 2 reads and says "you and me".

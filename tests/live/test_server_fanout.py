@@ -9,8 +9,9 @@ import pytest
 
 from cortext.decoding.options import Partial
 from cortext.errors import LiveError
-from cortext.live.fanout import MAX_WAITING, Fanout, Reader
-from cortext.live.messages import (
+from cortext.live.core.pipeline import Update
+from cortext.live.page.fanout import MAX_WAITING, Fanout, Reader
+from cortext.live.page.messages import (
     MAX_BINS,
     MAX_FRAMES,
     Event,
@@ -19,8 +20,7 @@ from cortext.live.messages import (
     shown_bins,
     shown_posteriors,
 )
-from cortext.live.page_utterance import PageUtterance
-from cortext.live.pipeline import Update
+from cortext.live.page.utterance import PageUtterance
 
 C, V = 3, 41
 

@@ -15,12 +15,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cortext.decoding import Decoder
-from cortext.live import server
-from cortext.live.access import MAX_MESSAGE
-from cortext.live.days import Days
-from cortext.live.live_session import LiveSession
-from cortext.live.log import open_log
-from cortext.live.sources import Replay
+from cortext.live.core.log import open_log
+from cortext.live.page import server
+from cortext.live.page.access import MAX_MESSAGE
+from cortext.live.page.days import Days
+from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.sources import Replay
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES

@@ -20,12 +20,12 @@ from cortext.cli import run as cortext
 from cortext.data.hdf5 import open_dataset, read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import LiveError
-from cortext.evaluation.use_log import read_log
-from cortext.live import session_log
-from cortext.live.session_log import HELD_UTTERANCES, SessionLog, Utterance, session_of_today
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
+from cortext.usage import writer
+from cortext.usage.log import read_log
+from cortext.usage.writer import HELD_UTTERANCES, SessionLog, Utterance, session_of_today
 
 DAY, NEW_DAY = "t15.2023.08.13", "t15.2023.08.20"
 NOON = datetime(2023, 8, 13, 12, 0, 0, tzinfo=timezone(timedelta(hours=-7)))
@@ -216,7 +216,7 @@ def test_features_wait_in_memory_only_for_the_latest_utterances(tmp_path):
 
 
 def test_features_that_wait_take_a_bounded_amount_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(session_log, "HELD_BYTES", 3 * features().nbytes)
+    monkeypatch.setattr(writer, "HELD_BYTES", 3 * features().nbytes)
     with SessionLog(tmp_path) as log:
         for number in range(4):
             log.append(utterance(number), features(number))
@@ -298,7 +298,7 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
         log.append(utterance(0), features())
         log.rate(0, "right")
         with monkeypatch.context() as patch:
-            patch.setattr(session_log, "write_session", killed)
+            patch.setattr(writer, "write_session", killed)
             with pytest.raises(Killed):
                 log.correct(0, "I saw you")
     half = tmp_path / "recordings" / DAY / ".data_train.hdf5.1234.tmp"
@@ -349,7 +349,7 @@ def test_the_day_of_a_live_feed_is_named_like_the_days_of_the_model():
 ENDLESS = """
 import sys
 import numpy as np
-from cortext.live.session_log import SessionLog, Utterance
+from cortext.usage.writer import SessionLog, Utterance
 log = SessionLog(sys.argv[1])
 features_TC = np.zeros((300, 64), dtype=np.float32)
 print("open", flush=True)
@@ -390,7 +390,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from cortext.errors import LiveError
-from cortext.live.session_log import SessionLog, Utterance
+from cortext.usage.writer import SessionLog, Utterance
 disk = Path(sys.argv[1])
 features_TC = np.zeros((400, 128), dtype=np.float32)  # 205 kB
 log = SessionLog(disk / "log")

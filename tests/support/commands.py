@@ -27,8 +27,8 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["cortext.cli", "cortext.training", "cortext.evaluation", "cortext.live.server", "cortext.live.redis_lm",
-     "cortext.live.brand"]
+    ["cortext.cli", "cortext.training", "cortext.evaluation", "cortext.live.page.server", "cortext.live.lm_server.server",
+     "cortext.live.brand.process"]
 )  # fmt: skip
 GIB = 2**30
 _NOT_PRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

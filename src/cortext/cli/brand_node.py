@@ -47,8 +47,8 @@ def brand_node(
 
     Example: cortext brand-node -n speech -i 127.0.0.1 -p 6379
     """
-    from cortext.live.brand import run_node
-    from cortext.live.log import open_log
+    from cortext.live.brand.process import run_node
+    from cortext.live.core.log import open_log
     from cortext.live.signals import stop_event
 
     check_llm(llm, llm_lora, context, llm_device)

@@ -69,11 +69,11 @@ def lm_server(
     """
     from cortext.config import load_config
     from cortext.decoding import Decoder, DecoderOptions
-    from cortext.live.llm import with_llm
-    from cortext.live.log import open_log
-    from cortext.live.pauses import no_long_pauses
-    from cortext.live.redis_link import redis_url as url_of
-    from cortext.live.redis_lm import LMServer, make_protocol
+    from cortext.live.core.decoder import with_llm
+    from cortext.live.core.log import open_log
+    from cortext.live.core.redis_link import redis_url as url_of
+    from cortext.live.core.timing import no_long_pauses
+    from cortext.live.lm_server.server import LMServer, make_protocol
     from cortext.live.signals import stop_event
 
     check_llm(llm, llm_lora, context, llm_device)

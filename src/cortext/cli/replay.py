@@ -25,7 +25,7 @@ from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from cortext.live.redis_link import RedisLink
+    from cortext.live.core.redis_link import RedisLink
     from cortext.live.replay import ReplaySummary
     from cortext.live.replay_clients import Client
 
@@ -86,9 +86,9 @@ def replay(
     Example: cortext replay --data runs/demo/packed --profile lm --run runs/demo/run --speed max
     """
     from cortext.data import open_data
-    from cortext.live.log import open_log
-    from cortext.live.redis_link import RedisLink, Stopped
-    from cortext.live.redis_link import redis_url as url_of
+    from cortext.live.core.log import open_log
+    from cortext.live.core.redis_link import RedisLink, Stopped
+    from cortext.live.core.redis_link import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
     from cortext.live.signals import stop_event
@@ -153,7 +153,7 @@ def _check_form(profile: str, speed: float | None, node: str | None, run: Path |
 def _client(
     profile: str, link: RedisLink, patience_s: float, node: str | None, run: Path | None, keep: int
 ) -> Client:
-    from cortext.live.lm_protocol import PublishedStreams
+    from cortext.live.lm_server.published_protocol import PublishedStreams
     from cortext.live.replay_clients import (
         JSON_STREAMS,
         BrandStream,

@@ -10,7 +10,7 @@ import typer
 from cortext.cli.console import JSON, percent, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
-    from cortext.evaluation.use import Tally
+    from cortext.usage.statistics import Tally
 
 report = typer.Typer(help="Draw what was recorded in daily use.", rich_markup_mode=None)
 
@@ -35,8 +35,8 @@ def use(
 
     Example: cortext report use runs/log --out use.html
     """
-    from cortext.evaluation.use import read_use
-    from cortext.evaluation.use_report import write_use_report
+    from cortext.usage.report import write_use_report
+    from cortext.usage.statistics import read_use
 
     found = read_use(logs)
     page = out or logs[0] / "use.html"

@@ -40,14 +40,14 @@ class Precision(StrEnum):
 
 
 class Smoothing(StrEnum):
-    """See `cortext.live.pipeline.PipelineOptions`."""
+    """See `cortext.live.core.pipeline.PipelineOptions`."""
 
     published = "published"
     causal = "causal"
 
 
 class Normalise(StrEnum):
-    """See `cortext.live.pipeline.PipelineOptions`."""
+    """See `cortext.live.core.pipeline.PipelineOptions`."""
 
     none = "none"
     rolling = "rolling"
@@ -153,11 +153,11 @@ def serve(
     for module in ("fastapi", "uvicorn", "websockets"):
         need(module, "live")
 
-    from cortext.live.access import Access, address, is_loopback, new_token
-    from cortext.live.log import open_log
-    from cortext.live.pauses import no_long_pauses
-    from cortext.live.server import listen, run_server
-    from cortext.live.setup import LiveSettings
+    from cortext.live.core.log import open_log
+    from cortext.live.core.timing import no_long_pauses
+    from cortext.live.page.access import Access, address, is_loopback, new_token
+    from cortext.live.page.server import listen, run_server
+    from cortext.live.page.setup import LiveSettings
 
     check_llm(llm, llm_lora, context, llm_device)
     if token == "":

@@ -18,9 +18,9 @@ import numpy as np
 from cortext.data import PackedSplit, Trial
 from cortext.data.trial import BIN_MS
 from cortext.errors import DataError, nearest
-from cortext.live.redis_link import Stopped
+from cortext.live.core.redis_link import Stopped
+from cortext.live.core.statistics import Tally
 from cortext.live.replay_clients import Answer, Client
-from cortext.live.tally import Tally
 
 Progress = Callable[[int, int], None]
 LATEST_LAGS = 100_000

@@ -18,15 +18,15 @@ import numpy as np
 
 from cortext.data import Trial
 from cortext.errors import ConfigError, LiveError
-from cortext.live.acoustic_stream import AcousticStream
-from cortext.live.brand import read_parameters
-from cortext.live.brand_entries import index_of, timestamp, uint64
-from cortext.live.brand_parameters import NodeParameters, with_names
-from cortext.live.brand_position import Position
-from cortext.live.lm_json import INPUT, OUTPUT
-from cortext.live.lm_protocol import PublishedStreams
-from cortext.live.log import event
-from cortext.live.redis_link import RedisLink, Stopped, StreamId
+from cortext.live.brand.entries import index_of, timestamp, uint64
+from cortext.live.brand.parameters import NodeParameters, with_names
+from cortext.live.brand.position import Position
+from cortext.live.brand.process import read_parameters
+from cortext.live.core.acoustic_stream import AcousticStream
+from cortext.live.core.log import event
+from cortext.live.core.redis_link import RedisLink, Stopped, StreamId
+from cortext.live.lm_server.json_protocol import INPUT, OUTPUT
+from cortext.live.lm_server.published_protocol import PublishedStreams
 from cortext.models.stepping import Stepper
 from cortext.text.phonemes import LM
 

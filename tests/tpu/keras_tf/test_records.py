@@ -14,7 +14,7 @@ import pytest
 
 from cortext.data import Trial, open_data, open_packed, pack, write_session
 from cortext.errors import DataError
-from cortext.live.sources import Replay
+from cortext.live.page.sources import Replay
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")

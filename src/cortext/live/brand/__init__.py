@@ -1,0 +1,1 @@
+"""A node of BRAND: bins of features in, logits and words out."""

@@ -1,0 +1,503 @@
+"""What a node of BRAND does: reads bins, writes logits and words. `brand.py` starts it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.decoding.nbest import hypothesis_json
+from cortext.errors import DataError
+from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
+from cortext.live.brand.entries import (
+    EntryReader,
+    States,
+    Utterance,
+    index_of,
+    no_index,
+    timestamp,
+    uint64,
+)
+from cortext.live.brand.parameters import NodeParameters
+from cortext.live.brand.position import Missed, Position, catch_up, newest_of
+from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, Placed, Sequencer
+from cortext.live.core.decoder import Notes
+from cortext.live.core.log import event
+from cortext.live.core.pipeline import Pipeline, Update
+from cortext.live.core.redis_link import Entry, RedisLink, StreamId
+
+BLOCK_MS = 100
+"""How long a read waits for entries, and so how soon a signal is heard."""
+HURRY_MS = 5
+"""The same while a stop waits for what was recorded before it."""
+ENTRIES_AT_ONCE = 64
+MOST_KEPT_BYTES = 1 << 20
+"""Largest entry that is kept for a start that comes late."""
+
+
+class BrandNode:
+    """Reads bins, writes logits and words. `run` works until the link's `stop` is set."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        nickname: str,
+        parameters: NodeParameters,
+        pipeline: Pipeline,
+        states: States,
+    ) -> None:
+        self._link, self._nickname, self._parameters, self._pipeline = (
+            link,
+            nickname,
+            parameters,
+            pipeline,
+        )
+        self._states = states
+        self._reader = EntryReader(parameters, pipeline.stepper.n_features)
+        self._control, self._sequence = (
+            ControlReader(parameters),
+            Sequencer(parameters.bins_per_entry),
+        )
+        self._key = f"{nickname}_position"
+        self._position, self._carried_id = Position(), (0, 0)
+        self._read = dict[str, StreamId]()
+        """Ids up to which the streams were read.
+
+        The position's are those up to which all was carried out.
+        """
+        self._read_s = 0.0
+        self._utterance: Utterance | None = None
+        self._newest = Entry(parameters.input_stream, (0, 0), {})
+        self._outside = deque[Placed](maxlen=N_RECENT)
+        """The newest entries between trials.
+
+        A start may come after the first entry that it names.
+        """
+        self._begins_late = ""
+        self._notes = None if pipeline.decoder is None else Notes(pipeline.decoder)
+
+    def run(self) -> None:
+        """Work until `stop` is set; an utterance in progress is finished then, and named so."""
+        self._take_over()
+        day = self._pipeline.session
+        self._states.tell(
+            "NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms"
+        )
+        while not self._link.stop.is_set():
+            entries = self._link.read(self._read, self._wait_ms(), ENTRIES_AT_ONCE)
+            for entry in entries:
+                self._take(entry)
+            if any(entry.stream == self._parameters.input_stream for entry in entries):
+                self._read_s = time.monotonic()
+            else:
+                self._idle()
+            self._save()
+        self._take_placed(self._sequence.release())
+        if self._utterance is not None:
+            self._finish("shutdown", "the node was shut down in mid-utterance")
+        self._position.clean = True
+        self._save()
+
+    def _wait_ms(self) -> int:
+        """Milliseconds that the next read may wait."""
+        wait_ms = HURRY_MS if self._control.stop_waits else BLOCK_MS
+        if not self._sequence.waits:
+            return wait_ms
+        left_s = self._read_s + WAIT_S - time.monotonic()
+        return max(1, min(wait_ms, round(1000 * left_s)))
+
+    def _idle(self) -> None:
+        """No data came: go on without the entries that others wait for."""
+        if time.monotonic() - self._read_s >= WAIT_S:
+            self._take_placed(self._sequence.release())
+        if not self._sequence.waits:
+            for mark in self._control.idle():
+                self._carry_out(mark)
+
+    def _take_over(self) -> None:
+        """Go on where the node before this one was, and say what was missed."""
+        p = self._parameters
+        for rival in self._link.rivals():
+            self._states.tell(
+                "NODE_WARNING",
+                f"another node {self._nickname} is connected from {rival}: both write",
+            )
+        self._link.trim((p.output_stream, p.final_stream))
+        before, aside = Position.take_over(self._link, self._key, p)
+        if aside:
+            self._states.tell(
+                "NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}"
+            )
+        self._position = before or Position()
+        known = before is not None and not before.clean
+        missed = catch_up(self._link, p, self._position, known)
+        self._sequence = Sequencer(p.bins_per_entry, self._position.i_in)
+        if p.control_stream is not None:
+            self._read[p.control_stream] = self._position.control_id
+        self._read[p.input_stream] = self._position.id_in
+        n_unsaved = self._count_unsaved() if before or aside else 0
+        if known and self._position.running and not n_unsaved:
+            self._interrupted(missed)
+        if known and missed and not p.control_stream:
+            self._begins_late = f"its beginning may be missing: {missed} before it"
+        self._position.utterance += n_unsaved
+        self._position.running = self._position.clean = False
+        for mark in missed.trials[n_unsaved if known else 0 :]:
+            away = (
+                f"the node was away when it began; {missed}"
+                if known
+                else "it began before the node was ready"
+            )
+            self._write_missed(mark.trial, f"missed: {away}")
+        if known and missed:
+            trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
+            self._states.tell("NODE_WARNING", f"while the node was away {missed}{trials}")
+        self._save(first=True)
+
+    def _interrupted(self, missed: Missed) -> None:
+        """Name the utterance in which the node before this one was killed, unless its result is
+        there.
+        """
+        number = self._position.utterance
+        final = self._newest_of(self._parameters.final_stream)
+        if final.get(b"utterance") == str(number).encode():
+            return
+        step = self._newest_of(self._parameters.output_stream)
+        same = step.get(b"utterance") == str(number).encode()
+        text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
+        self._write_missed(
+            self._position.trial,
+            f"interrupted: the node was killed in mid-utterance; {missed}",
+            number,
+            text,
+        )
+
+    def _count_unsaved(self) -> int:
+        """Number of results that the node before this one wrote after its position.
+
+        The steps' numbers go on, too.
+        """
+        i_out = index_of(
+            self._newest_of(self._parameters.output_stream).get(
+                self._parameters.index_field.encode()
+            )
+        )
+        self._position.i_out = max(self._position.i_out, -1 if i_out is None else i_out + 1)
+        number = self._newest_of(self._parameters.final_stream).get(b"utterance", b"")
+        return (
+            max(int(number) - self._position.utterance, 0)
+            if number.isdigit() and len(number) < 19
+            else 0
+        )
+
+    def _newest_of(self, stream: str) -> dict[bytes, bytes]:
+        found = newest_of(self._link, stream)
+        return found.fields if found else {}
+
+    def _take(self, entry: Entry) -> None:
+        """Take an entry of the control stream or of the data."""
+        p, sequence = self._parameters, self._sequence
+        self._read[entry.stream] = entry.id
+        if entry.stream == p.control_stream:
+            if (mark := self._control.mark(entry, sequence.reach)) is not None:
+                self._take_mark(mark)
+            return
+        number = entry.fields.get(p.index_field.encode(), b"")
+        index = index_of(number, sequence.reach)
+        if index is None:
+            placed = sequence.take_unnumbered(
+                entry, no_index(p.index_field, number) if number else ""
+            )
+        else:
+            placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
+        self._take_placed(placed)
+
+    def _take_mark(self, mark: Mark) -> None:
+        if mark.index is None:  # its time decides, so what came before it waits no longer
+            self._take_placed(self._sequence.release())
+        self._control.add(mark)
+        for due in (*self._control.surplus(), *self._control.after(self._position.i_in)):
+            self._carry_out(due)
+
+    def _take_placed(self, placed: list[Placed]) -> None:
+        """Take data entries in the order of their numbers.
+
+        The position stays before one that waits.
+        """
+        for place in placed:
+            if place.kind == "duplicate" and self._utterance is not None:
+                self._utterance.n_duplicates += 1
+            if place.kind in ("duplicate", "late"):
+                continue
+            if place.anew:
+                self._outside.clear()
+                for mark in self._control.beyond(self._position.i_in):
+                    self._carry_out(mark)
+                self._position.i_in = None  # marks of the new numbering are not behind the old one
+            for mark in self._control.before(place.entry, place.index):
+                self._carry_out(mark)
+            if self._utterance is None and not self._parameters.control_stream:
+                self._begin(b"", None)
+            if self._utterance is not None:
+                self._note_missing(place, self._utterance)
+            self._newest, self._position.i_in = place.entry, place.index
+            if self._utterance is not None:
+                self._decode(place, self._utterance)
+            elif place.entry.n_bytes <= MOST_KEPT_BYTES:
+                self._outside.append(place)
+            if not place.guessed:
+                for mark in self._control.after(place.index):
+                    self._carry_out(mark)
+        if not self._sequence.waits:
+            self._position.id_in = self._read[self._parameters.input_stream]
+
+    def _decode(self, place: Placed, utterance: Utterance) -> None:
+        utterance.n_entries += 1
+        name = self._parameters.sync_key
+        if (n_bytes := len(place.entry.fields.get(name.encode(), b""))) > LONGEST_LABEL:
+            problem = f"{name} has {n_bytes} bytes; at most {LONGEST_LABEL} are copied"
+            self._problem(utterance, f"entry {self._name(place)}: {problem}")
+        try:
+            if place.kind == "unusable":
+                raise DataError(place.problem)
+            bins_TC = self._reader.bins(place.entry.fields)
+        except DataError as error:
+            utterance.n_unusable += 1
+            self._problem(utterance, f"entry {self._name(place)} is unusable: {error}")
+            return
+        utterance.n_bins += len(bins_TC)
+        while True:
+            update = self._pipeline.push(bins_TC)
+            if len(update.logits_PV):
+                self._write_step(update, utterance.trial)
+            if not update.ended:
+                return
+            utterance.n_bins -= update.held_bins
+            self._finish(str(update.reason))
+            if self._parameters.control_stream:  # until the next start nobody speaks
+                self._pipeline.reset()
+                return
+            if not update.held_bins:
+                return
+            utterance = self._begin(b"", None)
+            utterance.n_bins += update.held_bins
+            bins_TC = bins_TC[:0]
+
+    def _carry_out(self, mark: Mark) -> None:
+        self._carried_id = max(self._carried_id, mark.id)
+        if self._carried_id < self._control.first_id:
+            self._position.control_id = self._carried_id
+        if mark.problem and mark.what != "start":
+            self._note_mark(mark)
+        if mark.what == "start":
+            if self._utterance is not None:
+                self._finish("start", "no stop came before the next start")
+            context = self._parameters.context
+            self._pipeline.context = (
+                context if mark.context is None else mark.context.decode(errors="replace")
+            )
+            utterance = self._begin(mark.trial, mark.index)
+            if mark.problem:
+                self._note_mark(mark)
+            self._decode_earlier(utterance)
+        elif mark.what == "stop":
+            if self._utterance is not None:
+                expected = self._expected(self._utterance)
+                if mark.index is not None and expected is not None:
+                    self._note_lost(range(expected, mark.index + 1), self._utterance)
+                self._finish("stop")
+        else:
+            if self._utterance is not None:
+                self._finish("block", "a block began before its stop came")
+            self._pipeline.start_block()
+
+    def _decode_earlier(self, utterance: Utterance) -> None:
+        """Decode the entries of a trial that came before its start.
+
+        Name those that are not held any more.
+        """
+        outside, first, i_in = list(self._outside), utterance.first_index, self._position.i_in
+        self._outside.clear()
+        if first is None or i_in is None or first > i_in:
+            return
+        held = [place for place in outside if place.index is not None and place.index >= first]
+        self._note_gone(range(first, (held[0].index if held else i_in + 1) or 0), utterance)
+        for place in held:
+            if self._utterance is utterance:
+                self._note_missing(place, utterance)
+                self._newest = place.entry
+                self._decode(place, utterance)
+
+    def _note_gone(self, gone: range, utterance: Utterance) -> None:
+        """Note entries of a trial that went by before its start was read, or before the node was
+        there.
+        """
+        if not gone:
+            return
+        name = self._parameters.index_field
+        if len(gone) > MOST_LOST:
+            self._problem(
+                utterance, f"the start names {name} {gone.start}; the data are at {gone.stop - 1}"
+            )
+            return
+        utterance.n_lost += len(gone)
+        said = f"{len(gone)} entries went by before the start was read"
+        self._problem(utterance, f"{said} ({name} {gone.start} to {gone.stop - 1})")
+
+    def _begin(self, trial: bytes, first_index: int | None) -> Utterance:
+        self._position.utterance += 1
+        self._position.running, self._position.trial = True, trial
+        self._utterance = Utterance(trial, first_index)
+        if self._begins_late:
+            self._utterance.add_problem(self._begins_late)
+            self._begins_late = ""
+        event("utterance_began", node=self._nickname, utterance=self._position.utterance)
+        return self._utterance
+
+    def _note_mark(self, mark: Mark) -> None:
+        """Say what could not be used of a mark."""
+        if self._utterance is None:
+            self._states.tell("NODE_WARNING", mark.problem)
+            return
+        self._utterance.n_unusable += 1
+        self._problem(self._utterance, mark.problem)
+
+    def _expected(self, utterance: Utterance) -> int | None:
+        """Number of the next data entry.
+
+        Before the first one it is known by the start of the trial.
+        """
+        if self._position.i_in is not None:
+            return self._position.i_in + 1
+        return (
+            None if utterance.first_index is None else utterance.first_index + utterance.n_entries
+        )
+
+    def _note_missing(self, place: Placed, utterance: Utterance) -> None:
+        """Note what is missing before an entry of the utterance in progress."""
+        expected = self._expected(utterance)
+        if place.first and place.index is not None and expected is not None:
+            self._note_lost(range(expected, place.index), utterance)
+        self._note_lost(place.missing, utterance)
+        if place.problem and place.kind == "next" and (utterance.n_entries or not place.anew):
+            self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
+
+    def _note_lost(self, missing: range, utterance: Utterance) -> None:
+        """Entries that never came count for the utterance in progress, from its own first entry
+        on.
+        """
+        if utterance.first_index is not None:
+            missing = range(max(missing.start, utterance.first_index), missing.stop)
+        if not missing:
+            return
+        name = self._parameters.index_field
+        if len(missing) > MOST_LOST:  # nothing loses that many within an utterance
+            self._problem(utterance, f"{name} jumps from {missing.start} to {missing.stop}")
+            return
+        utterance.n_lost += len(missing)
+        named = f"{name} {missing[0]}" + (f" to {missing[-1]}" if len(missing) > 1 else "")
+        self._problem(utterance, f"{len(missing)} entries lost ({named})")
+
+    def _problem(self, utterance: Utterance, problem: str) -> None:
+        if utterance.add_problem(problem):
+            self._states.tell("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
+
+    def _name(self, place: Placed) -> str:
+        if place.index is None or place.guessed:
+            return f"{place.entry.id[0]}-{place.entry.id[1]}"
+        return f"{self._parameters.index_field} {place.index}"
+
+    def _write_step(self, update: Update, trial: bytes) -> None:
+        p, position = self._parameters, self._position
+        fields = self._common(position.i_out, trial) | {
+            p.logits_field: update.logits_PV.astype(np.float32).tobytes(),
+            p.partial_field: update.text,
+        }
+        position.i_out += 1
+        self._link.add(p.output_stream, fields)
+
+    def _finish(self, ended: str, problem: str | None = None) -> None:
+        """End the utterance with a result, and with all that went wrong in it."""
+        utterance = self._utterance or Utterance()
+        start = time.perf_counter()
+        nbest = self._pipeline.finish()
+        final_ms = 1000 * (time.perf_counter() - start)
+        if self._notes:
+            self._notes.tell()
+        if problem:
+            self._problem(utterance, problem)
+        if not utterance.n_bins:
+            self._problem(utterance, "no usable bins came")
+        candidates = [hypothesis_json(hypothesis) for hypothesis in nbest]
+        facts = {"final_ms": round(final_ms, 3), "degraded": nbest.degraded or ""}
+        self._write_final(utterance, ended, nbest[0].text, candidates, **facts)
+        self._utterance, self._position.running = None, False
+
+    def _write_missed(
+        self, trial: bytes, error: str, number: int | None = None, text: bytes = b""
+    ) -> None:
+        """The named error of an utterance that has no result."""
+        if number is None:
+            self._position.utterance += 1
+        utterance = Utterance(trial)
+        utterance.add_problem(error)
+        self._write_final(utterance, "missed", text.decode(errors="replace"), [])
+
+    def _write_final(
+        self, utterance: Utterance, ended: str, text: str, nbest: list[Any], **facts: Any
+    ) -> None:
+        p = self._parameters
+        facts = {"degraded": ""} | facts
+        facts |= {
+            "ended": ended,
+            "error": utterance.error,
+            **utterance.counts,
+        }
+        fields = self._common(self._position.utterance - 1, utterance.trial)
+        fields |= {p.final_field: text, p.nbest_field: json.dumps(nbest)}
+        self._link.add(p.final_stream, fields | facts)
+        level = "warning" if utterance.error or facts["degraded"] else "info"
+        seconds = utterance.n_bins * BIN_MS / 1000
+        number = self._position.utterance
+        said = {"text": text}
+        event(
+            "utterance_ended",
+            level,
+            said,
+            node=self._nickname,
+            utterance=number,
+            seconds=seconds,
+            **facts,
+        )
+
+    def _common(self, i: int, trial: bytes) -> dict[str, Any]:
+        """What entries of both output streams have.
+
+        When, the running numbers, and what came in with the data.
+        """
+        p, i_in = self._parameters, self._position.i_in
+        labels = self._newest.fields.get(p.sync_key.encode(), b"{}")
+        return {
+            p.time_key: timestamp(),
+            p.index_field: uint64(i),
+            f"{p.index_field}_in": b"" if i_in is None else uint64(i_in),
+            p.sync_key: labels if len(labels) <= LONGEST_LABEL else b"{}",
+            "utterance": self._position.utterance,
+            "trial": trial,
+        }
+
+    def _save(self, first: bool = False) -> None:
+        """Write the position; where the one before is gone, Redis was emptied."""
+        was_there = self._position.save(self._link, self._key)
+        if first or was_there:
+            return
+        self._states.tell(
+            "NODE_WARNING", "Redis was emptied: streams and marks before this are gone"
+        )
+        if self._utterance is not None:
+            self._utterance.add_problem("Redis was emptied in mid-utterance")
+        self._states.tell("NODE_READY")

@@ -1,0 +1,129 @@
+"""A node of BRAND (github.com/brandbci/brand, specification 0.1.0).
+
+Bins of features in, logits and words out.
+
+The node is a process of its own that a supervisor starts with a nickname and the address of Redis.
+It reads its parameters from `supergraph_stream`, tells its states on NICK_state, and ends on
+SIGINT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from cortext.decoding import Decoder
+from cortext.errors import ConfigError, CortextError, LiveError, shown
+from cortext.extras import need
+from cortext.live.brand.entries import States
+from cortext.live.brand.node import BrandNode
+from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
+from cortext.live.core.decoder import with_llm
+from cortext.live.core.log import LOGGER, event
+from cortext.live.core.pipeline import Pipeline
+from cortext.live.core.redis_link import RedisLink, Stopped, address, redis_url
+from cortext.live.core.timing import no_long_pauses
+from cortext.models.stepping import open_stepper
+from cortext.plugins import load_plugins
+
+KEEP = 10_000, 64 * 2**20
+"""Most entries and bytes that a node's stream holds of one node's life."""
+
+
+def run_node(
+    nickname: str,
+    host: str,
+    port: int,
+    socket: str | None,
+    stop: threading.Event,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Be a node until `stop` is set.
+
+    Args:
+        changes: Parameters that go before the graph's.
+
+    Raises:
+        LiveError: Where Redis cannot be reached or refuses.
+        CortextError: For parameters, a run or a language model that cannot be used; what is wrong
+            is also told as NODE_FATAL_ERROR.
+    """
+    url = redis_url(host, port, socket)
+    _reach(url)
+    link = RedisLink(url, nickname, stop, keep=KEEP)
+    states = States(link, nickname)
+    try:
+        states.tell("NODE_STARTED")
+        parameters = replace(read_parameters(link, nickname), **changes)
+        LOGGER.setLevel(parameters.log.upper())
+        node = BrandNode(link, nickname, parameters, _load(parameters), states)
+        with no_long_pauses():
+            node.run()
+        states.tell("NODE_SHUTDOWN")
+    except Stopped:  # Redis is away, and cannot be told
+        event("node_shutdown", node=nickname)
+    except Exception as error:
+        what = (
+            str(error)
+            if isinstance(error, CortextError)
+            else shown(f"{type(error).__name__}: {error}")
+        )
+        stop.set()  # whoever is told of it should not wait for a Redis that is away
+        with contextlib.suppress(Stopped, LiveError):
+            states.tell("NODE_FATAL_ERROR", what)
+        raise
+    finally:
+        link.close()
+
+
+def _reach(url: str) -> None:
+    """Raise LiveError unless Redis answers: a node that cannot connect when it starts must fail."""
+    redis = need("redis", "live")
+    client = redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5)
+    try:
+        client.ping()
+    except redis.exceptions.RedisError as error:
+        fix = "start Redis, or give its -i and -p, or -s"
+        raise LiveError(f"Redis does not answer: {error}", where=address(url), fix=fix) from None
+    finally:
+        client.close()
+
+
+def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
+    """The node's parameters in the newest entry of `supergraph_stream`. Raises ConfigError."""
+    found = link.call(lambda redis: redis.xrevrange(SUPERGRAPH, count=1))
+    if not found:
+        raise ConfigError(
+            "no graph was published", where=SUPERGRAPH, fix="load a graph in the supervisor"
+        )
+    entry_id, fields = found[0]
+    return node_parameters(entry_id.decode(), fields, nickname)
+
+
+def _load(parameters: NodeParameters) -> Pipeline:
+    """The pipeline that the parameters name, warm."""
+    load_plugins(parameters.plugins)
+    stepper = open_stepper(parameters.run, parameters.day, parameters.backend, parameters.precision)
+    if parameters.n_features not in (None, stepper.n_features):
+        found = (
+            f"parameters.n_features is {parameters.n_features}; the model needs"
+            f" {stepper.n_features}"
+        )
+        raise ConfigError(found, where=parameters.run)
+    decoder = None if parameters.lm is None else Decoder.from_dir(parameters.lm, parameters.options)
+    if decoder is not None and parameters.llm is not None:
+        decoder = with_llm(decoder, parameters.llm, parameters.llm_lora, parameters.llm_device)
+    pipeline = Pipeline(
+        None, decoder, options=parameters.pipeline, stepper=stepper, context=parameters.context
+    )
+    if decoder is not None:
+        pipeline.hotwords = parameters.hotwords
+    pipeline.push(np.zeros((50, stepper.n_features), dtype=np.float32))
+    pipeline.reset()
+    return pipeline

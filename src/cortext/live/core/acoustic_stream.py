@@ -1,0 +1,223 @@
+"""Frames of neural features in, logits out, as they come.
+
+T bins of 20 ms, C features, P frames of logits (80 ms), S bins in a patch, V tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.errors import ConfigError, DataError
+from cortext.features.stream import RollingZScore, StreamSmoother
+from cortext.live.core.endpoint import EndpointOptions
+from cortext.live.core.timing import Stopwatch
+from cortext.models import AcousticModel
+from cortext.models.stepping import Stepper, TorchStepper
+
+LARGEST_FEATURE = 1e9
+"""Values beyond this are no recording, and would overflow in the model."""
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How features become logits, and when an utterance ends."""
+
+    smoothing: Literal["published", "causal"] = "published"
+    """`published` is what models are trained and evaluated with, and looks 80 ms ahead.
+
+    `causal` does not.
+    """
+    normalise: Literal["none", "rolling"] = "none"
+    """`none` takes features that have been normalised already, as those of the data release have
+    been.
+    """
+    endpoint: EndpointOptions | None = None
+    """When an utterance ends by itself; None: only when `finish` is called."""
+
+    def __post_init__(self) -> None:
+        if self.smoothing not in ("published", "causal"):
+            raise ConfigError(f"smoothing is {self.smoothing!r}; use 'published' or 'causal'")
+        if self.normalise not in ("none", "rolling"):
+            raise ConfigError(f"normalise is {self.normalise!r}; use 'none' or 'rolling'")
+
+
+class AcousticStream:
+    """Features to logits.
+
+    Rolling z-scores if wanted, smoothing, patches as they complete, one step of the model each.
+
+    Bins that complete no frame are not left lying: they are normalised and smoothed, and the model
+    computes with them what it can, so that the one that completes it has little left to do.
+
+    Args:
+        model: A loaded model, or a stepper, which has a session already.
+        session: A day that the model knows; `latest` is its last one. Raises RunError for another.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel | Stepper,
+        session: str = "latest",
+        options: PipelineOptions = PipelineOptions(),
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        self.stepper: Stepper = (
+            TorchStepper(model, session) if isinstance(model, AcousticModel) else model
+        )
+        smoothing = self.stepper.smoothing
+        self._smoother = (
+            StreamSmoother(
+                smoothing.smooth_kernel_std, smoothing.smooth_kernel_size, options.smoothing
+            )
+            if smoothing.smooth_data
+            else None
+        )
+        self._normaliser = (
+            RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
+        )
+        self._watch = stopwatch or Stopwatch()
+        self._begin()
+
+    @property
+    def session(self) -> str:
+        """The day whose layer is used."""
+        return self.stepper.session
+
+    @property
+    def look_ahead_ms(self) -> float:
+        """How much later a bin's smoothed value is known than the bin itself."""
+        return self._smoother.look_ahead_bins * BIN_MS if self._smoother else 0.0
+
+    @property
+    def bins_to_frame(self) -> int:
+        """Bins that are missing for the next frame of logits; at least 1."""
+        lost = self._smoother.lost_bins if self._smoother else 0
+        return (
+            self._n_frames * self.stepper.patch_stride
+            + self.stepper.patch_size
+            + lost
+            - self._n_bins
+        )
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation in force, float64 [C] each.
+
+        None without rolling z-scores or before any.
+        """
+        return self._normaliser.statistics if self._normaliser else None
+
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """A block begins: with given statistics, or those in force.
+
+        Drops the utterance in progress.
+        """
+        if self._normaliser:
+            self._normaliser.start_block(mean_C, std_C)
+        self._begin()
+
+    def push(self, frames_TC: np.ndarray) -> np.ndarray:
+        """Logits float32 [P, V] (P may be 0) that become known with the next bins, float32 [T, C].
+
+        Raises:
+            DataError: And changes nothing, for bins of another width or dtype, or values that no
+                recording has.
+        """
+        check_frames(frames_TC, self.stepper.n_features)
+        if not len(frames_TC):
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+        self._watch.start()
+        logits_PV = self.advance(frames_TC)
+        self._watch.stop(completes=len(logits_PV) > 0)
+        return logits_PV
+
+    def end_utterance(self) -> None:
+        """The next bin is the first of another utterance.
+
+        This one's count for the rolling statistics.
+        """
+        if self._normaliser:
+            self._normaliser.end_utterance()
+        self._begin()
+
+    def reset(self) -> None:
+        """Drop the utterance.
+
+        The next bin is the first of another, and this one's count for nothing.
+        """
+        if self._normaliser:
+            self._normaliser.drop_utterance()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._smoother:
+            self._smoother.reset()
+        self.stepper.start()
+        self._n_bins = self._n_frames = 0
+        self._gap_bins = 0  # between what has come and the next patch, where patches do not touch
+        self._waiting_TC = np.empty((0, self.stepper.n_features), dtype=np.float32)
+
+    def advance(self, x_TC: np.ndarray, prepare: bool = True) -> np.ndarray:
+        """`push` of bins that have been checked, without a look at the clock of its own.
+
+        Args:
+            prepare: Whether there is time, where they complete no frame, to prepare the next step.
+        """
+        self._n_bins += len(x_TC)
+        if self._normaliser:
+            x_TC = self._normaliser.push(x_TC)
+        self._watch.lap("normalise")
+        if self._smoother:
+            x_TC = self._smoother.push(x_TC)
+        self._watch.lap("smooth")
+        patches = self._patches(x_TC)
+        if not patches:
+            if prepare:
+                self.stepper.prepare(self._waiting_TC[self._gap_bins :])
+            return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
+        self._n_frames += len(
+            patches
+        )  # also where a step fails: the utterance goes on without the frame
+        logits = [self.stepper.step(bins_SC) for bins_SC in patches]
+        self._watch.lap("model")
+        return np.stack(logits)
+
+    def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
+        """The patches [S, C] that the next smoothed bins complete."""
+        size, stride = self.stepper.patch_size, self.stepper.patch_stride
+        waiting_TC = np.concatenate((self._waiting_TC, smoothed_TC))
+        n_patches = max((len(waiting_TC) - self._gap_bins - size) // stride + 1, 0)
+        until = self._gap_bins + n_patches * stride
+        patches = [
+            waiting_TC[first : first + size] for first in range(self._gap_bins, until, stride)
+        ]
+        self._waiting_TC = waiting_TC[until:].copy()
+        self._gap_bins = max(until - len(waiting_TC), 0)
+        return patches
+
+
+def check_frames(frames_TC: np.ndarray, n_features: int) -> None:
+    """Raise DataError unless these are bins, float32 [T, C], with values that a recording can
+    have.
+    """
+    if not isinstance(frames_TC, np.ndarray):
+        raise DataError(f"frames are a {type(frames_TC).__name__}; a NumPy array is needed")
+    if frames_TC.dtype != np.float32:
+        raise DataError(
+            f"frames have dtype {frames_TC.dtype}; float32 is needed", fix="convert them"
+        )
+    if frames_TC.ndim != 2 or frames_TC.shape[1] != n_features:
+        raise DataError(
+            f"frames have shape {list(frames_TC.shape)}; [bins, {n_features}] is needed for this"
+            " model"
+        )
+    if len(frames_TC) and not np.abs(frames_TC).max() <= LARGEST_FEATURE:
+        bad_T = ~(np.abs(frames_TC) <= LARGEST_FEATURE).all(axis=1)
+        where = f"first in bin {int(bad_T.argmax())} of {len(frames_TC)}"
+        raise DataError(f"frames hold NaN, infinity or values beyond {LARGEST_FEATURE:g}, {where}")

@@ -1,0 +1,108 @@
+"""A large language model in a live search, which must not keep the next frame waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest
+from cortext.errors import DecodingError
+from cortext.live.core.log import event
+
+LIVE_BUDGET_MS = 40.0
+"""How long a look at the live hypotheses may hold up a step of 80 ms, where `llm.budget_ms` says
+nothing (0).
+"""
+
+
+def in_time(options: DecoderOptions) -> DecoderOptions:
+    """The options, with a bound on how long the search waits for a large model.
+
+    Live there is always one.
+    """
+    return (
+        options
+        if options.llm.budget_ms
+        else options.changed({"llm": {"budget_ms": LIVE_BUDGET_MS}})
+    )
+
+
+def with_llm(
+    decoder: Decoder, model: str, lora: Path | None = None, device: str = "auto"
+) -> Decoder:
+    """The decoder with a large model, loaded and warm.
+
+    Args:
+        model, lora, device: As `cortext.decoding.llm.model.CausalLM.load` takes them.
+
+    Raises:
+        LanguageModelError: For a model that cannot be used, MissingLibrary without transformers.
+    """
+    from cortext.decoding.llm.fusion import scorer
+    from cortext.decoding.llm.large_model import LanguageReader
+
+    reader = LanguageReader.load(model, lora, device)
+    # the first pass of a model takes many times longer than the next ones, and shows whether there
+    # is memory for it
+    reader.read(
+        [NBest((Hypothesis("how are you", 0.0, 0.0, 0.0),))],
+        DecoderOptions(),
+        "what was said before",
+    )
+    if decoder.options.llm.mode == "fusion":
+        lm = reader.lm
+        scorer(lm, lm.prefix(), decoder.options.llm.cache_mb).score([lm.tokens("how are you")])
+    event("llm_loaded", **reader.describe())
+    return decoder.with_llm(reader)
+
+
+class Notes:
+    """Writes what the large model of a decoder notes (a context that was cut, say) into the log,
+    each once.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder, self._n_told = decoder, 0
+
+    def tell(self) -> None:
+        """Write what is new."""
+        notes: list[str] = getattr(getattr(self._decoder.llm, "lm", None), "notes", [])
+        for note in notes[self._n_told :]:
+            event("llm_note", "warning", note=note)
+        self._n_told = len(notes)
+
+
+LIVE_BOUNDS = {"max_active": (1, 20_000), "min_active": (1, 20_000), "nbest": (1, 1_000)}
+"""Lowest and highest value of options that decide how long a step and the end of an utterance
+take.
+"""
+LONGEST_BUDGET_MS = 1_000.0
+LONGEST_WORD, MOST_HOTWORDS = 64, 1_000
+
+
+def check_options(options: DecoderOptions) -> None:
+    """Raise DecodingError for options that a live search could not keep up with."""
+    for name, (low, high) in LIVE_BOUNDS.items():
+        if not low <= getattr(options, name) <= high:
+            what = (
+                f"{name} is {getattr(options, name)}; live it must be at least {low} and at most"
+                f" {high}"
+            )
+            raise DecodingError(what)
+    if options.llm.budget_ms > LONGEST_BUDGET_MS:
+        what = (
+            f"llm.budget_ms is {options.llm.budget_ms:g}; live it must be at most"
+            f" {LONGEST_BUDGET_MS:g}"
+        )
+        raise DecodingError(what)
+
+
+def check_hotwords(bonuses: Mapping[str, float]) -> None:
+    """Raise DecodingError for more or longer words than anybody favours."""
+    if len(bonuses) > MOST_HOTWORDS:
+        raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
+    for word in bonuses:
+        if len(word) > LONGEST_WORD:
+            raise DecodingError(
+                f"{word[:20]!r}... has {len(word)} letters; at most {LONGEST_WORD} are a word"
+            )

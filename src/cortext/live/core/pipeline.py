@@ -1,0 +1,301 @@
+"""Frames of neural features in, words out, as they come.
+
+No files, no sockets: what feeds it is others' business.
+
+T bins of 20 ms, C features, P frames of logits (80 ms), V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cortext.data.trial import BIN_MS
+from cortext.decoding import Decoder, Hypothesis, NBest, Partial, Session
+from cortext.decoding.normalise import log_softmax
+from cortext.errors import ConfigError
+from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions, check_frames
+from cortext.live.core.decoder import in_time
+from cortext.live.core.endpoint import Endpoint, Reason
+from cortext.live.core.timing import TIMES, Stopwatch
+from cortext.models import AcousticModel
+from cortext.models.stepping import Stepper
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is known after the latest bins.
+
+    Attributes:
+        partial: The words so far.
+        logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory.
+        ended: Whether the utterance has ended by itself, and so is to be finished; reason: why.
+        held_bins: Bins that came after its end: `finish` keeps them for the next utterance.
+        stage_ms: Milliseconds by `clock.TIMES`, a number for each new frame.
+    """
+
+    partial: Partial
+    logits_PV: np.ndarray
+    stage_ms: dict[str, list[float]]
+    reason: Reason | None = None
+    held_bins: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the utterance has ended by itself."""
+        return self.reason is not None
+
+    @property
+    def stable(self) -> str:
+        """Words that will not change any more."""
+        return self.partial.stable
+
+    @property
+    def tail(self) -> str:
+        """The current guess after them."""
+        return self.partial.tail
+
+    @property
+    def text(self) -> str:
+        """The whole current guess."""
+        return self.partial.text
+
+
+class Pipeline:
+    """From features to words, one utterance after the other.
+
+    Any chunking gives the same text, times and scores.
+
+    (But for fusion with a large model: what it says too late, after `llm.budget_ms`, does not
+    count.)
+
+    Args:
+        model: A loaded model; not needed with a stepper.
+        decoder: The word search, with a large model or without; None gives logits only.
+        session: The recording day whose layer is used; `latest` is the model's last one.
+        stepper: Another way to run the model (ONNX Runtime, bfloat16); it has a session already.
+        context: What was said before, for a large model; may be changed.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel | None,
+        decoder: Decoder | None,
+        session: str = "latest",
+        *,
+        options: PipelineOptions = PipelineOptions(),
+        stepper: Stepper | None = None,
+        context: str = "",
+    ) -> None:
+        source = stepper or model
+        if source is None:
+            raise ConfigError("a pipeline needs a model or a stepper")
+        self.options = options
+        self._watch = Stopwatch()
+        self._stream = AcousticStream(source, session, options, self._watch)
+        self._inventory = self._stream.stepper.inventory
+        self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
+        self._endpoint = (
+            Endpoint(options.endpoint, self._inventory, self._frame_ms)
+            if options.endpoint
+            else None
+        )
+        self._decoder = (
+            None if decoder is None else decoder.with_options(**vars(in_time(decoder.options)))
+        )
+        self._hotwords, self._context = dict[str, float](), context
+        self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
+        self._search: Session | None = None
+        self._begin()
+
+    @property
+    def session(self) -> str:
+        """The recording day whose layer is used."""
+        return self._stream.session
+
+    @property
+    def look_ahead_ms(self) -> float:
+        """How much later a bin's smoothed value is known than the bin itself."""
+        return self._stream.look_ahead_ms
+
+    @property
+    def stepper(self) -> Stepper:
+        """What runs the model."""
+        return self._stream.stepper
+
+    @property
+    def seconds(self) -> float:
+        """Length of the utterance so far."""
+        return self.n_bins * BIN_MS / 1000
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The word search with the options in force."""
+        return self._decoder
+
+    @property
+    def hotwords(self) -> dict[str, float]:
+        """Bonus by word, from the next utterance on.
+
+        A word that is not in the lexicon is added, as it is spelt.
+
+        Setting raises DecodingError for what is no word, or no number.
+        """
+        return dict(self._hotwords)
+
+    @hotwords.setter
+    def hotwords(self, bonuses: Mapping[str, float]) -> None:
+        bonuses = dict(bonuses)
+        self._open_search(
+            bonuses
+        )  # refuses what is wrong, and makes ready what takes time, before speech comes
+        self._hotwords = bonuses
+
+    @property
+    def context(self) -> str:
+        """What was said before: sentences are ranked after it.
+
+        In fusion it counts from the next utterance on.
+        """
+        return self._context
+
+    @context.setter
+    def context(self, text: str) -> None:
+        self._context = text
+        if self._search is not None:
+            self._search.context = text
+
+    @property
+    def statistics(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rolling mean and standard deviation in force, float64 [C] each, for a warm start
+        another day; or None.
+        """
+        return self._stream.statistics
+
+    def set_options(self, **changes: Any) -> None:
+        """Change decoder options, from the next frame on.
+
+        Raises DecodingError, and changes nothing, if one is wrong.
+
+        `history_words` cannot change in mid-utterance.
+        """
+        if self._decoder is None:
+            raise ConfigError("a pipeline without a decoder has no decoder options")
+        options = in_time(self._decoder.options.changed(changes))
+        if self._search is not None:
+            self._search.set_options(**vars(options))
+        self._decoder = self._decoder.with_options(**vars(options))
+
+    def start_block(
+        self, mean_C: np.ndarray | None = None, std_C: np.ndarray | None = None
+    ) -> None:
+        """A block of recording begins, for the rolling statistics.
+
+        With given ones, or those in force (warm start).
+
+        Drops an utterance in progress and what was held.
+        """
+        self._stream.start_block(mean_C, std_C)
+        self.reset()
+
+    def push(self, frames_TC: np.ndarray) -> Update:
+        """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
+
+        Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then
+        push on (an empty chunk will do). Pushing on without `finish` goes on with the utterance.
+
+        Raises:
+            DataError: And changes nothing, for bins of another width or dtype, or values that no
+                recording has.
+        """
+        check_frames(frames_TC, self._stream.stepper.n_features)
+        if len(self._held_TC):
+            frames_TC = np.concatenate((self._held_TC, frames_TC))
+        reason = had_ended = self._endpoint.reason if self._endpoint else None
+        stage_ms: dict[str, list[float]] = {stage: [] for stage in TIMES}
+        logits: list[np.ndarray] = []
+        first = 0
+        try:
+            while first < len(frames_TC):
+                bins_TC = frames_TC[first : first + self._stream.bins_to_frame]
+                first += len(bins_TC)
+                # What is left over has no time before the next push: somebody waits for the words
+                # of this one.
+                logits_PV, reason = self._step(bins_TC, prepare=not logits)
+                if len(logits_PV):
+                    logits.append(logits_PV)
+                    for stage, ms in self._watch.take().items():
+                        stage_ms[stage].append(ms)
+                if reason and not had_ended:
+                    break
+        finally:  # also where a step fails: what follows its frame comes with the next push
+            self._held_TC = frames_TC[first:].copy()
+        logits_PV = (
+            np.concatenate(logits)
+            if logits
+            else np.empty((0, len(self._inventory)), dtype=np.float32)
+        )
+        return Update(self._partial, logits_PV, stage_ms, reason, len(self._held_TC))
+
+    def finish(self) -> NBest:
+        """The candidate sentences, best first, words with times and confidence.
+
+        The next bin begins another utterance.
+
+        Too few bins for one frame, like silence, give one candidate with an empty text.
+        """
+        search, self._search = self._search, None
+        try:
+            if search is None:
+                search = self._open_search(self._hotwords)
+            return (
+                search.finish().timed(self._frame_ms)
+                if search
+                else NBest((Hypothesis("", 0.0, 0.0, 0.0),))
+            )
+        finally:
+            self._stream.end_utterance()
+            self._begin()
+
+    def reset(self) -> None:
+        """Drop the utterance and what was held: the next bin is the first of another."""
+        self._stream.reset()
+        self._held_TC = self._held_TC[:0]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._search = None
+        self._partial = Partial("", "")
+        self.n_bins = 0
+        self._watch.take()
+        if self._endpoint:
+            self._endpoint.reset()
+
+    def _open_search(self, hotwords: Mapping[str, float]) -> Session | None:
+        if self._decoder is None:
+            return None
+        new = [word for word in hotwords if word not in self._decoder]
+        return self._decoder.session(
+            self._inventory, words=new, hotwords=hotwords, context=self._context
+        )
+
+    def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
+        """Take in bins that complete at most one frame."""
+        self._watch.start()
+        self.n_bins += len(bins_TC)
+        logits_PV = self._stream.advance(bins_TC, prepare)
+        reason = self._endpoint.reason if self._endpoint else None
+        if len(logits_PV):
+            if self._search is None:
+                self._search = self._open_search(self._hotwords)
+            log_probs_PV = log_softmax(logits_PV)
+            if self._search:
+                self._partial = self._search.step(log_probs_PV)
+            self._watch.lap("search")
+            if self._endpoint:
+                reason = self._endpoint.push(log_probs_PV)
+        self._watch.stop(completes=len(logits_PV) > 0)
+        return logits_PV, reason

@@ -1,0 +1,285 @@
+"""The JSON profile of the language-model server, without Redis.
+
+One stream in, one out, and utterances with names.
+
+`docs/redis.md` describes the messages. Clients that name their utterances apart do not disturb each
+other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from cortext import __version__
+from cortext.decoding.nbest import hypothesis_json
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.session import Decoder
+from cortext.errors import LiveError, nearest, shown
+from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_options
+from cortext.live.core.log import event, internal_error
+from cortext.live.core.redis_link import Entry, Stopped, StreamId, format_id
+from cortext.live.lm_server.published_protocol import Answer
+from cortext.live.lm_server.utterance import LiveUtterance
+from cortext.text.phonemes import get_inventory
+
+INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
+MOST_UTTERANCES = 16
+"""Under way at once; each takes memory."""
+LARGEST_MESSAGE = 2**20
+"""Bytes of a message, beside its logits."""
+SILENT_S = 600.0
+"""After so long without a word an utterance gives its place to a new one."""
+
+Message = dict[str, Any]
+
+
+class JsonProtocol:
+    """Any number of clients, each with utterances of its own.
+
+    Args:
+        options: Of the search; a `begin` may change some of them for its utterance.
+        context: What was said before, for a large model, where a `begin` does not say it.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        options: DecoderOptions,
+        input_stream: str = INPUT,
+        output_stream: str = OUTPUT,
+        stop: Callable[[], bool] = lambda: False,
+        context: str = "",
+    ) -> None:
+        self._decoder, self._options, self._stop, self._context = decoder, options, stop, context
+        self._notes = Notes(decoder)
+        self.inputs: tuple[str, ...] = (input_stream,)
+        self.outputs: tuple[str, ...] = (output_stream,)
+        self.speech, self.anew, self._output = input_stream, "", output_stream
+        self.answers: Mapping[str, str] = {input_stream: output_stream}
+        self.missing: Callable[[], str] = lambda: ""
+        self.changes: dict[str, str] = {}
+        self._utterances: dict[str, LiveUtterance] = {}
+        self._heard_at: dict[str, float] = {}
+        self._began: dict[str, StreamId] = {}
+        self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
+            "begin": self._begin,
+            "frames": self._frames,
+            "end": self._end,
+            "drop": self._drop,
+        }
+
+    def restore(self, changes: Mapping[str, str]) -> None:
+        """Nothing: options belong to utterances."""
+
+    def announcement(self) -> Answer:
+        """That the server is there, and with what."""
+        options = asdict(self._options) | {"label_priors": dict(self._options.label_priors)}
+        return self._say(
+            "ready", None, version=__version__, lm=str(self._decoder.lm_dir), options=options
+        )
+
+    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+        """Do what a message asks."""
+        name: str | None = None
+        try:
+            message = _message(entry)
+            name = message["utterance"]
+            if name in self._utterances:
+                self._heard_at[name] = time.monotonic()
+            return self._actions[message["type"]](name, message, entry)
+        except Stopped:
+            raise
+        except RecursionError:
+            return [self._error(name, "the message is nested too deeply", entry)]
+        except Exception as error:  # the client waits for an answer, whatever it is
+            return [self._error(name, internal_error(error), entry)]
+
+    def in_utterance(self) -> bool:
+        """Whether an utterance is under way."""
+        return bool(self._utterances)
+
+    def first(self) -> tuple[str, StreamId] | None:
+        """Stream and id of the oldest `begin` of an utterance under way that has not fallen
+        silent.
+        """
+        long_ago = time.monotonic() - SILENT_S
+        began = [self._began[name] for name in self._utterances if self._heard_at[name] > long_ago]
+        return (self.speech, min(began)) if began else None
+
+    def is_answer(self, entry: Entry) -> bool:
+        """All are but `ready` and errors that name no request."""
+        try:
+            message = json.loads(entry.fields[b"message"])
+            return bool(message["type"] != "ready" and message.get("request", "") is not None)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return False  # somebody else's
+
+    def lost(self, what: str, entry: Entry | None = None) -> list[Answer]:
+        """Something was lost: the results of what is under way will say so."""
+        for utterance in self._utterances.values():
+            utterance.problem(what)
+        return [self._error(name, what, entry) for name in self._utterances or (None,)]
+
+    def stop(self) -> list[Answer]:
+        """What is under way has no result."""
+        names = list(self._utterances)
+        for name in names:
+            self._forget(name)
+        return [self._error(name, "the server stopped in mid-utterance") for name in names]
+
+    def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        answers = []
+        if name in self._utterances:
+            answers.append(
+                self._error(name, "begun again before its end; what it had is dropped", entry)
+            )
+            self._forget(name)
+        self._make_room()
+        changes, hotwords = _mapping(message, "options"), _mapping(message, "hotwords")
+        options = self._options.changed(changes)
+        check_options(_bounded(changes))
+        check_hotwords(hotwords)
+        inventory, context = (
+            get_inventory(_text(message, "order", "lm")),
+            _text(message, "context", self._context),
+        )
+        self._utterances[name] = LiveUtterance(
+            self._decoder, options, self._stop, inventory, hotwords, context
+        )
+        self._began[name], self._heard_at[name] = entry.id, time.monotonic()
+        return [*answers, self._say("begun", name, order=inventory.name)]
+
+    def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        utterance = self._under_way(name)
+        problem = utterance.take(entry.fields.get(b"logits"))
+        partial = utterance.partial
+        event("partial", "debug", {"text": partial.text}, n_frames=utterance.n_frames)
+        answer = self._say(
+            "partial", name, frames=utterance.n_frames, stable=partial.stable, tail=partial.tail
+        )
+        return [answer, self._error(name, problem, entry)] if problem else [answer]
+
+    def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        utterance, missing = self._under_way(name), self.missing()
+        answers = self.lost(missing, entry) if missing else []
+        self._forget(name)
+        start = time.perf_counter()
+        if not utterance.n_frames:
+            utterance.problem("nothing to decode was sent")
+        nbest = utterance.finish()
+        hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest]
+        finish_ms = round(1000 * (time.perf_counter() - start), 2)
+        self._notes.tell()
+        event(
+            "utterance_finished",
+            "warning" if utterance.problems or nbest.degraded else "info",
+            {"text": hypotheses[0]["text"]},
+            n_entries=utterance.n_entries,
+            n_frames=utterance.n_frames,
+            n_candidates=len(hypotheses),
+            search_ms=round(1000 * utterance.search_s, 2),
+            finish_ms=finish_ms,
+            problems=utterance.problems,
+            degraded=nbest.degraded,
+        )
+        return [
+            *answers,
+            self._say(
+                "final",
+                name,
+                frames=utterance.n_frames,
+                text=hypotheses[0]["text"],
+                hypotheses=hypotheses,
+                finish_ms=finish_ms,
+                error="; ".join(utterance.problems) or None,
+                degraded=nbest.degraded,
+            ),
+        ]
+
+    def _drop(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+        n_frames = self._under_way(name).n_frames
+        self._forget(name)
+        event("utterance_dropped", "warning", why="dropped by the client", n_frames=n_frames)
+        return [self._say("dropped", name, frames=n_frames)]
+
+    def _under_way(self, name: str) -> LiveUtterance:
+        if name not in self._utterances:
+            raise LiveError("no such utterance is under way", fix="send 'begin' first")
+        return self._utterances[name]
+
+    def _make_room(self) -> None:
+        """Raise LiveError where too many are under way.
+
+        Those that fell silent long ago go first.
+        """
+        if len(self._utterances) < MOST_UTTERANCES:
+            return
+        oldest = min(self._utterances, key=lambda name: self._heard_at[name])
+        if time.monotonic() - self._heard_at[oldest] < SILENT_S:
+            raise LiveError(
+                f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them"
+            )
+        event(
+            "utterance_dropped", "error", why="silent", n_frames=self._utterances[oldest].n_frames
+        )
+        self._forget(oldest)
+
+    def _forget(self, name: str) -> None:
+        del self._utterances[name], self._began[name], self._heard_at[name]
+
+    def _say(self, kind: str, utterance: str | None, **facts: Any) -> Answer:
+        message = {"type": kind, "utterance": utterance} | facts
+        return Answer(self._output, {"message": json.dumps(message, allow_nan=False)})
+
+    def _error(self, utterance: str | None, what: str, entry: Entry | None = None) -> Answer:
+        asked = format_id(entry.id) if entry else None
+        event("request_failed", "error", error=what, request=asked)
+        return self._say("error", utterance, error=what, request=asked)
+
+
+def _message(entry: Entry) -> Message:
+    """The message of an entry. Raises LiveError for one that is none."""
+    raw = entry.fields.get(b"message", b"")
+    if len(raw) > LARGEST_MESSAGE:
+        raise LiveError(f"the message has {len(raw)} bytes; at most {LARGEST_MESSAGE} are read")
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise LiveError("the field 'message' holds no JSON") from None
+    kinds = ("begin", "frames", "end", "drop")
+    if not isinstance(message, dict) or message.get("type") not in kinds:
+        kind = message.get("type") if isinstance(message, dict) else None
+        given = shown(kind, 40)
+        raise LiveError(f"the message's type is {given!r}; {nearest(given, kinds)}")
+    if not isinstance(message.get("utterance"), str) or not 0 < len(message["utterance"]) <= 200:
+        raise LiveError(
+            "the message names no utterance", fix="give a text of at most 200 characters"
+        )
+    return message
+
+
+def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
+    """Default options with those changes that a live search bounds."""
+    bounded = {name: changes[name] for name in LIVE_BOUNDS if name in changes}
+    budget_ms = dict(changes.get("llm") or {}).get("budget_ms", 0.0)
+    return DecoderOptions().changed(bounded | {"llm": {"budget_ms": budget_ms}})
+
+
+def _text(message: Message, name: str, default: str) -> str:
+    found = message.get(name, default)
+    if not isinstance(found, str):
+        raise LiveError(f"{name} is no text")
+    return found
+
+
+def _mapping(message: Message, name: str) -> Mapping[str, Any]:
+    found = message.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise LiveError(f"{name} is no object")
+    return found

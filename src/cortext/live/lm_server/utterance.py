@@ -1,0 +1,146 @@
+"""One utterance of a client.
+
+Its logits checked, normalised and searched, and what went wrong with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cortext.decoding.options import DecoderOptions, NBest, Partial
+from cortext.decoding.saved import to_log_probs
+from cortext.decoding.session import Decoder
+from cortext.errors import DecodingError
+from cortext.live.core.decoder import in_time
+from cortext.live.core.redis_link import Stopped
+from cortext.text.phonemes import LM, Inventory
+
+LARGEST_LOGIT = 1e6
+"""What is above is no logit; other types of numbers, read as float32, are."""
+LARGEST_ENTRY = 64 * 2**20
+"""Bytes of logits in one entry, nine hours of speech."""
+MOST_PROBLEMS = 10
+_SLICE_FRAMES = 500
+"""So much is searched between two looks at whether to stop."""
+
+
+class LiveUtterance:
+    """The search through what one client says until it says that this is all.
+
+    Args:
+        stop: Asked during long searches; True ends them with `Stopped`.
+        context: What was said before, for a large model.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        options: DecoderOptions,
+        stop: Callable[[], bool],
+        inventory: Inventory = LM,
+        hotwords: Mapping[str, float] | None = None,
+        context: str = "",
+    ) -> None:
+        decoder = decoder.with_options(**vars(in_time(options)))
+        self._session = decoder.session(inventory, hotwords=hotwords, context=context)
+        self._stop, self._inventory = stop, inventory
+        self.partial = Partial("", "")
+        self.n_frames, self.n_entries, self.search_s = 0, 0, 0.0
+        self.problems: list[str] = []
+        self._n_problems = 0
+
+    def take(self, raw: bytes | None) -> str | None:
+        """Take in logits, float32 bytes [P, V].
+
+        Returns what was wrong with them, in which case they are left out.
+        """
+        self.n_entries += 1
+        start = time.perf_counter()
+        try:
+            logits_PV = logits_from(raw, self._inventory)
+            for first in range(0, len(logits_PV), _SLICE_FRAMES):
+                if self._stop():
+                    raise Stopped
+                log_probs_PV = to_log_probs(logits_PV[first : first + _SLICE_FRAMES])
+                self.partial = self._session.step(log_probs_PV)
+                self.n_frames += len(log_probs_PV)
+        except DecodingError as error:
+            self.problem(f"entry {self.n_entries} was left out: {error}")
+            return str(error)
+        finally:
+            self.search_s += time.perf_counter() - start
+        return None
+
+    def problem(self, what: str) -> None:
+        """Keep what went wrong, for the result to say; of very many only the first."""
+        self._n_problems += 1
+        if self._n_problems <= MOST_PROBLEMS:
+            self.problems.append(what)
+        else:
+            self.problems[MOST_PROBLEMS:] = [f"and {self._n_problems - MOST_PROBLEMS} more"]
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Change the options from the next frame on."""
+        self._session.set_options(**vars(in_time(options)))
+
+    def finish(self, context: str | None = None) -> NBest:
+        """The candidate sentences.
+
+        A large model ranks them after this context, or that of the beginning.
+        """
+        if context is not None:
+            self._session.context = context
+        return self._session.finish()
+
+
+def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
+    """Logits float32 [P, V] from their bytes. Raises DecodingError for what cannot be logits.
+
+    -inf is allowed, for tokens that are impossible.
+    """
+    size = 4 * len(inventory)
+    if raw is None:
+        raise DecodingError("the entry has no field 'logits'")
+    if len(raw) > LARGEST_ENTRY:
+        raise DecodingError(
+            f"the entry has {len(raw)} bytes of logits; at most {LARGEST_ENTRY} are read at once"
+        )
+    if len(raw) % size:
+        raise DecodingError(
+            f"{len(raw)} bytes are no whole number of frames of {len(inventory)} float32 logits"
+            f" ({size} bytes)"
+        )
+    logits_PV = np.frombuffer(raw, dtype="<f4").reshape(-1, len(inventory))
+    wrong_PV = np.isnan(logits_PV) | (logits_PV > LARGEST_LOGIT)
+    if wrong_PV.any() or _looks_like_float64(raw):
+        if _looks_like_float64(raw):
+            raise DecodingError("the bytes look like float64", fix="send float32")
+        frame = int(wrong_PV.any(axis=1).argmax())
+        what = "NaN" if np.isnan(logits_PV[frame]).any() else "no logits (infinite or huge numbers)"
+        raise DecodingError(
+            f"frame {frame} of {len(logits_PV)} has {what}", fix="send finite float32 logits"
+        )
+    empty_P = np.isneginf(logits_PV).all(axis=1)
+    if empty_P.any():
+        raise DecodingError(
+            f"frame {int(empty_P.argmax())} of {len(logits_PV)} leaves no token possible"
+        )
+    return logits_PV
+
+
+def _looks_like_float64(raw: bytes) -> bool:
+    """Whether the bytes make sense as float64 logits, and as float32 numbers are huge or every
+    other one is zero.
+    """
+    if not raw or len(raw) % 8:
+        return False
+    singles, doubles = np.frombuffer(raw, dtype="<f4"), np.frombuffer(raw, dtype="<f8")
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not (np.abs(doubles) < LARGEST_LOGIT).all():
+            return False
+        if not (np.abs(singles) < LARGEST_LOGIT).all():
+            return bool((np.abs(doubles) > 1e-6).mean() > 0.5)
+        return not singles[0::2].any() and bool((singles[1::2] != 0).mean() > 0.5)

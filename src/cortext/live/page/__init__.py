@@ -1,0 +1,1 @@
+"""The page of `cortext serve`: the web server, the decoding behind it and its assets."""

@@ -1,0 +1,203 @@
+"""Who may talk to the server: a token for what changes state, host names, origins, sizes and rates.
+
+How many connections there may be, and for how long, is in `cortext.live.page.connections`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY = 64 * 1024
+"""Bytes of a request's body."""
+MAX_MESSAGE = 1024 * 1024
+"""Bytes of a web-socket message."""
+MAX_READERS = 32
+"""Pages that may watch at a time."""
+MAX_STRANGE_READERS = 24
+"""Pages without the token among them (`open_view`): the others must always get in."""
+REQUESTS_PER_S, REQUESTS_AT_ONCE = 20.0, 60.0
+"""Changes that are let through in the long run, and in a burst."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "connect-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-cache",
+}
+
+
+def new_token() -> str:
+    """A random token of 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def address(host: str, port: int, token: str) -> str:
+    """Where a browser finds the page.
+
+    The token is in the fragment, which is never sent or logged.
+    """
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        shown = host
+    else:
+        named = socket.gethostname() if parsed.is_unspecified else host
+        shown = f"[{named}]" if ":" in named else named
+    return f"http://{shown}:{port}/#token={token}"
+
+
+class Access:
+    """The rules.
+
+    Args:
+        token: What a client must show to change anything, to feed, and to watch unless `open_view`.
+        host: The address that the server listens on.
+        open_view: Whether anybody who reaches the server may watch.
+    """
+
+    def __init__(self, token: str, host: str, open_view: bool = False) -> None:
+        self.token, self.open_view = token, open_view
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        self._tokens, self._last_s = REQUESTS_AT_ONCE, time.monotonic()
+
+    def knows(self, token: str | None) -> bool:
+        """Whether the token is right; takes as long for a wrong one."""
+        return hmac.compare_digest((token or "").encode(), self.token.encode())
+
+    def allows_host(self, host: str | None) -> bool:
+        """Whether a request that names this host was meant for us.
+
+        A foreign site that had its name point to this machine (DNS rebinding) is known by that
+        name: only addresses and the names of this machine are let through. The port is left open,
+        for tunnels.
+        """
+        name = _hostname(host)
+        if name is None:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return True
+
+    def allows_origin(self, origin: str | None, host: str | None) -> bool:
+        """Whether a browser's request comes from our own page; programs send no origin."""
+        if origin is None:
+            return True
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return parts.scheme in ("http", "https") and parts.netloc.lower() == (host or "").lower()
+
+    def allows_another_change(self) -> bool:
+        """Whether the rate of changes is within its limit; counts one."""
+        now_s = time.monotonic()
+        self._tokens = min(self._tokens + (now_s - self._last_s) * REQUESTS_PER_S, REQUESTS_AT_ONCE)
+        self._last_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def _hostname(host: str | None) -> str | None:
+    """The name or address in a Host header, in lower case and without brackets.
+
+    None for what is none.
+    """
+    try:
+        return urlsplit(f"//{host}").hostname if host else None
+    except ValueError:
+        return None
+
+
+class Guard:
+    """Lets through what the rules allow, and adds the headers that keep a browser strict.
+
+    `scope["state"]["connection"]` is the `cortext.live.page.connections.Connection` of the request.
+    """
+
+    def __init__(self, app: App, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request or connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+        else:
+            with scope["state"]["connection"].request():
+                await self._handle(scope, receive, send)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._refusal(scope)
+        if reason is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        else:
+            body = f'{{"error": "{reason}"}}'.encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ]
+            send = _with_headers(send)
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope) -> str | None:
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        host = hosts[0] if len(hosts) == 1 else None
+        if not self._access.allows_host(host):
+            return "this host name is not ours; use the address that cortext serve printed"
+        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        if changes and not all(self._access.allows_origin(origin, host) for origin in origins):
+            return "requests of other sites are refused"
+        return None
+
+
+def _with_headers(send: Send) -> Send:
+    extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def wrapped(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *extra]
+        await send(message)
+
+    return wrapped

@@ -1,0 +1,279 @@
+"""Connections in front of uvicorn.
+
+How many, how long and how much before a client has shown the token.
+
+uvicorn limits none of these. asyncio's own loop of `accept` answers a lack of file descriptors with
+a traceback for each attempt, thousands in a second.
+
+When too many strangers are connected, the oldest of them is disconnected, not the newest refused:
+an attacker who holds connections open would otherwise keep everybody out for nothing, while a
+client that sends its request at once needs its connection for a moment only. The address with the
+most connections loses one first, so that a flood from one machine costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from cortext.live.core.log import repeated_event
+
+HEAD_S = 10.0
+"""In this time a whole request head must have come, from the connection or from the last answer
+on.
+"""
+ANSWER_S = 30.0
+"""In this time a client without the token must have taken its answer."""
+MAX_STRANGERS = 64
+"""Connections at a time whose request in progress has not shown the token, or that have no
+request in progress.
+"""
+SPARE_FILES = 32
+"""File descriptors that connections leave to the work: recordings, the session log, libraries."""
+MAX_UNREAD = 2 * 1024 * 1024
+"""Bytes of answers that may wait for a client that goes on sending and does not read (pings,
+say).
+"""
+MAX_RECEIVED = 2 * 1024 * 1024
+"""Bytes that may come between one whole request or message and the next.
+
+Fragments without end are none.
+"""
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted."""
+RETRY_S = 0.1
+"""Pause after the system had no descriptor or no memory for a connection."""
+
+
+class Listener:
+    """Accepts connections; uvicorn takes it for an `asyncio.Server`.
+
+    Args:
+        listener: A bound socket.
+        make_protocol: Makes uvicorn's protocol of a connection; what it is given becomes
+            `scope["state"]` of each request.
+    """
+
+    def __init__(
+        self, listener: socket.socket, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+    ) -> None:
+        self._loop, self._listener, self._make_protocol = (
+            asyncio.get_running_loop(),
+            listener,
+            make_protocol,
+        )
+        self._strangers: dict[Connection, None] = {}  # the oldest first
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._open = True
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._open = False
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Return at once: there is nothing to wait for."""
+
+    def add_stranger(self, connection: Connection) -> None:
+        """Count a connection as one that has not shown the token, and disconnect another where
+        there are too many.
+        """
+        self._strangers[connection] = None
+        # The lowest free number is taken: a high one says that nearly all of them are in use.
+        most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if (
+            len(self._strangers) > MAX_STRANGERS
+            or 0 <= most_files - SPARE_FILES <= connection.descriptor
+        ):
+            self._disconnect_one()
+
+    def remove_stranger(self, connection: Connection) -> None:
+        """Count it no more: it has shown the token, or is gone."""
+        self._strangers.pop(connection, None)
+
+    def _accept(self) -> None:
+        """Accept one connection.
+
+        One in each turn of the event loop: what a client has sent at once is read long before so
+        many others have come that its connection would be the oldest.
+        """
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            repeated_event("connection_not_accepted", error=error.strerror)
+            self._disconnect_one()
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(RETRY_S, self._resume)
+            return
+        opening = self._loop.create_task(
+            self._loop.connect_accepted_socket(
+                lambda: Connection(self, self._make_protocol), accepted
+            )
+        )
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _disconnect_one(self) -> None:
+        """Disconnect the oldest connection of the address that has the most."""
+        if not self._strangers:
+            return
+        crowd = Counter(connection.address for connection in self._strangers)
+        oldest = max(
+            self._strangers, key=lambda connection: crowd[connection.address]
+        )  # the first of equals
+        oldest.disconnect("too_many_connections")
+
+
+class Connection(asyncio.Protocol):
+    """A connection, between asyncio and the protocol of uvicorn that reads it.
+
+    It is a stranger's until the request in progress has shown the token, and again when that
+    request is over.
+    """
+
+    def __init__(
+        self, listener: Listener, make_protocol: Callable[[dict[str, Any]], asyncio.Protocol]
+    ) -> None:
+        self._listener, self._loop = listener, asyncio.get_running_loop()
+        self._protocol = make_protocol({"connection": self})
+        self._deadline: asyncio.TimerHandle | None = None
+        self._n_received, self._connected = 0, False
+        self._transport: asyncio.Transport
+        self.descriptor, self.address = -1, 0
+
+    # What requests tell of it
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A whole request head has come.
+
+        The request or the web socket lasts until the end of the context.
+        """
+        self.received_whole()
+        self._allow(ANSWER_S)
+        try:
+            yield
+        finally:
+            self._become_stranger()
+
+    def trust(self) -> None:
+        """The request in progress has shown the token, or a stranger may watch: it may last."""
+        self._listener.remove_stranger(self)
+        self._allow(None)
+
+    def received_whole(self) -> None:
+        """A whole request head or message has come."""
+        self._n_received = 0
+
+    # Between asyncio and uvicorn
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.descriptor = transport.get_extra_info("socket").fileno()
+        self.address = _network(transport.get_extra_info("peername"))
+        self._connected = True
+        self._become_stranger()
+        self._protocol.connection_made(cast(asyncio.Transport, _Transport(self, self._transport)))
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._n_received += len(data)
+        if self._n_received > MAX_RECEIVED:
+            self.disconnect("message_without_end")
+            return
+        self._protocol.data_received(data)
+        if self._transport.get_write_buffer_size() > MAX_UNREAD:
+            self.disconnect("client_does_not_read")
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.Protocol`."""
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._protocol.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._connected = False
+        self._allow(None)
+        self._listener.remove_stranger(self)
+        self._protocol.connection_lost(error)
+
+    def disconnect(self, event: str, level: str = "warning") -> None:
+        """End it at once, whatever has not been sent, and log why."""
+        self._listener.remove_stranger(self)
+        self._allow(None)
+        repeated_event(event, level)
+        self._transport.abort()
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Have another protocol read it from now on: a request has become a web socket."""
+        self._protocol = protocol
+
+    def _become_stranger(self) -> None:
+        if self._connected:  # also while it closes: that may wait for a client that does not read
+            self._allow(ANSWER_S if self._transport.get_write_buffer_size() else HEAD_S)
+            self._listener.add_stranger(self)
+
+    def _allow(self, seconds: float | None) -> None:
+        """Disconnect in so many seconds, unless something changes that; None: not at all."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None
+        if seconds is not None:  # no warning: browsers connect before they have anything to ask
+            self._deadline = self._loop.call_later(
+                seconds, self.disconnect, "client_too_slow", "info"
+            )
+
+
+class _Transport:
+    """The transport of a connection as uvicorn sees it.
+
+    Another protocol takes over behind the `Connection`.
+    """
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
+        self._connection, self._transport = connection, transport
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self._connection.hand_over(protocol)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _network(peer: tuple[Any, ...] | None) -> int:
+    """A number for whoever has an address.
+
+    An IPv4 address, or the 64 bits of an IPv6 network that one host may own.
+
+    0 for a connection that was reset before it was accepted: it has no address any more.
+    """
+    if not peer:
+        return 0
+    address = ipaddress.ip_address(peer[0].partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        return int(address.ipv4_mapped or int(address) >> 64)
+    return int(address)

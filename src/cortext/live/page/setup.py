@@ -1,0 +1,127 @@
+"""What `cortext serve` is asked for, and the session that it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cortext import __version__
+from cortext.decoding import Decoder
+from cortext.errors import ConfigError
+from cortext.evaluation.recognise import read_options
+from cortext.live.core.acoustic_stream import PipelineOptions
+from cortext.live.core.decoder import with_llm
+from cortext.live.core.endpoint import EndpointOptions
+from cortext.live.core.log import event
+from cortext.live.page.days import Days
+from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.log_writer import Scribe
+from cortext.live.page.sources import Replay, Simulator, Source
+from cortext.models import load_model
+from cortext.models.single_step import Precision
+from cortext.models.stepping import Stepper, TorchStepper, open_stepper
+from cortext.usage.writer import SessionLog
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """What is decoded, by what, and how.
+
+    data, simulate, feed: exactly one of them: recordings (of `split`), a simulator preset (changed
+    by `overrides`), or
+                 frames from a web socket
+    llm, llm_lora, llm_device: a large language model, an adapter for it and where it runs; context:
+    what was said
+                 before, until the page says something else
+
+    Attributes:
+        run, lm: A run directory (or an exported one, for the backend `onnx`) and a language-model
+            directory.
+        day: Whose layer is used: a session, `latest`, or None for each recording's own.
+        speed: 1 is the recording's own, infinity as fast as can be.
+        endpoint_ms: Silence that ends an utterance; None: 1500 for a feed, and trials end where
+            they end.
+        session_log: Folder that keeps what was decoded.
+    """
+
+    run: Path
+    lm: Path
+    data: Path | None = None
+    split: str = "val"
+    simulate: str | None = None
+    overrides: Sequence[str] = ()
+    feed: bool = False
+    day: str | None = None
+    speed: float = 1.0
+    loop: bool = False
+    skip_bad: bool = False
+    options: Path | None = None
+    backend: Literal["torch", "onnx"] = "torch"
+    precision: Precision = "fp32"
+    device: str = "cpu"
+    endpoint_ms: float | None = None
+    smoothing: Literal["published", "causal"] = "published"
+    normalise: Literal["none", "rolling"] = "none"
+    session_log: Path | None = None
+    llm: str | None = None
+    llm_lora: Path | None = None
+    llm_device: str = "auto"
+    context: str = ""
+
+    def __post_init__(self) -> None:
+        if sum((self.data is not None, self.simulate is not None, self.feed)) != 1:
+            fix = "give one of --data, --simulate and --feed"
+            raise ConfigError("nothing to decode, or more than one thing", fix=fix)
+        if self.overrides and self.simulate is None:
+            raise ConfigError(
+                "--set changes a simulation", fix="give --simulate PRESET, or leave --set out"
+            )
+        if not self.speed > 0:
+            raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
+
+    def open(self, progress: Callable[[int, int], None] | None = None) -> LiveSession:
+        """Read the model, the language model and the source.
+
+        Raises CortextError for what cannot be used.
+        """
+        endpoint = EndpointOptions() if self.feed else None
+        if self.endpoint_ms is not None:
+            endpoint = EndpointOptions(self.endpoint_ms)
+        options = PipelineOptions(self.smoothing, self.normalise, endpoint)
+        decoder = Decoder.from_dir(self.lm, read_options(self.options))
+        if self.llm is not None:
+            decoder = with_llm(decoder, self.llm, self.llm_lora, self.llm_device)
+        days = Days(self._stepper(), decoder, options, self.day, self.context)
+        source = self._source(days, progress)
+        scribe = None
+        if self.session_log is not None:
+            log = SessionLog(self.session_log)
+            for note in log.notes:
+                event("session_log_damaged", "warning", note=note)
+            scribe = Scribe(log)
+        llm = None if self.llm is None else Path(self.llm).name
+        about: dict[str, Any] = {
+            "version": __version__,
+            "run": self.run.name,
+            "lm": self.lm.name,
+            "llm": llm,
+        }
+        return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
+
+    def _stepper(self) -> Stepper:
+        if self.backend == "onnx" or self.device == "cpu":
+            return open_stepper(self.run, "latest", self.backend, self.precision)
+        return TorchStepper(load_model(self.run, self.device), "latest", self.precision)
+
+    def _source(self, days: Days, progress: Callable[[int, int], None] | None) -> Source | None:
+        if self.data is not None:
+            return Replay(
+                self.data, self.split, loop=self.loop, skip_bad=self.skip_bad, progress=progress
+            )
+        if self.simulate is not None:
+            return Simulator(
+                self.simulate, [days.chosen] if days.chosen else days.known, self.overrides
+            )
+        return None

@@ -1,0 +1,188 @@
+"""Daily use in numbers.
+
+Hours and sentences as they add up, how right they were, how fast, how far from what was meant.
+
+A day is a day at the place of use: the date of `when` under the offset from UTC that it was written
+with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.errors import DataError
+from cortext.text.metrics import ErrorRate, error_rate
+from cortext.usage.log import RATINGS, Entry, read_log
+
+PAUSE_S = 300.0
+"""Silence longer than this, from the end of one utterance to the start of the next, is not use."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What some utterances amount to.
+
+    Rates are fractions, and None where there is nothing to measure.
+
+    sentences, words: utterances with words, and the decoded words in them
+
+    Attributes:
+        utterances: All, with words or without.
+        spoken_hours: Of all utterances, without the time between them.
+        use_hours: With the pauses of at most `PAUSE_S` between them.
+        ratings: Utterances by rating; what nobody rated is in none.
+        words_per_minute: Decoded words over the minutes of the utterances that have words.
+        words_per_minute_quartiles: Of single utterances, the median in the middle.
+        corrected: Utterances with a correction; `wer` is against it, its 95 % interval a bootstrap
+            over utterances.
+        confirmed: Utterances rated right without a correction; with them as free of errors the rate
+            is `wer_with_confirmed`.
+        degraded: Utterances in which something that was asked for, such as a large model, had no
+            part.
+    """
+
+    utterances: int
+    sentences: int
+    words: int
+    spoken_hours: float
+    use_hours: float
+    ratings: dict[str, int]
+    words_per_minute: float | None
+    words_per_minute_quartiles: tuple[float, float, float] | None
+    corrected: int
+    wer: float | None
+    wer_ci95: tuple[float, float] | None
+    confirmed: int
+    wer_with_confirmed: float | None
+    degraded: int = 0
+
+    @property
+    def rated(self) -> int:
+        """Utterances with a rating."""
+        return sum(self.ratings.values())
+
+    def share(self, rating: str) -> float | None:
+        """Share of a rating among the rated utterances."""
+        return self.ratings[rating] / self.rated if self.rated else None
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of use, and what had added up by its end."""
+
+    date: str
+    tally: Tally
+    use_hours_so_far: float
+    spoken_hours_so_far: float
+    sentences_so_far: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """Daily use as read from one or several logs.
+
+    `notes` say what was passed over, `damaged` how many lines.
+    """
+
+    folders: tuple[str, ...]
+    sources: dict[str, int]
+    """Utterances by where their features came from."""
+    overall: Tally
+    days: tuple[Day, ...]
+    notes: tuple[str, ...]
+    damaged: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers as plain values."""
+        return asdict(self)
+
+
+def read_use(folders: Iterable[str | Path]) -> Use:
+    """What the logs in these directories amount to; a directory given twice counts once.
+
+    Raises DataError.
+    """
+    unique = {Path(folder).resolve(): Path(folder) for folder in folders}
+    if not unique:
+        raise DataError(
+            "no log of use", fix="give a directory that a decoder wrote with --session-log"
+        )
+    logs = [read_log(folder) for folder in unique.values()]
+    timed = [pair for log in logs for pair in _timed(log.entries)]
+    timed.sort(key=lambda pair: pair[0].when.timestamp())
+    by_day: dict[str, list[tuple[Entry, float]]] = {}
+    for entry, use_s in timed:
+        by_day.setdefault(entry.when.date().isoformat(), []).append((entry, use_s))
+    days: list[Day] = []
+    use_h, spoken_h, sentences = 0.0, 0.0, 0
+    for date in sorted(by_day):
+        tally = _tally(by_day[date])
+        use_h, spoken_h = use_h + tally.use_hours, spoken_h + tally.spoken_hours
+        sentences += tally.sentences
+        days.append(Day(date, tally, use_h, spoken_h, sentences))
+    notes = tuple(note for log in logs for note in log.notes)
+    sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
+    damaged = sum(log.damaged for log in logs)
+    return Use(
+        tuple(map(str, unique.values())), sources, _tally(timed), tuple(days), notes, damaged
+    )
+
+
+def _timed(entries: Sequence[Entry]) -> list[tuple[Entry, float]]:
+    """Utterances of one log in the order of time, with the seconds of use that each adds.
+
+    Its own, and the pause before it where that is short enough.
+    """
+    ordered = sorted(entries, key=lambda entry: entry.when.timestamp())
+    timed, last_s = [], -np.inf
+    for entry in ordered:
+        end_s = entry.when.timestamp()
+        pause_s = end_s - entry.duration_s - last_s
+        timed.append((entry, entry.duration_s + (pause_s if 0 < pause_s <= PAUSE_S else 0.0)))
+        last_s = end_s
+    return timed
+
+
+def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
+    entries = [entry for entry, _ in timed]
+    told = [entry for entry in entries if entry.n_words]
+    fast = [entry for entry in told if entry.duration_s]
+    minutes = sum(entry.duration_s for entry in fast) / 60
+    each = [60 * entry.n_words / entry.duration_s for entry in fast]
+    rated = Counter(entry.rating for entry in entries)
+    corrected = [entry for entry in entries if entry.correction is not None]
+    confirmed = [entry for entry in entries if entry.correction is None and entry.label is not None]
+    against = _wer(
+        corrected, n_boot=1000 if len(corrected) > 1 else 0
+    )  # one utterance tells nothing of its like
+    low, middle, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist() if each else (0.0, 0.0, 0.0)
+    return Tally(
+        utterances=len(entries),
+        sentences=len(told),
+        words=sum(entry.n_words for entry in told),
+        spoken_hours=sum(entry.duration_s for entry in entries) / 3600,
+        use_hours=sum(use_s for _, use_s in timed) / 3600,
+        ratings={rating: rated[rating] for rating in RATINGS},
+        words_per_minute=sum(entry.n_words for entry in fast) / minutes if minutes else None,
+        words_per_minute_quartiles=(low, middle, high) if each else None,
+        corrected=len(corrected),
+        wer=against.rate,
+        wer_ci95=(
+            None if against.low is None or against.high is None else (against.low, against.high)
+        ),
+        confirmed=len(confirmed),
+        wer_with_confirmed=_wer([*corrected, *confirmed], n_boot=0).rate,
+        degraded=sum(entry.degraded for entry in entries),
+    )
+
+
+def _wer(entries: Sequence[Entry], n_boot: int) -> ErrorRate:
+    return error_rate(
+        [entry.label or "" for entry in entries], [entry.text for entry in entries], n_boot=n_boot
+    )

@@ -1,0 +1,367 @@
+"""The log of a decoder's use: what was decoded, what was meant, and recordings to learn from.
+
+Asked for, and private.
+
+    DIR/utterances.jsonl                        one line an utterance, a correction or a rating
+    (evaluation/use_log.py)
+    DIR/recordings/<session>/data_train.hdf5    features of the corrected and confirmed utterances,
+    labelled
+
+A kept trial's number is that of its utterance in the log, from 0, and its block is the second of
+the log's first utterance: recordings that lie there from another log, or written by hand, are not
+taken for this one's.
+
+Lines are only ever appended, each flushed to disk before the call returns, so that whatever happens
+loses no more than the line being written. A session file is replaced whole. Nobody but the owner
+may read either.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.data.hdf5 import read_trials, write_session
+from cortext.data.trial import Session, Trial, make_trial
+from cortext.errors import CortextError, DataError, LiveError
+from cortext.files import sync
+from cortext.usage.log import (
+    LOG,
+    MOST_LINE_BYTES,
+    MOST_SECONDS,
+    RATINGS,
+    Entry,
+    Log,
+    read_log,
+    spoken,
+    wrong_with,
+    wrong_with_session,
+)
+
+RECORDINGS = "recordings"
+HELD_UTTERANCES, HELD_BYTES = 32, 256 << 20
+"""How many utterances can still be corrected or confirmed with their features, and what these
+may take in memory: about a megabyte each, but an utterance may be long.
+"""
+
+
+def now() -> datetime:
+    """The time with the offset of this place, so that a reader elsewhere knows whose midnight
+    parts the days.
+    """
+    return datetime.now().astimezone()
+
+
+def session_of_today(like: str, when: datetime | None = None) -> str:
+    """Name of the recording day for features that come in live, in the manner of a session that
+    the model knows.
+
+    `t15.2023.08.18` gives `t15.2026.11.21`; a name without a date becomes the part before that of
+    today.
+    """
+    prefix = like.rsplit(".", 3)[0] if Session(like, {}).date else like
+    return f"{prefix}.{when or now():%Y.%m.%d}"
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What a decoder made of one utterance.
+
+    Attributes:
+        id: Unique while the process runs; used again after a restart it means the newer utterance.
+        session: The recording day that the features belong to: a replayed trial's own, or
+            `session_of_today`.
+        duration_s: Seconds from the first to the last frame.
+        text: The decoded sentence; empty where there was none.
+        source: Where the features came from (`replay`, `feed` ...).
+        nbest: Candidates as JSON objects, where they are to be kept.
+        degraded: What was missing in them, such as a large model's scores; None for nothing.
+        when: When the text was there, with the offset from UTC.
+    """
+
+    id: str | int
+    session: str
+    duration_s: float
+    text: str
+    source: str = ""
+    nbest: Sequence[dict[str, Any]] | None = None
+    when: datetime = field(default_factory=now)
+    degraded: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises LiveError for what no log can hold."""
+        if problem := wrong_with_session(self.session):
+            raise LiveError(problem, fix="give a name such as t15.2026.11.21")
+        if not 0 <= self.duration_s <= MOST_SECONDS:
+            most = f"at most {MOST_SECONDS:.0f}"
+            raise LiveError(
+                f"duration_s is {self.duration_s}; a number of seconds is needed, {most}"
+            )
+        if problem := wrong_with(self.when):
+            raise LiveError(f"when is {self.when}, {problem}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The utterance's line in the log."""
+        n_words = len(self.text.split())
+        line = {
+            "id": str(self.id),
+            "when": self.when.isoformat(timespec="milliseconds"),
+            "session": self.session,
+            "duration_s": round(self.duration_s, 3),
+            "n_words": n_words,
+            "words_per_minute": (
+                round(60 * n_words / self.duration_s, 2) if self.duration_s > 0 else None
+            ),
+            "text": self.text,
+            "source": self.source,
+        }
+        if self.degraded is not None:
+            line["degraded"] = self.degraded
+        return line if self.nbest is None else line | {"nbest": list(self.nbest)}
+
+
+class SessionLog:
+    """Appends to the log in `folder`, which is made where there is none, and holds it against
+    other processes.
+
+    Calls may come from any thread. They return when the disk has what they wrote: that takes a
+    flush, and where features are kept the writing of the day's session file (some milliseconds for
+    each trial in it). Every failure is a LiveError and leaves the log as it was before the call, or
+    with the line it speaks of; later calls work again when the cause is gone.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._path = self.folder / LOG
+        self._mutex = threading.Lock()
+        self._held: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._labels: dict[str, dict[tuple[int, int], str]] = {}
+        with _failures(self._path):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._lock()
+            with _failures(self._path):
+                self._log: Log = read_log(self.folder)
+                self._end_torn_line()
+                sync(self.folder)
+            self._tidy()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each damaged line that was found when the log was opened."""
+        return self._log.notes
+
+    def append(self, utterance: Utterance, features_TC: np.ndarray | None = None) -> None:
+        """Log an utterance.
+
+        Args:
+            features_TC: float32 [T, C] in 20 ms bins as in a session file, z-scored and not
+                smoothed. They stay in memory so that the utterance can be corrected or rated right,
+                until others need the place.
+        """
+        features_TC = None if features_TC is None else np.array(features_TC, dtype=np.float32)
+        with self._mutex:
+            self._write(utterance.to_json())
+            if features_TC is not None:
+                self._held[len(self._log.entries) - 1] = features_TC
+                while (
+                    len(self._held) > HELD_UTTERANCES
+                    or sum(x.nbytes for x in self._held.values()) > HELD_BYTES
+                ):
+                    self._held.popitem(last=False)
+
+    def correct(self, id_: str | int, text: str) -> bool:
+        """Log what was meant. Returns whether the recording is kept with it."""
+        if not spoken(text):
+            raise LiveError(
+                "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
+            )
+        return self._say(id_, {"correction": text})
+
+    def rate(self, id_: str | int, rating: str) -> bool:
+        """Log how well it was decoded: `right`, `mostly right` or `wrong`.
+
+        Returns whether the recording is kept.
+        """
+        if rating not in RATINGS:
+            raise LiveError(
+                f"unknown rating {rating!r}; one of {', '.join(map(repr, RATINGS))} is needed"
+            )
+        return self._say(id_, {"rating": rating})
+
+    def close(self) -> None:
+        """Let go of the log; other processes may have it."""
+        with self._mutex:  # or a line under way might go to the next file that gets this number
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def __enter__(self) -> SessionLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fix = "give another --session-log, or end that process"
+            raise LiveError(
+                "another process is writing this log", where=self._path, fix=fix
+            ) from None
+        except OSError:
+            pass  # NFS and others have no locks: two decoders at once are then the user's business
+
+    def _end_torn_line(self) -> None:
+        """What is appended must not become part of a line that a killed process left unfinished."""
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")
+
+    def _tidy(self) -> None:
+        """Finish what a killed process began.
+
+        Half-written session files, and the label that it was changing.
+        """
+        for half in self.folder.glob(f"{RECORDINGS}/*/.*.tmp"):
+            with suppress(OSError):
+                half.unlink()
+        if self._log.last is not None:
+            try:
+                self._keep(self._log.last)
+            except LiveError as error:
+                self._log.notes.append(str(error))
+
+    def _say(self, id_: str | int, what: dict[str, str]) -> bool:
+        with self._mutex:
+            number = self._log.find(str(id_))
+            if number is None:
+                raise LiveError(
+                    f"no utterance {id_!r}", where=self._path, fix="give the id of a logged one"
+                )
+            self._write({"id": str(id_), "when": now().isoformat(timespec="milliseconds"), **what})
+            return self._keep(number)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """Append a line and flush it, or leave the file as it was.
+
+        What readers would pass over is not written.
+        """
+        try:
+            content = json.dumps(line, allow_nan=False).encode() + b"\n"
+        except (TypeError, ValueError) as error:
+            raise LiveError(
+                f"the utterance cannot be written as JSON: {error}", where=self._path
+            ) from None
+        if (
+            len(content) > MOST_LINE_BYTES
+        ):  # hours of speech: its candidates are no loss beside its text
+            content = json.dumps(line | {"nbest": None}).encode() + b"\n"
+        try:
+            parsed = self._log.check(line)
+        except ValueError as error:
+            raise LiveError(f"it cannot be logged: {error}", where=self._path) from None
+        with _failures(self._path):
+            if self._descriptor < 0 or not os.fstat(self._descriptor).st_nlink:
+                raise FileNotFoundError(2, "the log was closed or removed")
+            size = os.fstat(self._descriptor).st_size
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, size)
+                raise
+        self._log.add(parsed)
+
+    def _keep(self, number: int) -> bool:
+        """Make the day's session file agree with what is known of the utterance.
+
+        Returns whether it is in there.
+        """
+        entry, key = self._log.entries[number], (int(self._log.entries[0].when.timestamp()), number)
+        try:
+            labels = self._labels_of(entry.session)
+            if key not in labels and number not in self._held:
+                return False
+            if labels.get(key) != entry.label:
+                self._rewrite(entry, key, labels)
+        except (CortextError, OSError) as error:
+            raise LiveError(f"it is logged, but its recording is not kept: {error}") from None
+        return entry.label is not None
+
+    def _file(self, session: str) -> Path:
+        return self.folder / RECORDINGS / session / "data_train.hdf5"
+
+    def _labels_of(self, session: str) -> dict[tuple[int, int], str]:
+        """Labels by block and trial number of a session file, read once."""
+        if session not in self._labels:
+            path = self._file(session)
+            trials = (
+                read_trials(path, labels_required=True, session=session) if path.exists() else ()
+            )
+            self._labels[session] = {
+                (trial.block, trial.trial): trial.sentence or "" for trial in trials
+            }
+        return self._labels[session]
+
+    def _rewrite(
+        self, entry: Entry, key: tuple[int, int], labels: dict[tuple[int, int], str]
+    ) -> None:
+        """The session file again, with the utterance under its present label, or without it
+        where that is gone.
+        """
+        path, session, label = self._file(entry.session), entry.session, entry.label
+
+        def trials() -> Iterator[Trial]:
+            for trial in read_trials(path, labels_required=True, session=session) if labels else ():
+                if (trial.block, trial.trial) != key:
+                    yield trial
+                elif label is not None:
+                    yield make_trial(trial.features_TC, session, *key, label)
+            if label is not None and key not in labels:
+                yield make_trial(self._held[key[1]], session, *key, label)
+
+        for folder in (path.parents[1], path.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        left = {other: value for other, value in labels.items() if other != key}
+        if label is not None:
+            left[key] = label
+        if left:
+            write_session(path, trials())
+            path.chmod(0o600)  # until here its folder alone keeps others out
+        else:
+            path.unlink()
+        self._labels[session] = left
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    """A context in which what the disk refuses is a LiveError."""
+    try:
+        yield
+    except OSError as error:
+        fix = "free some space or check the folder's permissions"
+        raise LiveError(
+            f"the log cannot be written: {error.strerror}", where=path, fix=fix
+        ) from None
+    except DataError as error:
+        raise LiveError(error.what, where=error.where) from None
