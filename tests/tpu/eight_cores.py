@@ -18,7 +18,7 @@ from small_training import (
     weights_of,
 )
 
-from cortext.models import xla
+from cortext.tpu import layers as xla
 from cortext.tpu.mesh import by_trial, data_mesh, everywhere, put
 from cortext.tpu.optimizer import first_state
 from cortext.tpu.step import Programs, numbers

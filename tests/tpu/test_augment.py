@@ -17,7 +17,7 @@ from torchax.interop import call_torch
 
 from cortext import features
 from cortext.features import Augmentation
-from cortext.models import xla
+from cortext.tpu import layers as xla
 from cortext.tpu.augment import prepare
 
 OFF = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}

@@ -27,7 +27,7 @@ from small_training import (
 )
 
 from cortext.features import prepare
-from cortext.models.xla import tracing
+from cortext.tpu.layers import tracing
 from cortext.tpu.mesh import data_mesh, everywhere, put
 from cortext.tpu.optimizer import AdamW, first_state
 from cortext.tpu.step import Programs, numbers

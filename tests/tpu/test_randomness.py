@@ -23,7 +23,7 @@ from small_training import (
 )
 
 from cortext.data.packed import pack
-from cortext.models.xla import tracing
+from cortext.tpu.layers import tracing
 from cortext.tpu.mesh import data_mesh
 from cortext.tpu.step import Programs, numbers
 from cortext.training import Trainer

@@ -3,48 +3,52 @@ import pytest
 from cortext.cli import run as cli
 from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.models import GRU
-from cortext.training import Place, Trainer
+from cortext.training import DeviceSpec, Trainer
 from cortext.training.engine import ENGINES, TorchEngine, engine_class
 
 
 @pytest.mark.parametrize(
-    ("place", "engine"),
+    ("spec", "name"),
     [
-        (Place(), "torch"),
-        (Place("cuda:1"), "torch"),
-        (Place("tpu"), "torchax"),
-        (Place("tpu", tpu_engine="torch_tpu"), "torch_tpu"),
-        (Place(backend="tensorflow"), "tensorflow"),
-        (Place("tpu", backend="tensorflow"), "tensorflow"),
+        (DeviceSpec(), "torch"),
+        (DeviceSpec("cuda:1"), "torch"),
+        (DeviceSpec("tpu"), "torchax"),
+        (DeviceSpec(backend="tensorflow"), "tensorflow"),
+        (DeviceSpec("tpu", backend="tensorflow"), "tensorflow"),
     ],
 )
-def test_the_place_says_which_engine(place, engine):
-    assert place.engine == engine
+def test_the_device_says_which_backend(spec, name):
+    assert spec.backend_name == name
 
 
 def test_engines_are_imported_when_they_are_asked_for():
     assert engine_class("torch") is TorchEngine
-    assert set(ENGINES) == {"torch", "torchax", "torch_tpu", "tensorflow"}
+    assert set(ENGINES) == {"torch", "torchax", "tensorflow"}
 
 
 @pytest.mark.parametrize("options", [{"backend": "jax"}, {"tpu_engine": "torch_xla"}])
 def test_unknown_backends_are_refused(options):
     (name,) = options.values()
     with pytest.raises(ConfigError, match=f"unknown .* {name!r}; use torch"):
-        Place(**options)
+        DeviceSpec(**options)
+
+
+def test_an_engine_that_is_gone_says_what_to_use():
+    with pytest.raises(ConfigError, match=r"torch_tpu is gone.*; use --tpu-engine torchax"):
+        DeviceSpec("tpu", tpu_engine="torch_tpu")
 
 
 def test_a_tpu_is_named_only_where_one_is_used():
     with pytest.raises(
         ConfigError, match="--tpu is 'my-tpu', and --device is 'cpu'; give --device tpu, too"
     ):
-        Place(tpu="my-tpu")
-    for place in (
-        Place("tpu", tpu="my-tpu"),
-        Place(backend="tensorflow", tpu="my-tpu"),
-        Place("cpu", tpu=""),
+        DeviceSpec(tpu="my-tpu")
+    for spec in (
+        DeviceSpec("tpu", tpu="my-tpu"),
+        DeviceSpec(backend="tensorflow", tpu="my-tpu"),
+        DeviceSpec("cpu", tpu=""),
     ):
-        assert place.tpu is not None
+        assert spec.tpu is not None
 
 
 def test_an_engine_whose_libraries_are_absent_says_what_brings_them(
@@ -64,7 +68,9 @@ def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path)
         RunError,
         match=r"--require-cores: training would use 1 of 2 cores; start a process for each",
     ):
-        Trainer(config, packed, tmp_path / "run", device=Place(require_cores=2), progress=False)
+        Trainer(
+            config, packed, tmp_path / "run", device=DeviceSpec(require_cores=2), progress=False
+        )
     assert not (tmp_path / "run").exists()  # nothing was read, packed or written before
 
 
@@ -92,3 +98,7 @@ def test_the_command_line_says_the_same(packed, tmp_path, capsys):
     )
     assert cli([*arguments, "--backend", "theano"]) == 2
     assert "unknown backend 'theano'; use torch or tensorflow" in capsys.readouterr().err
+    assert cli([*arguments, "--device", "tpu", "--tpu-engine", "torch_tpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("use --tpu-engine torchax, or leave the option out")
+    assert not (tmp_path / "run").exists()

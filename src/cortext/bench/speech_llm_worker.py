@@ -104,7 +104,7 @@ class BenchTrainer(SpeechTrainer):
         network = self.model.network
         if network.speech.reads_language_model:
             return network.llm
-        return AudioLLM.load(network.speech.audio_llm, device=self.place.device, reads=False)
+        return AudioLLM.load(network.speech.audio_llm, device=self.device_spec.device, reads=False)
 
     def _loss_on(self, split: PackedSplit) -> SpeechLoss:
         loss = super()._loss_on(split)

@@ -69,7 +69,7 @@ def train(
         str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")
     ] = None,
     tpu_engine: Annotated[
-        str, typer.Option(help="What runs torch models on a TPU: torchax or torch_tpu.")
+        str, typer.Option(help="What runs torch models on a TPU: torchax.")
     ] = "torchax",
     require_cores: Annotated[
         int | None,
@@ -100,13 +100,13 @@ def train(
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
     from cortext.tpu.xla_dump import dump_xla
-    from cortext.training import Place
+    from cortext.training import DeviceSpec
     from cortext.training import train as train_model
     from cortext.training.callbacks import First
 
-    place = Place(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
+    spec = DeviceSpec(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
     if xla_dump is not None:
-        if place.engine == "torch":
+        if spec.backend_name == "torch":
             raise ConfigError(
                 f"--xla-dump is given, and XLA compiles nothing with --device {device}"
             )
@@ -121,7 +121,7 @@ def train(
         out,
         lm=lm,
         resume=resume,
-        device=place,
+        device=spec,
         init_from=init_from,
         overrides=overrides,
         skip_bad=skip_bad,

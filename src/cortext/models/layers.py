@@ -6,7 +6,8 @@ inputs, L layers.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,20 @@ from torch import nn
 
 from cortext.models.recurrence import recurrence, with_padding, without_padding
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def on_xla(x: torch.Tensor) -> bool:
-    """Whether a tensor is one of torchax's, on which torch modules run on JAX.
+SUBSTITUTES: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {}
+"""What computes in place of a function: by device type, then by the function.
 
-    See `xla.py` for the layers there.
-    """
-    return x.device.type == "jax"
+A backend whose tensors have a device type of their own fills it in when it is imported:
+`cortext.tpu.layers` does for torchax, which runs torch modules on JAX and calls its type `jax`.
+"""
+
+
+def substitute(function: Function, x: torch.Tensor) -> Function | None:
+    """Return what a backend has registered in place of `function` for tensors like `x`."""
+    found = SUBSTITUTES.get(x.device.type, {})
+    return cast("Function | None", found.get(function))
 
 
 def day_affine(
@@ -33,10 +41,8 @@ def day_affine(
     at `day_B`, for which a GPU would have to be waited for, and which a graph that is to serve
     every day must not take.
     """
-    if on_xla(x_BTC):
-        from cortext.models import xla
-
-        return xla.day_affine(x_BTC, day_B, weight, bias)
+    if own := substitute(day_affine, x_BTC):
+        return own(x_BTC, day_B, weight, bias)
     n_trials, _, n_features = x_BTC.shape
     if day_B.device.type == "cpu" and n_trials == 1 and not torch.compiler.is_compiling():
         day = int(day_B[0])
@@ -58,10 +64,8 @@ def patches(x_BTC: torch.Tensor, size: int, stride: int) -> torch.Tensor:
 
     What is left after the last whole patch is passed over.
     """
-    if on_xla(x_BTC):
-        from cortext.models import xla
-
-        return xla.patches(x_BTC, size, stride)
+    if own := substitute(patches, x_BTC):
+        return own(x_BTC, size, stride)
     windows: torch.Tensor = _Patches.apply(x_BTC, size, stride)  # type: ignore[no-untyped-call]
     return windows
 
@@ -100,10 +104,8 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     On a CPU four numbers share a 64-bit draw: drawing is serial, and with one draw per number it
     takes longer than the matrix product that it feeds.
     """
-    if on_xla(x):
-        from cortext.models import xla
-
-        return xla.dropout(x, p, training)
+    if own := substitute(dropout, x):
+        return own(x, p, training)
     if x.device.type != "cpu" or not training or p == 0:
         return F.dropout(x, p, training)
     below = round(p * 65536)
@@ -132,10 +134,8 @@ def gru(
         n_patches_B: int64 [B], from where on a trial is padding, which has no gradient; None:
             nowhere. Padding may be left.
     """
-    if on_xla(x_BPI):
-        from cortext.models import xla
-
-        return xla.gru(module, x_BPI, state_LBD, n_patches_B)
+    if own := substitute(gru, x_BPI):
+        return own(module, x_BPI, state_LBD, n_patches_B)
     if (
         x_BPI.device.type != "cpu"
         or not torch.is_grad_enabled()

@@ -14,7 +14,7 @@ from cortext.errors import RunError
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.trainer import SpeechTrainer, check_possible
 from cortext.training.checkpoint import RunDirectory
-from cortext.training.engine import Place, TorchEngine
+from cortext.training.engine import DeviceSpec, TorchEngine
 from cortext.training.progress import say
 from cortext.training.summary import RunSummary
 
@@ -33,7 +33,7 @@ def train_speech_llm(
     resume: bool = False,
     cache: str | Path | None = None,
     init_from: str | Path | None = None,
-    device: str | Place = "cpu",
+    device: str | DeviceSpec = "cpu",
     progress: bool = True,
     **settings: Any,
 ) -> RunSummary:
@@ -48,11 +48,11 @@ def train_speech_llm(
     speech, is looked for before the first one.
     """
     out, stages = Path(out), read_speech_config(config, overrides).in_stages()
-    place = device if isinstance(device, Place) else Place(device)
+    spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
     for _, stage in stages:  # what cannot be in a later one is known before days of the first
-        check_possible(stage, place, cache)
+        check_possible(stage, spec, cache)
     summary = None
-    with TorchEngine.processes(place) as processes:
+    with TorchEngine.processes(spec) as processes:
         processes.led(lambda: _check_out(out, stages, resume))
         finished = processes.gather(_n_finished(out, stages))[0]
         for number, (name, stage) in enumerate(stages):
@@ -69,7 +69,7 @@ def train_speech_llm(
                     data,
                     directory.path,
                     cache=cache,
-                    device=place,
+                    device=spec,
                     resume=resume and (number == 0 or directory.config.is_file()),
                     init_from=init_from,
                     progress=progress,

@@ -25,7 +25,7 @@ from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import own_device
-from cortext.training.engine import Place, TorchEngine
+from cortext.training.engine import DeviceSpec, TorchEngine
 from cortext.training.loss import Loss, trial_name
 from cortext.training.setup import new_model
 from cortext.training.trainer import Trainer
@@ -67,7 +67,7 @@ class SpeechTrainer(Trainer):
         self.callbacks.append(Watch(self.config.speech.weights))
 
     def _check(self, lm: str | Path | None) -> None:
-        check_possible(self.config, self.place, self._cache, lm)
+        check_possible(self.config, self.device_spec, self._cache, lm)
 
     def check_later(self, config: SpeechLLMConfig) -> None:
         """Raise what a later stage of that configuration, on the same data, would raise.
@@ -84,7 +84,7 @@ class SpeechTrainer(Trainer):
     def _new_model(
         self, data: PackedDataset, sessions: tuple[str, ...], init_from: str | Path | None
     ) -> AcousticModel:
-        speech, device = self.config.speech, own_device(self.place.device)
+        speech, device = self.config.speech, own_device(self.device_spec.device)
         facts = AudioLLM.check(speech.audio_llm)
         encoder = new_model(self.config, data, sessions, init_from)
         self._check_memory(self.config, data.split("train"), len(sessions))
@@ -113,7 +113,7 @@ class SpeechTrainer(Trainer):
 
     def _check_memory(self, config: SpeechLLMConfig, split: PackedSplit, n_days: int) -> None:
         """Raise where a GPU has too little memory for the longest trial of a split."""
-        device = own_device(self.place.device)
+        device = own_device(self.device_spec.device)
         if device.type == "cuda":
             load = Load(
                 n_features=split.n_features, n_days=n_days, n_bins=int(split.n_bins_N.max())
@@ -186,13 +186,16 @@ class SpeechTrainer(Trainer):
 
 
 def check_possible(
-    config: SpeechLLMConfig, place: Place, cache: str | Path | None, lm: str | Path | None = None
+    config: SpeechLLMConfig,
+    spec: DeviceSpec,
+    cache: str | Path | None,
+    lm: str | Path | None = None,
 ) -> None:
     """Raise ConfigError for what cannot be trained, before anything is read or written."""
     speech = config.speech
-    if place.engine != "torch":
+    if spec.backend_name != "torch":
         what = (
-            f"a speech LLM is trained with torch on a CPU or on GPUs, and {place.engine} is"
+            f"a speech LLM is trained with torch on a CPU or on GPUs, and {spec.backend_name} is"
             " asked for"
         )
         raise ConfigError(what, fix="give --device cpu or cuda")

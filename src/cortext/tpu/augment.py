@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from cortext.features import Augmentation, gaussian_kernel
-from cortext.models.xla import random_bits
+from cortext.tpu.layers import random_bits
 
 Array = Any
 """A `jax.Array`."""

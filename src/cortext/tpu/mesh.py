@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from cortext.errors import RunError
 from cortext.tpu.find import Found, find_tpu
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 
 DATA = "data"
 """The axis along which the trials of a batch are shared out."""
@@ -64,7 +64,7 @@ def own_copy(tree: Any) -> Any:
     return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
 
 
-def find_own_tpu(place: Place) -> Found:
+def find_own_tpu(spec: DeviceSpec) -> Found:
     """The TPU that JAX will use, or none where `JAX_PLATFORMS` names other devices.
 
     Raises RunError without one.
@@ -72,9 +72,9 @@ def find_own_tpu(place: Place) -> Found:
     `JAX_PLATFORMS=cpu` is for trying things out: the same programs on a CPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
-    if place.tpu is None and platforms and "tpu" not in platforms.split(","):
+    if spec.tpu is None and platforms and "tpu" not in platforms.split(","):
         return Found(looked=(("JAX_PLATFORMS", platforms),))
-    return find_tpu(place.tpu).required(attached=True)
+    return find_tpu(spec.tpu).required(attached=True)
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Hosts(Processes):
 
 
 @contextmanager
-def hosts(place: Place) -> Iterator[Processes]:
+def hosts(spec: DeviceSpec) -> Iterator[Processes]:
     """A context in which the hosts of a slice train together; one host alone needs nothing for it.
 
     Elsewhere than on a TPU, JAX_COORDINATOR_ADDRESS (`HOST:PORT` of the first), JAX_NUM_PROCESSES
     and JAX_PROCESS_ID say who is who. Raises RunError where the others do not come.
     """
-    found = find_own_tpu(place)
+    found = find_own_tpu(spec)
     several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
     if not several or jax.distributed.is_initialized():
         yield (

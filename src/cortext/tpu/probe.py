@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cortext.training.engine import Place
+    from cortext.training.engine import DeviceSpec
 
 ANSWER = "cortext.tpu.probe: "
 """How a line begins that answers: libraries write to stdout, too."""
@@ -61,7 +61,7 @@ def torchax_devices(tpu: str | None) -> list[Device]:
     from cortext.tpu.find import find_tpu
     from cortext.tpu.mesh import hosts
 
-    with hosts(_place("tpu", tpu=tpu)) if len(find_tpu(tpu).hosts) > 1 else nullcontext():
+    with hosts(_device_spec("tpu", tpu=tpu)) if len(find_tpu(tpu).hosts) > 1 else nullcontext():
         return [
             {
                 "kind": {"gpu": "cuda"}.get(device.platform, device.platform),
@@ -98,17 +98,6 @@ def tensorflow_devices(tpu: str | None) -> list[Device]:
     return [processor, *({"kind": "cuda", "name": name, "memory_gib": None} for name in names)]
 
 
-def torch_tpu_devices(tpu: str | None) -> list[Device]:
-    """The chips that Google's own backend for torch sees."""
-    import torch
-    import torch_tpu  # noqa: F401 # makes itself torch's accelerator
-
-    return [
-        {"kind": "tpu", "name": "TPU", "memory_gib": None}
-        for _ in range(torch.accelerator.device_count())
-    ]
-
-
 @dataclass(frozen=True)
 class Probe:
     """An engine, as the doctor asks it.
@@ -116,44 +105,38 @@ class Probe:
     Attributes:
         packages: Without these it is not installed; the versions of `shown` are told besides.
         devices: Lists what it sees, given the address of a TPU or None.
-        place: Where to train on devices of a kind.
+        spec: Where to train on devices of a kind.
         env: Variables for that.
     """
 
     packages: tuple[str, ...]
     devices: Callable[[str | None], list[Device]]
-    place: Callable[[str], Place]
+    device_spec: Callable[[str], DeviceSpec]
     shown: tuple[str, ...] = ()
     env: Callable[[str], Mapping[str, str]] = field(default=lambda kind: {})
 
 
-def _place(kind: str, **more: Any) -> Place:
-    from cortext.training.engine import Place
+def _device_spec(kind: str, **more: Any) -> DeviceSpec:
+    from cortext.training.engine import DeviceSpec
 
-    return Place(kind, **more)
+    return DeviceSpec(kind, **more)
 
 
 ENGINES = {
-    "torch": Probe(("torch",), torch_devices, _place),
+    "torch": Probe(("torch",), torch_devices, _device_spec),
     "torchax": Probe(
         ("torchax", "jax"),
         torchax_devices,
-        lambda kind: _place("tpu"),
+        lambda kind: _device_spec("tpu"),
         ("libtpu",),
         lambda kind: {} if kind == "tpu" else {"JAX_PLATFORMS": kind},
     ),
     "tensorflow": Probe(
         ("tensorflow", "keras"),
         tensorflow_devices,
-        lambda kind: _place(kind, backend="tensorflow"),
+        lambda kind: _device_spec(kind, backend="tensorflow"),
         ("libtpu",),
         lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
-    ),
-    "torch_tpu": Probe(
-        ("torch_tpu",),
-        torch_tpu_devices,
-        lambda kind: _place("tpu", tpu_engine="torch_tpu"),
-        ("libtpu",),
     ),
 }
 """Every engine that trains; `training.engine.ENGINES` says where they are."""
@@ -177,12 +160,12 @@ def take_step(
             self.value = values["train_loss"]
 
     loss, started = Loss(), time.perf_counter()
-    place = ENGINES[engine].place(kind)
-    if place.engine != "torch":
-        place = replace(place, tpu=tpu)
+    spec = ENGINES[engine].device_spec(kind)
+    if spec.backend_name != "torch":
+        spec = replace(spec, tpu=tpu)
     overrides = [*STEP, *MODELS[model], f"dataset.batch_size={batch_size}"]
     with Trainer(
-        model, data, out, device=place, overrides=overrides, callbacks=[loss], progress=False
+        model, data, out, device=spec, overrides=overrides, callbacks=[loss], progress=False
     ) as trainer:
         trainer.run(1)  # not to the end, where it would compile the validation, too
         told = {"device": trainer.engine.name, "cores": trainer.engine.cores}

@@ -24,10 +24,10 @@ from torchax.interop import call_torch
 from cortext.errors import ConfigError
 from cortext.models import build_model
 from cortext.models.precision import uses_bf16
-from cortext.models.xla import tracing
 from cortext.text.phonemes import RELEASE
 from cortext.tpu.augment import prepare
 from cortext.tpu.cores import check_shares
+from cortext.tpu.layers import tracing
 from cortext.tpu.mesh import by_trial, everywhere
 from cortext.tpu.optimizer import AdamW, State, Tensors, first_state
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed

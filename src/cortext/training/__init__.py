@@ -1,10 +1,11 @@
 """Training of acoustic models."""
 
+from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.callbacks import Callback
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 from cortext.training.loop import train
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.summary import RunSummary
@@ -16,8 +17,8 @@ __all__ = [
     "AdversarialConfig",
     "Callback",
     "DatasetConfig",
+    "DeviceSpec",
     "Loss",
-    "Place",
     "RunSummary",
     "TrainConfig",
     "Trainer",
@@ -26,3 +27,5 @@ __all__ = [
     "register_loss",
     "train",
 ]
+
+__getattr__ = renamed(__name__, {"Place": "DeviceSpec"})

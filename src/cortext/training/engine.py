@@ -33,13 +33,12 @@ from cortext.training.progress import say
 from cortext.training.resident import resident_trials
 
 Backend = Literal["torch", "tensorflow"]
-TPUEngine = Literal["torchax", "torch_tpu"]
+TPUEngine = Literal["torchax"]
 
 ENGINES = {
     "torch": "cortext.training.engine:TorchEngine",
-    "torchax": "cortext.tpu.engine:TorchaxEngine",
-    "torch_tpu": "cortext.tpu.native:TorchTPUEngine",
-    "tensorflow": "cortext.tpu.keras_tf.engine:KerasEngine",
+    "torchax": "cortext.tpu.backend:TorchaxBackend",
+    "tensorflow": "cortext.tpu.keras_tf.backend:KerasBackend",
 }
 """Where engines are.
 
@@ -48,18 +47,18 @@ A module is imported, and its libraries with it, when its engine is asked for.
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where and with what a run trains.
+class DeviceSpec:
+    """A device to train on, and what trains there.
 
     Attributes:
-        device: Cpu, cuda, cuda:N or tpu.
-        backend: Torch, or tensorflow (with Keras 3).
+        device: `cpu`, `cuda`, `cuda:N` or `tpu`.
+        backend: `torch`, or `tensorflow` (with Keras 3).
         tpu: Name or address of a TPU; None looks for one.
-        tpu_engine: What runs torch models on a TPU.
-        require_cores: Fail where there are not so many cores (TPU cores, GPUs or virtual devices).
+        tpu_engine: What runs torch models on a TPU: `torchax`.
+        require_cores: Fewest cores (TPU cores, GPUs or virtual devices) to train with.
 
     Raises:
-        ConfigError: For an unknown backend or engine, and for a TPU's name where none is used.
+        ConfigError: For an unknown backend or TPU engine, and for a TPU's name where none is used.
     """
 
     device: str = "cpu"
@@ -69,6 +68,11 @@ class Place:
     require_cores: int | None = None
 
     def __post_init__(self) -> None:
+        if str(self.tpu_engine) == "torch_tpu":
+            raise ConfigError(
+                "--tpu-engine torch_tpu is gone; it never ran on a TPU",
+                fix="use --tpu-engine torchax, or leave the option out",
+            )
         for name, value, known in (
             ("backend", self.backend, get_args(Backend)),
             ("TPU engine", self.tpu_engine, get_args(TPUEngine)),
@@ -82,8 +86,8 @@ class Place:
             )
 
     @property
-    def engine(self) -> str:
-        """The name of the engine that works there."""
+    def backend_name(self) -> str:
+        """The key in `ENGINES` of what trains there."""
         if self.backend == "tensorflow":
             return "tensorflow"
         return self.tpu_engine if self.device == "tpu" else "torch"
@@ -109,7 +113,7 @@ class Job:
     sampler: DayBalancedSampler
     loss: Loss
     processes: Processes
-    place: Place
+    device_spec: DeviceSpec
     all_used: bool = True
     shown: bool = True
 
@@ -143,7 +147,7 @@ class Found:
 class Engine(Protocol):
     """Takes the steps of a training run.
 
-    It is built as `cls(job)`, inside the context `cls.processes(place)`.
+    It is built as `cls(job)`, inside the context `cls.processes(spec)`.
     """
 
     name: str
@@ -158,7 +162,7 @@ class Engine(Protocol):
     def __init__(self, job: Job) -> None: ...
 
     @staticmethod
-    def processes(place: Place) -> AbstractContextManager[Processes]:
+    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
         """A context in which the processes of this run, if there are several, can talk.
 
         Raises RunError.
@@ -226,7 +230,7 @@ class TorchEngine:
 
     def __init__(self, job: Job) -> None:
         config, settings = job.config, job.config.dataset
-        self.job, self.host = job, own_device(job.place.device)
+        self.job, self.host = job, own_device(job.device_spec.device)
         self.name, self.cores = str(self.host), job.processes.world
         self.synchronous = self.host.type == "cpu" and job.processes.world == 1
         network = job.model.network.to(
@@ -250,9 +254,9 @@ class TorchEngine:
         self.network = job.processes.wrap(network, all_used=job.all_used)
 
     @staticmethod
-    def processes(place: Place) -> AbstractContextManager[Processes]:
+    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
         """See `Engine`."""
-        return enough_processes(place)
+        return enough_processes(spec)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -333,14 +337,14 @@ class TorchEngine:
 
 
 @contextmanager
-def enough_processes(place: Place) -> Iterator[Processes]:
+def enough_processes(spec: DeviceSpec) -> Iterator[Processes]:
     """`processes` with a device of its own each.
 
-    Raises RunError where they are fewer than `place` requires cores.
+    Raises RunError where they are fewer than `spec` requires cores.
     """
-    with processes(own_device(place.device)) as found:
-        if found.world < (place.require_cores or 1):
-            what = f"training would use {found.world} of {place.require_cores} cores"
+    with processes(own_device(spec.device)) as found:
+        if found.world < (spec.require_cores or 1):
+            what = f"training would use {found.world} of {spec.require_cores} cores"
             raise RunError(
                 what, where="--require-cores", fix="start a process for each core, with torchrun"
             )

@@ -13,7 +13,7 @@ from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError
 from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
 
@@ -25,7 +25,7 @@ def train(
     *,
     lm: str | Path | None = None,
     resume: bool = False,
-    device: str | Place = "cpu",
+    device: str | DeviceSpec = "cpu",
     init_from: str | Path | None = None,
     overrides: Iterable[str] = (),
     skip_bad: bool = False,

@@ -16,7 +16,7 @@ from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
 from cortext.models import MODELS
-from cortext.models.layers import on_xla
+from cortext.models.layers import substitute
 from cortext.registry import Registry
 from cortext.training.batches import TrainBatch
 
@@ -120,10 +120,8 @@ def ctc_loss(
     Computed in float32 whatever the logits are. A label that does not fit into its frames gives
     inf. The lengths may lie on the host, where CUDA's CTC wants them.
     """
-    if on_xla(logits_BPV):
-        from cortext.training import ctc_xla
-
-        return ctc_xla.ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+    if own := substitute(ctc_loss, logits_BPV):
+        return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(
         log_probs_PBV,

@@ -29,7 +29,14 @@ from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.engine import Engine, Job, Place, Update, engine_class, own_random_numbers
+from cortext.training.engine import (
+    DeviceSpec,
+    Engine,
+    Job,
+    Update,
+    engine_class,
+    own_random_numbers,
+)
 from cortext.training.logits import write_logits
 from cortext.training.loss import Loss, build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
@@ -62,7 +69,7 @@ class Trainer:
         out: The run directory.
         lm: language-model directory; without it no WER is reported.
         resume: Go on with an unfinished run, bit-exactly.
-        device: Cpu, cuda, cuda:N or tpu; a `Place` says more.
+        device: Cpu, cuda, cuda:N or tpu; a `DeviceSpec` says more.
         init_from: A run whose weights to start from; day layers are taken by session name, new
             sessions start afresh.
         model: A model to start from as it is, instead; its sessions may be more than the data's.
@@ -83,7 +90,7 @@ class Trainer:
         *,
         lm: str | Path | None = None,
         resume: bool = False,
-        device: str | Place = "cpu",
+        device: str | DeviceSpec = "cpu",
         init_from: str | Path | None = None,
         model: AcousticModel | None = None,
         callbacks: Iterable[Callback] = (),
@@ -93,15 +100,15 @@ class Trainer:
         packed: Path | None = None,
     ) -> None:
         self.config = read_train_config(config, overrides, self.Config)
-        self.place = device if isinstance(device, Place) else Place(device)
+        self.device_spec = device if isinstance(device, DeviceSpec) else DeviceSpec(device)
         self.callbacks, self.shown = list(callbacks), progress
         self._check(lm)
         keep_freed_memory()
         bound_kernel_cache()
-        engine = engine_class(self.place.engine)
+        engine = engine_class(self.device_spec.backend_name)
         self.run_directory, self.packed = RunDirectory(out), packed
         with ExitStack() as stack:
-            self.processes = stack.enter_context(engine.processes(self.place))
+            self.processes = stack.enter_context(engine.processes(self.device_spec))
             self.processes.led(lambda: self._begin(stack, resume))
             try:
                 dataset = self._open(data, skip_bad)
@@ -183,7 +190,7 @@ class Trainer:
             sampler,
             self._loss(),
             self.processes,
-            self.place,
+            self.device_spec,
             all_used=self._all_used,
             shown=self.shown,
         )

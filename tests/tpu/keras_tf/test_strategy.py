@@ -6,7 +6,7 @@ import pytest
 
 from cortext.errors import ConfigError, RunError
 from cortext.tpu.find import Found
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
@@ -50,7 +50,7 @@ class Cores:
 
 
 def test_two_devices_are_mirrored_and_it_says_so(capsys):
-    found = choose_strategy(Place(require_cores=2))
+    found = choose_strategy(DeviceSpec(require_cores=2))
     assert isinstance(found, tf.distribute.MirroredStrategy)
     assert found.num_replicas_in_sync == 2
     assert capsys.readouterr().err.splitlines() == [
@@ -78,7 +78,7 @@ def test_a_single_device_is_what_is_left(capsys, monkeypatch):
 
 def test_all_cores_of_a_tpu_are_used(capsys, monkeypatch, v5e):
     monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda resolver: Cores(8))
-    assert choose_strategy(Place(require_cores=8)).num_replicas_in_sync == 8
+    assert choose_strategy(DeviceSpec(require_cores=8)).num_replicas_in_sync == 8
     assert v5e == ["local"]
     assert capsys.readouterr().err.splitlines() == [
         "/dev/vfio/*: 8 devices",
@@ -91,7 +91,7 @@ def test_all_cores_of_a_tpu_are_used(capsys, monkeypatch, v5e):
 def test_one_core_instead_of_eight_is_refused(capsys, monkeypatch, v5e):
     monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda resolver: Cores(1))
     with pytest.raises(RunError, match="training would use 1 core instead of 8"):
-        choose_strategy(Place(require_cores=8))
+        choose_strategy(DeviceSpec(require_cores=8))
     choose_strategy()
     assert v5e == ["local"]  # it is started once
     assert (
@@ -112,23 +112,23 @@ def test_a_tpu_that_does_not_start_is_left_unless_it_was_asked_for(capsys, monke
         "trying MirroredStrategy on 2 CPU devices",
         "using 2 CPU devices, although this machine has 8 chips",
     ]
-    for place in (Place("tpu"), Place("tpu", tpu="local")):
+    for spec in (DeviceSpec("tpu"), DeviceSpec("tpu", tpu="local")):
         with pytest.raises(
             RunError, match="did not start: TPUs not found in the cluster; `cortext doctor`"
         ):
-            choose_strategy(place)
+            choose_strategy(spec)
 
 
 def test_what_is_not_there_is_one_line():
     with pytest.raises(RunError, match="no TPU found"):
-        choose_strategy(Place("tpu"))
+        choose_strategy(DeviceSpec("tpu"))
     with pytest.raises(RunError, match="training would use 2 cores instead of 8; no TPU was found"):
-        choose_strategy(Place(require_cores=8))
+        choose_strategy(DeviceSpec(require_cores=8))
     for device in ("cuda", "cuda:1"):
         with pytest.raises(
             ConfigError, match=f"--device is '{device}', and TensorFlow sees 0 GPUs"
         ):
-            choose_strategy(Place(device))
+            choose_strategy(DeviceSpec(device))
 
 
 def test_gpus_are_taken_before_the_cpu_and_one_of_them_by_number(monkeypatch):
@@ -143,7 +143,7 @@ def test_gpus_are_taken_before_the_cpu_and_one_of_them_by_number(monkeypatch):
             tf.distribute, name, lambda devices, name=name: made.append((name, devices)) or Cores(1)
         )
     choose_strategy()
-    choose_strategy(Place("cuda:2"))
+    choose_strategy(DeviceSpec("cuda:2"))
     assert made == [
         ("MirroredStrategy", ("/device:GPU:0", "/device:GPU:1", "/device:GPU:2")),
         ("OneDeviceStrategy", "/device:GPU:2"),

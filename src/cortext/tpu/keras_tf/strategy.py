@@ -13,36 +13,36 @@ import tensorflow as tf
 from cortext.errors import ConfigError, RunError
 from cortext.tpu.cores import check_cores, cores_line
 from cortext.tpu.find import Found, find_tpu
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 from cortext.training.progress import say
 
 
-def choose_strategy(place: Place | None = None, shown: bool = True) -> Any:
-    """The `tf.distribute` strategy of a place.
+def choose_strategy(spec: DeviceSpec | None = None, shown: bool = True) -> Any:
+    """The `tf.distribute` strategy of a device specification.
 
     TPUStrategy, else MirroredStrategy, else OneDeviceStrategy.
 
     Prints what it looked at, what it tried, and how many cores it will use. Raises RunError where a
-    TPU that was asked for is not there or does not start, and where `place.require_cores` is not
+    TPU that was asked for is not there or does not start, and where `spec.require_cores` is not
     met; ConfigError for a GPU that is not there.
 
     Args:
-        place: Where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes
+        spec: Where to look, by default everywhere. Device `tpu` takes nothing else; `cuda` takes
             GPUs and `cuda:N` one; several of TensorFlow's logical CPU devices count as several.
     """
-    place = place or Place()
-    found = find_tpu(place.tpu)
+    spec = spec or DeviceSpec()
+    found = find_tpu(spec.tpu)
     for line in found.describe():
         say(line, shown)
-    asked = place.device == "tpu"
+    asked = spec.device == "tpu"
     if asked:
         found.required()
     strategy = None if found.address is None else _on_tpu(found, asked, shown)
     what = "TPU core"
     if strategy is None:
-        strategy, what = _on_local_devices(place.device, shown)
+        strategy, what = _on_local_devices(spec.device, shown)
     used = strategy.num_replicas_in_sync
-    check_cores(used, place.require_cores, found)
+    check_cores(used, spec.require_cores, found)
     say(cores_line(used, found, what), shown)
     return strategy
 

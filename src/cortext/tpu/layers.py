@@ -27,6 +27,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch import nn
 from torchax.interop import call_jax
 
+from cortext.models import layers
+from cortext.models.layers import SUBSTITUTES
+from cortext.tpu.ctc import ctc_loss
+from cortext.training import loss
+
 Array = Any
 """A `jax.Array`."""
 
@@ -421,3 +426,13 @@ def _backward_steps(
     d_b_ih = d_input.sum((0, 1))
     d_b_hh = jnp.concatenate([d_b_ih[: d_rz.shape[-1]], d_recurrent_n.sum((0, 1))])
     return d_input, d_h0, d_weight, d_b_ih, d_b_hh
+
+
+# `jax` is the device type of torchax's tensors.
+SUBSTITUTES["jax"] = {
+    layers.day_affine: day_affine,
+    layers.dropout: dropout,
+    layers.gru: gru,
+    layers.patches: patches,
+    loss.ctc_loss: ctc_loss,
+}

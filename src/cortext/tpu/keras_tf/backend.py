@@ -34,11 +34,11 @@ from cortext.tpu.profile import traced_tensorflow
 from cortext.tpu.shapes import Shapes
 from cortext.training.batches import TrainBatch
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.engine import Found, Job, Place, Update
+from cortext.training.engine import DeviceSpec, Found, Job, Update
 from cortext.training.progress import say
 
 
-class KerasEngine:
+class KerasBackend:
     """See `cortext.training.engine.Engine`.
 
     Raises:
@@ -58,7 +58,7 @@ class KerasEngine:
             )
             raise ConfigError(what, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
         config, network = job.config, job.model.network
-        self.job, self.strategy = job, choose_strategy(job.place, job.shown)
+        self.job, self.strategy = job, choose_strategy(job.device_spec, job.shown)
         self.cores = self.strategy.num_replicas_in_sync
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         self.synchronous = not (on_tpu or tf.config.list_logical_devices("GPU"))
@@ -81,7 +81,7 @@ class KerasEngine:
 
     @staticmethod
     @contextmanager
-    def processes(place: Place) -> Iterator[Processes]:
+    def processes(spec: DeviceSpec) -> Iterator[Processes]:
         """See `Engine`: one process drives all cores."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError(

@@ -20,7 +20,7 @@ from cortext.models.inputs import InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.batches import Batches
 from cortext.training.config import TPUConfig, read_train_config
-from cortext.training.engine import Place
+from cortext.training.engine import DeviceSpec
 from cortext.training.trainer import Trainer
 from cortext.training.validate import Validator
 
@@ -29,11 +29,11 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from cortext.tpu.keras_tf import engine as engine_module
+from cortext.tpu.keras_tf import backend as engine_module
 from cortext.tpu.keras_tf.pipeline import prepare
 from cortext.tpu.keras_tf.strategy import choose_strategy
 
-TENSORFLOW = Place(backend="tensorflow")
+TENSORFLOW = DeviceSpec(backend="tensorflow")
 QUIET = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
 NOISY = Augmentation(
     white_noise_std=0.5, constant_offset_std=0.2, static_gain_std=0.05, random_cut=3
@@ -72,12 +72,12 @@ def configured(transforms=QUIET, dropout=0.0, kind="gru", **settings):
 def one_device(monkeypatch):
     """TensorFlow has one device to train on."""
     one = tf.distribute.OneDeviceStrategy("/device:CPU:0")
-    monkeypatch.setattr(engine_module, "choose_strategy", lambda place, shown: one)
+    monkeypatch.setattr(engine_module, "choose_strategy", lambda spec, shown: one)
 
 
-def trained(config, data, out, place=TENSORFLOW, n_batches=None, **how):
+def trained(config, data, out, spec=TENSORFLOW, n_batches=None, **how):
     """Train (some batches); the last weights by name, and the trainer, which is closed."""
-    with Trainer(config, data, out, device=place, progress=False, **how) as trainer:
+    with Trainer(config, data, out, device=spec, progress=False, **how) as trainer:
         trainer.run(n_batches)
         weights = {
             name: tensor.numpy().copy()
@@ -114,15 +114,15 @@ def test_two_devices_are_one(packed, tmp_path, one_device):
 def by_torch(packed, tmp_path_factory):
     """Six batches by torch: the last weights, and the run directory."""
     out = tmp_path_factory.mktemp("torch") / "run"
-    weights, _ = trained(configured(), packed, out, Place())
+    weights, _ = trained(configured(), packed, out, DeviceSpec())
     return weights, out
 
 
 def test_a_run_goes_from_torch_to_tensorflow_and_back(packed, tmp_path, by_torch):
     out, config = tmp_path / "run", configured()
-    trained(config, packed, out, Place(), n_batches=2)
+    trained(config, packed, out, DeviceSpec(), n_batches=2)
     middle, _ = trained(config, packed, out, n_batches=2, resume=True)
-    weights, trainer = trained(config, packed, out, Place(), resume=True)
+    weights, trainer = trained(config, packed, out, DeviceSpec(), resume=True)
     assert trainer.progress.finished
     expected, theirs_out = by_torch
     assert most_different(weights, expected) < 1e-4
@@ -183,7 +183,7 @@ def test_a_batch_in_pieces_moves_the_weights_as_a_whole_one(packed, tmp_path, by
 
 def test_the_adversarial_model_trains_as_in_torch(packed, tmp_path):
     config = configured(kind="triple_gru", num_training_batches=3)
-    expected, _ = trained(config, packed, tmp_path / "torch", Place())
+    expected, _ = trained(config, packed, tmp_path / "torch", DeviceSpec())
     weights, _ = trained(config, packed, tmp_path / "tf")
     assert most_different(weights, expected) < 1e-4
     for ours, theirs in zip(metrics(tmp_path / "tf"), metrics(tmp_path / "torch"), strict=True):

@@ -68,7 +68,7 @@ class Prepared:
     numbers: Any
 
 
-class TorchaxEngine:
+class TorchaxBackend:
     """See `cortext.training.engine.Engine`."""
 
     synchronous = False
@@ -77,7 +77,7 @@ class TorchaxEngine:
     profiled = staticmethod(traced_jax)
 
     def __init__(self, job: Job) -> None:
-        config, found = job.config, find_own_tpu(job.place)
+        config, found = job.config, find_own_tpu(job.device_spec)
         self.job, self.shown = job, job.shown and job.processes.first
         for line in found.describe():
             say(line, self.shown)
@@ -89,7 +89,7 @@ class TorchaxEngine:
         kind = devices[0].platform
         check_platform(kind, found)
         self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
-        check_cores(self.cores, job.place.require_cores, found)
+        check_cores(self.cores, job.device_spec.require_cores, found)
         say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
         keep_programs(config.tpu.compilation_cache)
         self.shapes = Shapes.of(job)

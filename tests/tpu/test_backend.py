@@ -26,17 +26,17 @@ from cortext.errors import ConfigError, RunError
 from cortext.features import TimeMaskConfig
 from cortext.models import MODELS, load_model
 from cortext.models.inputs import InputNetworkConfig
-from cortext.tpu.engine import keep_programs
+from cortext.tpu.backend import keep_programs
 from cortext.tpu.find import Found
 from cortext.tpu.mesh import data_mesh, hosts
 from cortext.tpu.step import Programs
-from cortext.training import Place, Trainer
+from cortext.training import DeviceSpec, Trainer
 from cortext.training.batches import Batches
 from cortext.training.config import TPUConfig
 from cortext.training.engine import Update
 from cortext.training.loss import LOSSES, build_loss
 
-TPU = Place("tpu")
+TPU = DeviceSpec("tpu")
 
 
 @pytest.fixture(scope="module")
@@ -387,9 +387,9 @@ def test_a_batch_that_the_pieces_cannot_share_is_one_line(packed, tmp_path):
 
 
 def test_too_few_cores_are_one_line(packed, tmp_path):
-    place = Place("tpu", require_cores=8)
+    spec = DeviceSpec("tpu", require_cores=8)
     with pytest.raises(RunError, match="training would use 1 core instead of 8"):
-        Trainer(small(), packed, tmp_path / "run", device=place, progress=False)
+        Trainer(small(), packed, tmp_path / "run", device=spec, progress=False)
 
 
 def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
@@ -402,7 +402,7 @@ def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
 
 def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
     there = Found("kaggle", "local", attached=True, chips=8, generation="v5e", libtpu="libtpu.so")
-    monkeypatch.setattr("cortext.tpu.engine.find_own_tpu", lambda place: there)
+    monkeypatch.setattr("cortext.tpu.backend.find_own_tpu", lambda spec: there)
     with pytest.raises(
         RunError,
         match=(
