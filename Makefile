@@ -16,7 +16,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test test-slow test-tpu test-tf test-accelerators environments lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -87,12 +87,17 @@ $(VENV)-%/.made: constraints-%.txt $(VENV)/.dev
 	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check --pre --requirement constraints-$*.txt
 	touch $@
 
+environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made  ## the environments of test-tpu and test-tf
+
 test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of training on a TPU, on a CPU, and of renting one, in environments of their own
 	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/cloud
 	OMP_NUM_THREADS=1 $(VENV)-cloud/bin/python -m pytest -m tpu tests/cloud
 
 test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, in an environment of their own
 	OMP_NUM_THREADS=1 $(VENV)-tf/bin/python -m pytest -m tf tests
+
+test-accelerators:  ## both, each on a core of its own
+	$(MAKE) -j 2 --output-sync=target test-tpu test-tf
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
