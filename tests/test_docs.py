@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_server import serve
 
 from cortext.demo import run_demo
 
@@ -39,12 +41,24 @@ def demo(tmp_path_factory) -> tuple[str, str]:
     return r"^cortext demo .*--out runs/demo$", f"mkdir -p runs && cp -r {out} runs/demo"
 
 
-def run_blocks(document: Path, folder: Path, substitutions: list[tuple[str, str]]) -> list[str]:
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory) -> Iterator[Path]:
+    """The folder of a `cortext` that is loaded already. The README's test starts the real one."""
+    with serve(tmp_path_factory.mktemp("commands") / "bin") as folder:
+        yield folder
+
+
+def run_blocks(
+    document: Path, folder: Path, substitutions: list[tuple[str, str]], *programs: Path
+) -> list[str]:
     """Run the document's python and bash blocks in order in one folder.
 
-    Return the bash ones as they were run.
+    `programs` are folders that stand before the environment's own on the PATH. Return the bash
+    blocks as they were run.
     """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join(
+        [*map(str, programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     ran = []
     for language, code in BLOCK.findall(document.read_text()):
@@ -74,13 +88,13 @@ def joined_python(document: Path) -> str:
     return f"```bash\n{bash}```\n```python\n{python}```\n"
 
 
-def test_bring_your_own_data_works_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [])
+def test_bring_your_own_data_works_as_written(tmp_path, commands):
+    run_blocks(ROOT / "docs" / "bring-your-own-data.md", tmp_path, [], commands)
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
 @pytest.mark.slow
-def test_training_goes_as_written(tmp_path, demo):
+def test_training_goes_as_written(tmp_path, demo, commands):
     (tmp_path / "training.md").write_text(
         "```bash\nmake demo\n```\n"
         + (ROOT / "docs" / "training.md")
@@ -91,26 +105,26 @@ def test_training_goes_as_written(tmp_path, demo):
         r"-node 4 (.*) --config gru --data packed --out run --device cuda",
         r"-node 2 \1 --config tiny --set num_training_batches=20 --data runs/demo/packed --out two",
     )
-    run_blocks(tmp_path / "training.md", tmp_path, [*TINY, demo, several])
+    run_blocks(tmp_path / "training.md", tmp_path, [*TINY, demo, several], commands)
     for name in ("runs/mine", "two", "run"):
         assert (tmp_path / name / "summary.json").is_file()
 
 
 @pytest.mark.slow
-def test_the_three_networks_are_trained_and_used_as_written(tmp_path):
+def test_the_three_networks_are_trained_and_used_as_written(tmp_path, commands):
     substitutions = [*TINY, (r"^python benchmarks/.*$", "true")]
-    run_blocks(ROOT / "docs" / "adversarial.md", tmp_path, substitutions)
+    run_blocks(ROOT / "docs" / "adversarial.md", tmp_path, substitutions, commands)
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
-def test_live_decoding_goes_as_written(tmp_path, demo):
+def test_live_decoding_goes_as_written(tmp_path, demo, commands):
     (tmp_path / "live.md").write_text(joined_python(ROOT / "docs" / "live.md"))
-    run_blocks(tmp_path / "live.md", tmp_path, [demo])
+    run_blocks(tmp_path / "live.md", tmp_path, [demo], commands)
 
 
-def test_saved_logits_are_decoded_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "decode.md", tmp_path, [])
+def test_saved_logits_are_decoded_as_written(tmp_path, commands):
+    run_blocks(ROOT / "docs" / "decode.md", tmp_path, [], commands)
     rows = (tmp_path / "predictions.csv").read_text().splitlines()
     assert rows == [
         "id,text",
@@ -120,37 +134,37 @@ def test_saved_logits_are_decoded_as_written(tmp_path):
     ]
 
 
-def test_language_models_are_built_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "language-models.md", tmp_path, [])
+def test_language_models_are_built_as_written(tmp_path, commands):
+    run_blocks(ROOT / "docs" / "language-models.md", tmp_path, [], commands)
     for name in ("lm", "mixed", "letters", "lm-python"):
         assert (tmp_path / name / "lm.bin").is_file()
 
 
 @pytest.mark.slow
-def test_checkpoints_go_out_and_come_in_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "checkpoints.md", tmp_path, [])
+def test_checkpoints_go_out_and_come_in_as_written(tmp_path, commands):
+    run_blocks(ROOT / "docs" / "checkpoints.md", tmp_path, [], commands)
     assert (tmp_path / "eval" / "report.html").is_file()
 
 
-def test_the_word_search_works_as_written(tmp_path):
+def test_the_word_search_works_as_written(tmp_path, commands):
     blocks = [
         code
         for language, code in BLOCK.findall((ROOT / "docs" / "search.md").read_text())
         if language == "python"
     ]
     (tmp_path / "search.md").write_text("```python\n" + "".join(blocks) + "```\n")  # one program
-    run_blocks(tmp_path / "search.md", tmp_path, [])
+    run_blocks(tmp_path / "search.md", tmp_path, [], commands)
 
 
 @pytest.mark.slow
-def test_own_models_losses_and_augmentations_work_as_written(tmp_path):
+def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands):
     text = (ROOT / "docs" / "research.md").read_text()
     files = FILE.findall(text)
     assert [name for _, name in files] == ["my_lab.py", "my_lab.yaml"]
     for content, name in files:
         (tmp_path / name).write_text(content)
     (tmp_path / "research.md").write_text(FILE.sub("", text))
-    run_blocks(tmp_path / "research.md", tmp_path, [])
+    run_blocks(tmp_path / "research.md", tmp_path, [], commands)
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
@@ -185,8 +199,8 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_settings_are_searched_as_written(tmp_path):
-    run_blocks(ROOT / "docs" / "tuning.md", tmp_path, [])
+def test_settings_are_searched_as_written(tmp_path, commands):
+    run_blocks(ROOT / "docs" / "tuning.md", tmp_path, [], commands)
     assert [
         len(list((tmp_path / out / "trials").iterdir())) for out in ("rates", "drawn", "python")
     ] == [3, 2, 2]
@@ -194,9 +208,12 @@ def test_settings_are_searched_as_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_decoder_options_are_searched_as_written(tmp_path, demo):
+def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
     run_blocks(
-        ROOT / "docs" / "tune-decoder.md", tmp_path, [demo, (r"--trials (12|6)\b", "--trials 3")]
+        ROOT / "docs" / "tune-decoder.md",
+        tmp_path,
+        [demo, (r"--trials (12|6)\b", "--trials 3")],
+        commands,
     )
     for out in ("runs/options", "runs/few", "python"):
         assert (tmp_path / out / "options.yaml").is_file()
@@ -204,7 +221,7 @@ def test_decoder_options_are_searched_as_written(tmp_path, demo):
 
 
 @pytest.mark.slow
-def test_a_speech_llm_goes_as_written(tmp_path, demo):
+def test_a_speech_llm_goes_as_written(tmp_path, demo, commands):
     pytest.importorskip("transformers")
     copied = (r"^cortext demo --llm .*$", f"{demo[1]} && cortext lm train-neural runs/demo/data/text/lm.txt --steps 2 "
               "--width 24 --out runs/demo/llm")  # fmt: skip
@@ -217,7 +234,7 @@ def test_a_speech_llm_goes_as_written(tmp_path, demo):
         (r"n_units=256", "n_units=32"),
         (r"speech_llm --data", "speech_llm --set dataset.days_per_batch=2 --data"),
     ]
-    run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller])
+    run_blocks(ROOT / "docs" / "speech_llm.md", tmp_path, [copied, *smaller], commands)
     for name in ("reads-eval", "speech-eval"):
         assert (tmp_path / "runs" / name / "report.html").is_file()
 
@@ -237,9 +254,9 @@ def test_make_demo_is_the_demo_verb():
 
 
 @pytest.mark.slow
-def test_a_new_day_goes_as_written(tmp_path):
+def test_a_new_day_goes_as_written(tmp_path, commands):
     few = [(r"--trials 20", "--trials 20 --batches 4"), (r"trials=20", "trials=20, batches=4")]
-    run_blocks(ROOT / "docs" / "adapt.md", tmp_path, [*TINY, *few])
+    run_blocks(ROOT / "docs" / "adapt.md", tmp_path, [*TINY, *few], commands)
     for name in ("adapted", "again"):
         assert (
             json.loads((tmp_path / "runs" / name / "adaptation.json").read_text())["session"]
