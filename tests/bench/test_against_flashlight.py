@@ -56,13 +56,13 @@ def theirs(paths):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "recombine", "count"),
-    [("text", "logadd", 200), ("all", "max", 40)],
+    [("text", "logadd", 80), ("all", "max", 20)],
     indirect=["words"],
 )
 def test_our_best_sentence_scores_at_least_as_well(paths, utterances, theirs, recombine, count):
     """In most seconds flashlight is at work.
 
-    It takes 126,000 words for 40 utterances only, and 7,000 for 200.
+    It takes 126,000 words for 20 utterances only, and 7,000 for 80.
     """
     scale = OPTIONS["acoustic_scale"]  # flashlight has none: everything else is divided by it
     theirs.configure(

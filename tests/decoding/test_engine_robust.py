@@ -338,8 +338,8 @@ def test_eight_threads_share_a_model(decoder):
 
 
 @pytest.mark.slow
-def test_eight_threads_share_a_model_for_a_minute(decoder):
-    load_model(decoder, seconds=60.0)
+def test_eight_threads_share_a_model_for_long(decoder):
+    load_model(decoder, seconds=20.0)
 
 
 IN_A_PROCESS = """
