@@ -18,7 +18,7 @@ import numpy as np
 from cortext.data.simulate.sentences import splits
 from cortext.text import normalize
 from cortext.usage.log import LOG
-from cortext.usage.writer import Utterance
+from cortext.usage.writer import UtteranceRecord
 
 FIRST, N_DAYS = datetime(2026, 1, 12, tzinfo=timezone(timedelta(hours=-8))), 118
 SENTENCES = [normalize(sentence.text) for sentence in splits(2000, 1, 1, 0).train]
@@ -41,7 +41,9 @@ def utterances(rng: np.random.Generator, day: int, start: datetime) -> list[dict
         )
         id_ = f"{day}-{len(lines)}"
         session = f"sim.{start:%Y.%m.%d}"
-        lines.append(Utterance(id_, session, duration_s, decoded, "simulated", when=when).to_json())
+        lines.append(
+            UtteranceRecord(id_, session, duration_s, decoded, "simulated", when=when).to_json()
+        )
         lines += said_of(rng, id_, decoded, meant, when + timedelta(seconds=3))
     return lines
 

@@ -21,14 +21,14 @@ from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.live.page.access import Access
-from cortext.live.page.days import Days
-from cortext.live.page.decoding_thread import LiveSession
-from cortext.live.page.log_writer import Scribe
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.server import listen, run_server
 from cortext.live.page.sources import Replay
 from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
-from cortext.usage.writer import SessionLog
+from cortext.usage.writer import UsageLog
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 N_FEATURES = 48
@@ -110,9 +110,9 @@ def main() -> None:
     asked = parser.parse_args()
     if not (asked.root / "lm").exists():
         prepare(asked.root)
-    scribe = None if asked.no_log else Scribe(SessionLog(asked.root / "log"))
+    log_writer = None if asked.no_log else LogWriter(UsageLog(asked.root / "log"))
     decoder = Decoder.from_dir(asked.root / "lm")
-    days = Days(
+    days = DayPipeline(
         Hearing("latest"), decoder.with_llm(Opinion(i_sea_you=0.0)) if asked.opinion else decoder
     )
     source = None if asked.feed else Replay(asked.root / "data", loop=asked.loop)
@@ -123,7 +123,9 @@ def main() -> None:
         "llm": "an opinion" if asked.opinion else None,
     }
     with listen("127.0.0.1", asked.port) as listener:
-        session = LiveSession(days, source, speed=asked.speed, scribe=scribe, about=about)
+        session = DecodingThread(
+            days, source, speed=asked.speed, log_writer=log_writer, about=about
+        )
         print(listener.getsockname()[1], flush=True)
         run_server(session, Access("secret", "127.0.0.1", asked.open_view), listener)
 

@@ -19,8 +19,8 @@ from cortext.decoding import Decoder
 from cortext.live.core.acoustic_stream import PipelineOptions
 from cortext.live.core.endpoint import EndpointOptions
 from cortext.live.page.access import Access
-from cortext.live.page.days import Days
-from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.server import listen, make_server
 from cortext.live.page.sources import Replay
 
@@ -57,7 +57,7 @@ class Page:
 class Served:
     """A server, and ways to talk to it."""
 
-    session: LiveSession
+    session: DecodingThread
     port: int
 
     @contextmanager
@@ -87,7 +87,7 @@ class Served:
 
 
 @contextmanager
-def serving(session: LiveSession, **access: Any) -> Iterator[Served]:
+def serving(session: DecodingThread, **access: Any) -> Iterator[Served]:
     listener = listen("127.0.0.1", 0)
     server = make_server(session, Access(TOKEN, "127.0.0.1", **access))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -102,14 +102,14 @@ def serving(session: LiveSession, **access: Any) -> Iterator[Served]:
 
 def make_session(
     root: Path, feed: bool = False, silence_ms: float | None = None, **options: Any
-) -> LiveSession:
+) -> DecodingThread:
     """A session with the model that hears what the recordings spell, as fast as can be."""
     endpoint = None if silence_ms is None else EndpointOptions(silence_ms)
-    days = Days(
+    days = DayPipeline(
         Hearing("latest"), Decoder.from_dir(root / "lm"), PipelineOptions(endpoint=endpoint)
     )
     source = None if feed else Replay(root / "data", loop=options.pop("loop", False))
-    return LiveSession(days, source, **{"speed": float("inf")} | options)
+    return DecodingThread(days, source, **{"speed": float("inf")} | options)
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

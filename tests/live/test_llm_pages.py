@@ -19,13 +19,13 @@ from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.process import run_node
 from cortext.live.core.decoder import LIVE_BUDGET_MS
 from cortext.live.core.pipeline import Pipeline
-from cortext.live.page.days import Days
-from cortext.live.page.decoding_thread import LiveSession
-from cortext.live.page.log_writer import Scribe
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.sources import Replay
 from cortext.live.page.utterance import ngram_text
 from cortext.usage.statistics import read_use
-from cortext.usage.writer import SessionLog
+from cortext.usage.writer import UsageLog
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def model():
 
 @pytest.fixture
 def served(page_root, plain, model, tmp_path):
-    days = Days(Hearing("latest"), plain.with_llm(model), context="how are you")
-    session = LiveSession(
+    days = DayPipeline(Hearing("latest"), plain.with_llm(model), context="how are you")
+    session = DecodingThread(
         days,
         Replay(page_root / "data"),
         speed=float("inf"),
-        scribe=Scribe(SessionLog(tmp_path)),
+        log_writer=LogWriter(UsageLog(tmp_path)),
         about={"llm": "tiny"},
     )
     with serving(session) as served:
@@ -166,7 +166,7 @@ def test_the_page_can_say_what_was_said_before(served, model):
 
 
 def test_without_a_model_there_is_nobody_to_read_a_context(page_root, plain):
-    session = LiveSession(Days(Hearing("latest"), plain), Replay(page_root / "data"))
+    session = DecodingThread(DayPipeline(Hearing("latest"), plain), Replay(page_root / "data"))
     with serving(session) as served:
         answer = served.post("context", {"text": "how are you"})
         assert answer.status_code == 409

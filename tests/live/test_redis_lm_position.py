@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from cortext.live.core.redis_streams import read_info
-from cortext.live.lm_server.position import Place, n_lost, was_trimmed
+from cortext.live.lm_server.position import StreamPosition, n_lost, was_trimmed
 
 
 def reply(first, last, **newer):
@@ -47,7 +47,9 @@ OLD, NEW = {}, {"entries-added": 30, "max-deleted-entry-id": b"0-0"}
 def test_entries_that_were_deleted_unread_are_counted_where_redis_counts(
     newer, first, n_read, n_waiting, n_held, expected
 ):
-    place = Place(after=(20, 0), n_read=n_read, known=(20, 0), held=deque([((20, 0), 1)] * n_held))
+    place = StreamPosition(
+        after=(20, 0), n_read=n_read, known=(20, 0), held=deque([((20, 0), 1)] * n_held)
+    )
     assert n_lost(read_info(reply(first, b"30-0", **newer)), place, n_waiting) == expected
 
 

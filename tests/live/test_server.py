@@ -12,9 +12,9 @@ from page_process import DAYS, N_FEATURES, spoken
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
-from cortext.live.page.log_writer import Scribe
+from cortext.live.page.log_writer import LogWriter
 from cortext.text.phonemes import RELEASE
-from cortext.usage.writer import SessionLog, session_of_today
+from cortext.usage.writer import UsageLog, session_of_today
 
 # Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.
 # Trial 1 of each day reads "I see you." and says "i see me", trial 2 reads and says "you and me".
@@ -237,8 +237,8 @@ def test_page_that_comes_back_sees_the_last_sentence_and_the_statistics(served):
 
 
 def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path):
-    scribe = Scribe(SessionLog(tmp_path / "log"))
-    with serving(make_session(page_root, scribe=scribe)) as served, served.page() as page:
+    log_writer = LogWriter(UsageLog(tmp_path / "log"))
+    with serving(make_session(page_root, log_writer=log_writer)) as served, served.page() as page:
         served.post("start", {"trial": 1})
         first = page.next("utterance")["id"]
         assert served.post("correction", {"utterance": first, "text": "I see me"}).json() == {

@@ -18,8 +18,8 @@ from cortext.decoding import Decoder
 from cortext.live.core.log import open_log
 from cortext.live.page import server
 from cortext.live.page.access import MAX_MESSAGE
-from cortext.live.page.days import Days
-from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.sources import Replay
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
@@ -237,8 +237,8 @@ class Failing(Hearing):
 
 
 def test_an_error_that_nobody_thought_of_ends_the_sentence_and_not_the_server(page_root, tmp_path):
-    session = LiveSession(
-        Days(Failing("latest"), Decoder.from_dir(page_root / "lm")),
+    session = DecodingThread(
+        DayPipeline(Failing("latest"), Decoder.from_dir(page_root / "lm")),
         Replay(page_root / "data"),
         speed=float("inf"),
     )

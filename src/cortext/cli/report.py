@@ -10,7 +10,7 @@ import typer
 from cortext.cli.console import JSON, percent, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
-    from cortext.usage.statistics import Tally
+    from cortext.usage.statistics import UseStatistics
 
 report = typer.Typer(help="Draw what was recorded in daily use.", rich_markup_mode=None)
 
@@ -62,7 +62,7 @@ def use(
     print_lines(f"page: {page}")
 
 
-def _cells(tally: Tally) -> tuple[str, ...]:
+def _cells(tally: UseStatistics) -> tuple[str, ...]:
     speed = "-" if tally.words_per_minute is None else f"{tally.words_per_minute:.1f}"
     shares = (percent(tally.share(rating)) for rating in tally.ratings)
     return (

@@ -19,7 +19,7 @@ from cortext.data import PackedSplit, Trial
 from cortext.data.trial import BIN_MS
 from cortext.errors import DataError, nearest
 from cortext.live.core.redis_link import Stopped
-from cortext.live.core.statistics import Tally
+from cortext.live.core.statistics import RunningStatistics
 from cortext.live.replay_clients import Answer, Client
 
 Progress = Callable[[int, int], None]
@@ -134,7 +134,7 @@ def replay(
     Raises:
         LiveError: Where nobody answers.
     """
-    summary, tally = ReplaySummary(), Tally()
+    summary, tally = ReplaySummary(), RunningStatistics()
     pacer = Pacer(BIN_MS / 1000 * client.bins_per_entry, speed, stop)
     total = int(split.n_bins_N[list(numbers)].sum())
 
@@ -196,7 +196,12 @@ def _replay_trial(
 
 
 def _note(
-    summary: ReplaySummary, tally: Tally, number: int, trial: Trial, answer: Answer, keep: bool
+    summary: ReplaySummary,
+    tally: RunningStatistics,
+    number: int,
+    trial: Trial,
+    answer: Answer,
+    keep: bool,
 ) -> None:
     summary.n_errors += bool(answer.error)
     if trial.sentence is not None:

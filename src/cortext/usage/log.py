@@ -45,7 +45,7 @@ def spoken(text: str) -> str:
 
 
 @dataclass
-class Entry:
+class LoggedUtterance:
     """An utterance with what was said of it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Remark:
+class Feedback:
     """A correction or a rating (the other is None) of the last utterance that has the id."""
 
     id: str
@@ -91,13 +91,13 @@ class Remark:
 
 
 @dataclass
-class Log:
+class LogContents:
     """What a log holds.
 
     Utterances in the order of writing, and a note on damaged lines that were passed over.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LoggedUtterance] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     damaged: int = 0
@@ -110,19 +110,19 @@ class Log:
         """Number of the last utterance with that id."""
         return self._number.get(id_)
 
-    def check(self, line: dict[str, Any]) -> Entry | Remark:
+    def check(self, line: dict[str, Any]) -> LoggedUtterance | Feedback:
         """Return what a line says, every field checked.
 
         Raises ValueError saying what is wrong with it.
         """
-        parsed = _remark(line) if "correction" in line or "rating" in line else _entry(line)
-        if isinstance(parsed, Remark) and self.find(parsed.id) is None:
+        parsed = _feedback(line) if "correction" in line or "rating" in line else _entry(line)
+        if isinstance(parsed, Feedback) and self.find(parsed.id) is None:
             raise ValueError(f"nothing above it has the id {shown(repr(parsed.id), 40)}")
         return parsed
 
-    def add(self, parsed: Entry | Remark) -> None:
+    def add(self, parsed: LoggedUtterance | Feedback) -> None:
         """Take in what a checked line says."""
-        if isinstance(parsed, Entry):
+        if isinstance(parsed, LoggedUtterance):
             self.last = self._number[parsed.id] = len(self.entries)
             self.entries.append(parsed)
             return
@@ -134,14 +134,14 @@ class Log:
             entry.rating = parsed.rating
 
 
-def read_log(folder: str | Path) -> Log:
+def read_log(folder: str | Path) -> LogContents:
     """The log in a directory, which a decoder may be writing at this moment.
 
     Damaged lines, such as one that a killed process left unfinished, are passed over, counted, and
     the first of them named in notes. Raises DataError where there is no log or it cannot be read.
     """
     path = Path(folder) / LOG
-    log = Log()
+    log = LogContents()
     try:
         with _open(path) as file:
             for number, raw, ends in lines_within(file, MOST_LINE_BYTES):
@@ -181,7 +181,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     return line
 
 
-def _entry(line: dict[str, Any]) -> Entry:
+def _entry(line: dict[str, Any]) -> LoggedUtterance:
     id_, when, session = _text(line, "id"), _time(line), _text(line, "session")
     if problem := wrong_with_session(session):
         raise ValueError(problem)
@@ -196,14 +196,16 @@ def _entry(line: dict[str, Any]) -> Entry:
     source, degraded = (
         None if line.get(key) is None else _text(line, key) for key in ("source", "degraded")
     )
-    return Entry(id_, when, session, float(duration_s), text, source or "", degraded=bool(degraded))
+    return LoggedUtterance(
+        id_, when, session, float(duration_s), text, source or "", degraded=bool(degraded)
+    )
 
 
-def _remark(line: dict[str, Any]) -> Remark:
+def _feedback(line: dict[str, Any]) -> Feedback:
     id_, _ = _text(line, "id"), _time(line)
     if "correction" in line:
-        return Remark(id_, _words(line), None)
-    return Remark(id_, None, _rating(line))
+        return Feedback(id_, _words(line), None)
+    return Feedback(id_, None, _rating(line))
 
 
 def _text(line: dict[str, Any], key: str) -> str:

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 
 from cortext.errors import DataError
+from cortext.renamed import renamed
 from cortext.text.metrics import ErrorRate, error_rate
-from cortext.usage.log import RATINGS, Entry, read_log
+from cortext.usage.log import RATINGS, LoggedUtterance, read_log
 
 PAUSE_S = 300.0
 """Silence longer than this, from the end of one utterance to the start of the next, is not use."""
 
 
 @dataclass(frozen=True)
-class Tally:
+class UseStatistics:
     """What some utterances amount to.
 
     Rates are fractions, and None where there is nothing to measure.
@@ -77,7 +78,7 @@ class Day:
     """A day of use, and what had added up by its end."""
 
     date: str
-    tally: Tally
+    tally: UseStatistics
     use_hours_so_far: float
     spoken_hours_so_far: float
     sentences_so_far: int
@@ -93,7 +94,7 @@ class Use:
     folders: tuple[str, ...]
     sources: dict[str, int]
     """Utterances by where their features came from."""
-    overall: Tally
+    overall: UseStatistics
     days: tuple[Day, ...]
     notes: tuple[str, ...]
     damaged: int = 0
@@ -116,7 +117,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     logs = [read_log(folder) for folder in unique.values()]
     timed = [pair for log in logs for pair in _timed(log.entries)]
     timed.sort(key=lambda pair: pair[0].when.timestamp())
-    by_day: dict[str, list[tuple[Entry, float]]] = {}
+    by_day: dict[str, list[tuple[LoggedUtterance, float]]] = {}
     for entry, use_s in timed:
         by_day.setdefault(entry.when.date().isoformat(), []).append((entry, use_s))
     days: list[Day] = []
@@ -134,7 +135,7 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     )
 
 
-def _timed(entries: Sequence[Entry]) -> list[tuple[Entry, float]]:
+def _timed(entries: Sequence[LoggedUtterance]) -> list[tuple[LoggedUtterance, float]]:
     """Utterances of one log in the order of time, with the seconds of use that each adds.
 
     Its own, and the pause before it where that is short enough.
@@ -149,7 +150,7 @@ def _timed(entries: Sequence[Entry]) -> list[tuple[Entry, float]]:
     return timed
 
 
-def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
+def _tally(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics:
     entries = [entry for entry, _ in timed]
     told = [entry for entry in entries if entry.n_words]
     fast = [entry for entry in told if entry.duration_s]
@@ -162,7 +163,7 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
         corrected, n_boot=1000 if len(corrected) > 1 else 0
     )  # one utterance tells nothing of its like
     low, middle, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist() if each else (0.0, 0.0, 0.0)
-    return Tally(
+    return UseStatistics(
         utterances=len(entries),
         sentences=len(told),
         words=sum(entry.n_words for entry in told),
@@ -182,7 +183,10 @@ def _tally(timed: Sequence[tuple[Entry, float]]) -> Tally:
     )
 
 
-def _wer(entries: Sequence[Entry], n_boot: int) -> ErrorRate:
+def _wer(entries: Sequence[LoggedUtterance], n_boot: int) -> ErrorRate:
     return error_rate(
         [entry.label or "" for entry in entries], [entry.text for entry in entries], n_boot=n_boot
     )
+
+
+__getattr__ = renamed(__name__, {"Tally": "UseStatistics"})

@@ -36,13 +36,14 @@ from cortext.data.hdf5 import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
 from cortext.files import sync
+from cortext.renamed import renamed
 from cortext.usage.log import (
     LOG,
     MOST_LINE_BYTES,
     MOST_SECONDS,
     RATINGS,
-    Entry,
-    Log,
+    LogContents,
+    LoggedUtterance,
     read_log,
     spoken,
     wrong_with,
@@ -75,7 +76,7 @@ def session_of_today(like: str, when: datetime | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Utterance:
+class UtteranceRecord:
     """What a decoder made of one utterance.
 
     Attributes:
@@ -131,7 +132,7 @@ class Utterance:
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 
-class SessionLog:
+class UsageLog:
     """Appends to the log in `folder`, which is made where there is none, and holds it against
     other processes.
 
@@ -153,7 +154,7 @@ class SessionLog:
         try:
             self._lock()
             with _failures(self._path):
-                self._log: Log = read_log(self.folder)
+                self._log: LogContents = read_log(self.folder)
                 self._end_torn_line()
                 sync(self.folder)
             self._tidy()
@@ -166,7 +167,7 @@ class SessionLog:
         """A line for each damaged line that was found when the log was opened."""
         return self._log.notes
 
-    def append(self, utterance: Utterance, features_TC: np.ndarray | None = None) -> None:
+    def append(self, utterance: UtteranceRecord, features_TC: np.ndarray | None = None) -> None:
         """Log an utterance.
 
         Args:
@@ -211,7 +212,7 @@ class SessionLog:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
-    def __enter__(self) -> SessionLog:
+    def __enter__(self) -> UsageLog:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -324,7 +325,7 @@ class SessionLog:
         return self._labels[session]
 
     def _rewrite(
-        self, entry: Entry, key: tuple[int, int], labels: dict[tuple[int, int], str]
+        self, entry: LoggedUtterance, key: tuple[int, int], labels: dict[tuple[int, int], str]
     ) -> None:
         """The session file again, with the utterance under its present label, or without it
         where that is gone.
@@ -365,3 +366,6 @@ def _failures(path: Path) -> Iterator[None]:
         ) from None
     except DataError as error:
         raise LiveError(error.what, where=error.where) from None
+
+
+__getattr__ = renamed(__name__, {"SessionLog": "UsageLog", "Utterance": "UtteranceRecord"})

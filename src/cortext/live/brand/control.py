@@ -64,7 +64,7 @@ class ControlReader:
             parameters.block_value.encode(): "block",
         }
         self._waiting: deque[Mark] = deque()
-        self._heard_s = 0.0
+        self._last_entry_s = 0.0
         self._is_open = False  # whether the last mark was a start
         self._highest, self._is_disordered = (
             0,
@@ -126,7 +126,7 @@ class ControlReader:
 
     def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
         """The marks that come before a data entry."""
-        self._heard_s = time.monotonic()
+        self._last_entry_s = time.monotonic()
         while (n := self._first_due(entry, index)) is not None:
             due = self._waiting[n]
             if due.what == "stop" and self._waiting[0].what != "stop" and self._is_open:
@@ -195,7 +195,7 @@ class ControlReader:
                     return
             else:
                 begins_later = mark.what == "start" and len(self._waiting) == 1
-                if begins_later or now_s - max(mark.since_s, self._heard_s) < PATIENCE_S:
+                if begins_later or now_s - max(mark.since_s, self._last_entry_s) < PATIENCE_S:
                     return
             yield self._give()
 

@@ -124,13 +124,13 @@ MOST_PROBLEMS = 5
 """Problems of an utterance that are named; the others are counted."""
 
 
-class States:
+class NodeStates:
     """The stream NICK_state."""
 
     def __init__(self, link: RedisLink, nickname: str) -> None:
         self._link, self._nickname = link, nickname
 
-    def tell(self, status: str, message: str = "") -> None:
+    def write(self, status: str, message: str = "") -> None:
         """Add an entry; the log gets it too.
 
         `status` is where nodes in Python have the state, `state` where those in C have it.
@@ -149,7 +149,7 @@ class States:
 
 
 @dataclass
-class Utterance:
+class NodeUtterance:
     """An utterance in progress, and what went wrong in it."""
 
     trial: bytes = b""

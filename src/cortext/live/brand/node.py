@@ -15,8 +15,8 @@ from cortext.errors import DataError
 from cortext.live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext.live.brand.entries import (
     EntryReader,
-    States,
-    Utterance,
+    NodeStates,
+    NodeUtterance,
     index_of,
     no_index,
     timestamp,
@@ -24,7 +24,7 @@ from cortext.live.brand.entries import (
 )
 from cortext.live.brand.parameters import NodeParameters
 from cortext.live.brand.position import Missed, Position, catch_up, newest_of
-from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, Placed, Sequencer
+from cortext.live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event
 from cortext.live.core.pipeline import Pipeline, Update
@@ -48,7 +48,7 @@ class BrandNode:
         nickname: str,
         parameters: NodeParameters,
         pipeline: Pipeline,
-        states: States,
+        states: NodeStates,
     ) -> None:
         self._link, self._nickname, self._parameters, self._pipeline = (
             link,
@@ -70,9 +70,9 @@ class BrandNode:
         The position's are those up to which all was carried out.
         """
         self._read_s = 0.0
-        self._utterance: Utterance | None = None
+        self._utterance: NodeUtterance | None = None
         self._newest = Entry(parameters.input_stream, (0, 0), {})
-        self._outside = deque[Placed](maxlen=N_RECENT)
+        self._outside = deque[OrderedEntry](maxlen=N_RECENT)
         """The newest entries between trials.
 
         A start may come after the first entry that it names.
@@ -84,7 +84,7 @@ class BrandNode:
         """Work until `stop` is set; an utterance in progress is finished then, and named so."""
         self._take_over()
         day = self._pipeline.session
-        self._states.tell(
+        self._states.write(
             "NODE_READY", f"day {day}, look-ahead {self._pipeline.look_ahead_ms:.0f} ms"
         )
         while not self._link.stop.is_set():
@@ -96,7 +96,7 @@ class BrandNode:
             else:
                 self._idle()
             self._save()
-        self._take_placed(self._sequence.release())
+        self._take_in_order(self._sequence.release())
         if self._utterance is not None:
             self._finish("shutdown", "the node was shut down in mid-utterance")
         self._position.clean = True
@@ -113,7 +113,7 @@ class BrandNode:
     def _idle(self) -> None:
         """No data came: go on without the entries that others wait for."""
         if time.monotonic() - self._read_s >= WAIT_S:
-            self._take_placed(self._sequence.release())
+            self._take_in_order(self._sequence.release())
         if not self._sequence.waits:
             for mark in self._control.idle():
                 self._carry_out(mark)
@@ -122,14 +122,14 @@ class BrandNode:
         """Go on where the node before this one was, and say what was missed."""
         p = self._parameters
         for rival in self._link.rivals():
-            self._states.tell(
+            self._states.write(
                 "NODE_WARNING",
                 f"another node {self._nickname} is connected from {rival}: both write",
             )
         self._link.trim((p.output_stream, p.final_stream))
         before, aside = Position.take_over(self._link, self._key, p)
         if aside:
-            self._states.tell(
+            self._states.write(
                 "NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}"
             )
         self._position = before or Position()
@@ -155,7 +155,7 @@ class BrandNode:
             self._write_missed(mark.trial, f"missed: {away}")
         if known and missed:
             trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
-            self._states.tell("NODE_WARNING", f"while the node was away {missed}{trials}")
+            self._states.write("NODE_WARNING", f"while the node was away {missed}{trials}")
         self._save(first=True)
 
     def _interrupted(self, missed: Missed) -> None:
@@ -214,16 +214,16 @@ class BrandNode:
             )
         else:
             placed = sequence.take(entry, index, entry.fields.get(p.input_field.encode()))
-        self._take_placed(placed)
+        self._take_in_order(placed)
 
     def _take_mark(self, mark: Mark) -> None:
         if mark.index is None:  # its time decides, so what came before it waits no longer
-            self._take_placed(self._sequence.release())
+            self._take_in_order(self._sequence.release())
         self._control.add(mark)
         for due in (*self._control.surplus(), *self._control.after(self._position.i_in)):
             self._carry_out(due)
 
-    def _take_placed(self, placed: list[Placed]) -> None:
+    def _take_in_order(self, placed: list[OrderedEntry]) -> None:
         """Take data entries in the order of their numbers.
 
         The position stays before one that waits.
@@ -255,7 +255,7 @@ class BrandNode:
         if not self._sequence.waits:
             self._position.id_in = self._read[self._parameters.input_stream]
 
-    def _decode(self, place: Placed, utterance: Utterance) -> None:
+    def _decode(self, place: OrderedEntry, utterance: NodeUtterance) -> None:
         utterance.n_entries += 1
         name = self._parameters.sync_key
         if (n_bytes := len(place.entry.fields.get(name.encode(), b""))) > LONGEST_LABEL:
@@ -315,7 +315,7 @@ class BrandNode:
                 self._finish("block", "a block began before its stop came")
             self._pipeline.start_block()
 
-    def _decode_earlier(self, utterance: Utterance) -> None:
+    def _decode_earlier(self, utterance: NodeUtterance) -> None:
         """Decode the entries of a trial that came before its start.
 
         Name those that are not held any more.
@@ -332,7 +332,7 @@ class BrandNode:
                 self._newest = place.entry
                 self._decode(place, utterance)
 
-    def _note_gone(self, gone: range, utterance: Utterance) -> None:
+    def _note_gone(self, gone: range, utterance: NodeUtterance) -> None:
         """Note entries of a trial that went by before its start was read, or before the node was
         there.
         """
@@ -348,10 +348,10 @@ class BrandNode:
         said = f"{len(gone)} entries went by before the start was read"
         self._problem(utterance, f"{said} ({name} {gone.start} to {gone.stop - 1})")
 
-    def _begin(self, trial: bytes, first_index: int | None) -> Utterance:
+    def _begin(self, trial: bytes, first_index: int | None) -> NodeUtterance:
         self._position.utterance += 1
         self._position.running, self._position.trial = True, trial
-        self._utterance = Utterance(trial, first_index)
+        self._utterance = NodeUtterance(trial, first_index)
         if self._begins_late:
             self._utterance.add_problem(self._begins_late)
             self._begins_late = ""
@@ -361,12 +361,12 @@ class BrandNode:
     def _note_mark(self, mark: Mark) -> None:
         """Say what could not be used of a mark."""
         if self._utterance is None:
-            self._states.tell("NODE_WARNING", mark.problem)
+            self._states.write("NODE_WARNING", mark.problem)
             return
         self._utterance.n_unusable += 1
         self._problem(self._utterance, mark.problem)
 
-    def _expected(self, utterance: Utterance) -> int | None:
+    def _expected(self, utterance: NodeUtterance) -> int | None:
         """Number of the next data entry.
 
         Before the first one it is known by the start of the trial.
@@ -377,7 +377,7 @@ class BrandNode:
             None if utterance.first_index is None else utterance.first_index + utterance.n_entries
         )
 
-    def _note_missing(self, place: Placed, utterance: Utterance) -> None:
+    def _note_missing(self, place: OrderedEntry, utterance: NodeUtterance) -> None:
         """Note what is missing before an entry of the utterance in progress."""
         expected = self._expected(utterance)
         if place.first and place.index is not None and expected is not None:
@@ -386,7 +386,7 @@ class BrandNode:
         if place.problem and place.kind == "next" and (utterance.n_entries or not place.anew):
             self._problem(utterance, f"{self._parameters.index_field} {place.problem}")
 
-    def _note_lost(self, missing: range, utterance: Utterance) -> None:
+    def _note_lost(self, missing: range, utterance: NodeUtterance) -> None:
         """Entries that never came count for the utterance in progress, from its own first entry
         on.
         """
@@ -402,11 +402,11 @@ class BrandNode:
         named = f"{name} {missing[0]}" + (f" to {missing[-1]}" if len(missing) > 1 else "")
         self._problem(utterance, f"{len(missing)} entries lost ({named})")
 
-    def _problem(self, utterance: Utterance, problem: str) -> None:
+    def _problem(self, utterance: NodeUtterance, problem: str) -> None:
         if utterance.add_problem(problem):
-            self._states.tell("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
+            self._states.write("NODE_WARNING", f"utterance {self._position.utterance}: {problem}")
 
-    def _name(self, place: Placed) -> str:
+    def _name(self, place: OrderedEntry) -> str:
         if place.index is None or place.guessed:
             return f"{place.entry.id[0]}-{place.entry.id[1]}"
         return f"{self._parameters.index_field} {place.index}"
@@ -422,12 +422,12 @@ class BrandNode:
 
     def _finish(self, ended: str, problem: str | None = None) -> None:
         """End the utterance with a result, and with all that went wrong in it."""
-        utterance = self._utterance or Utterance()
+        utterance = self._utterance or NodeUtterance()
         start = time.perf_counter()
         nbest = self._pipeline.finish()
         final_ms = 1000 * (time.perf_counter() - start)
         if self._notes:
-            self._notes.tell()
+            self._notes.write_new()
         if problem:
             self._problem(utterance, problem)
         if not utterance.n_bins:
@@ -443,12 +443,12 @@ class BrandNode:
         """The named error of an utterance that has no result."""
         if number is None:
             self._position.utterance += 1
-        utterance = Utterance(trial)
+        utterance = NodeUtterance(trial)
         utterance.add_problem(error)
         self._write_final(utterance, "missed", text.decode(errors="replace"), [])
 
     def _write_final(
-        self, utterance: Utterance, ended: str, text: str, nbest: list[Any], **facts: Any
+        self, utterance: NodeUtterance, ended: str, text: str, nbest: list[Any], **facts: Any
     ) -> None:
         p = self._parameters
         facts = {"degraded": ""} | facts
@@ -495,9 +495,9 @@ class BrandNode:
         was_there = self._position.save(self._link, self._key)
         if first or was_there:
             return
-        self._states.tell(
+        self._states.write(
             "NODE_WARNING", "Redis was emptied: streams and marks before this are gone"
         )
         if self._utterance is not None:
             self._utterance.add_problem("Redis was emptied in mid-utterance")
-        self._states.tell("NODE_READY")
+        self._states.write("NODE_READY")

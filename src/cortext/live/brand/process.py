@@ -21,7 +21,7 @@ import numpy as np
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, CortextError, LiveError, shown
 from cortext.extras import need
-from cortext.live.brand.entries import States
+from cortext.live.brand.entries import NodeStates
 from cortext.live.brand.node import BrandNode
 from cortext.live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
 from cortext.live.core.decoder import with_llm
@@ -57,15 +57,15 @@ def run_node(
     url = redis_url(host, port, socket)
     _reach(url)
     link = RedisLink(url, nickname, stop, keep=KEEP)
-    states = States(link, nickname)
+    states = NodeStates(link, nickname)
     try:
-        states.tell("NODE_STARTED")
+        states.write("NODE_STARTED")
         parameters = replace(read_parameters(link, nickname), **changes)
         LOGGER.setLevel(parameters.log.upper())
         node = BrandNode(link, nickname, parameters, _load(parameters), states)
         with no_long_pauses():
             node.run()
-        states.tell("NODE_SHUTDOWN")
+        states.write("NODE_SHUTDOWN")
     except Stopped:  # Redis is away, and cannot be told
         event("node_shutdown", node=nickname)
     except Exception as error:
@@ -76,7 +76,7 @@ def run_node(
         )
         stop.set()  # whoever is told of it should not wait for a Redis that is away
         with contextlib.suppress(Stopped, LiveError):
-            states.tell("NODE_FATAL_ERROR", what)
+            states.write("NODE_FATAL_ERROR", what)
         raise
     finally:
         link.close()

@@ -31,7 +31,7 @@ _WRAPS = (2**16 - 1, 2**32 - 1)
 
 
 @dataclass(frozen=True)
-class Placed:
+class OrderedEntry:
     """An entry in its place.
 
     Attributes:
@@ -100,7 +100,7 @@ class Sequencer:
         """Whether entries are held."""
         return bool(self._early) or self._doubted is not None
 
-    def take(self, entry: Entry, index: int, content: bytes | None) -> list[Placed]:
+    def take(self, entry: Entry, index: int, content: bytes | None) -> list[OrderedEntry]:
         """Take a numbered entry.
 
         `content` tells a duplicate from another entry of the same number.
@@ -111,7 +111,7 @@ class Sequencer:
             return [self._place(arrival, first=True)]
         return self._sort(arrival, self.last) + self._overdue()
 
-    def take_unnumbered(self, entry: Entry, problem: str = "") -> list[Placed]:
+    def take_unnumbered(self, entry: Entry, problem: str = "") -> list[OrderedEntry]:
         """Take an entry without a number, which takes the place of the next one.
 
         With a problem it is unusable.
@@ -119,7 +119,7 @@ class Sequencer:
         self._n_arrived += 1
         return [self._unnumbered(entry, problem), *self._follow(), *self._overdue()]
 
-    def release(self, confirmed: bool = False) -> list[Placed]:
+    def release(self, confirmed: bool = False) -> list[OrderedEntry]:
         """Give back all that is held: what it waits for is lost.
 
         `confirmed`: a doubted number is right.
@@ -135,7 +135,7 @@ class Sequencer:
         self._doubted = None
         return [*placed, self._jump(doubted)]
 
-    def _sort(self, arrival: _Arrival, last: int) -> list[Placed]:
+    def _sort(self, arrival: _Arrival, last: int) -> list[OrderedEntry]:
         index, digest = arrival.number, arrival.digest
         if index == last + 1 and not self.waits:
             return [self._place(arrival)]
@@ -144,16 +144,20 @@ class Sequencer:
             for held in (*self._early, self._doubted)
             if held
         ):
-            return [Placed(arrival.entry, index, kind="duplicate")]
+            return [OrderedEntry(arrival.entry, index, kind="duplicate")]
         if last - N_RECENT < index <= last and index in self._recent:
             known = self._recent[index]
             if known is None or known == digest:
-                return [Placed(arrival.entry, index, kind="late" if known is None else "duplicate")]
+                return [
+                    OrderedEntry(
+                        arrival.entry, index, kind="late" if known is None else "duplicate"
+                    )
+                ]
         if index == 0 and last in _WRAPS:
             return [*self.release(), self._jump(arrival)]
         if not self._is_near(index):
             return self._doubt(arrival)
-        placed: list[Placed] = []  # numbers go on from the last one
+        placed: list[OrderedEntry] = []  # numbers go on from the last one
         if (
             self._doubted is not None
             and last <= self._doubted.number <= index + 1 + self._most_early
@@ -171,7 +175,7 @@ class Sequencer:
         highest = self._early[-1].number + 1 if self._early else 0
         return last <= number <= max(reach + 1 + self._most_early, highest)
 
-    def _doubt(self, arrival: _Arrival) -> list[Placed]:
+    def _doubt(self, arrival: _Arrival) -> list[OrderedEntry]:
         doubted = self._doubted
         if doubted is None or abs(arrival.number - doubted.number) > N_RECENT:
             placed = self._stray()
@@ -181,7 +185,7 @@ class Sequencer:
         self._doubted = first
         return self.release(confirmed=True) + self._sort(second, first.number)
 
-    def _stray(self) -> list[Placed]:
+    def _stray(self) -> list[OrderedEntry]:
         """The doubted entry, if any: its number was wrong."""
         if (doubted := self._doubted) is None:
             return []
@@ -189,16 +193,16 @@ class Sequencer:
         problem = f"its number {doubted.number} fits neither those before it nor those after it"
         return [self._unnumbered(doubted.entry, problem), *self._follow()]
 
-    def _follow(self) -> list[Placed]:
+    def _follow(self) -> list[OrderedEntry]:
         """The early entries whose turn has come."""
-        placed: list[Placed] = []
+        placed: list[OrderedEntry] = []
         while self._early and self._early[0].number <= (self.reach or 0) + 1:
             placed.append(self._place(self._early.pop(0)))
         return placed
 
-    def _overdue(self) -> list[Placed]:
+    def _overdue(self) -> list[OrderedEntry]:
         """Give back entries that have waited long enough."""
-        placed: list[Placed] = []
+        placed: list[OrderedEntry] = []
         while (
             self._early
             and self._n_arrived - min(held.n for held in self._early) >= self._most_early
@@ -208,15 +212,15 @@ class Sequencer:
             placed += self.release()
         return placed
 
-    def _unnumbered(self, entry: Entry, problem: str) -> Placed:
+    def _unnumbered(self, entry: Entry, problem: str) -> OrderedEntry:
         if self.last is not None:
             self._n_unnumbered += 1
         kind: Literal["next", "unusable"] = "unusable" if problem else "next"
         if self.last is not None and not problem:
             problem = f"is missing in entry {entry.id[0]}-{entry.id[1]}"
-        return Placed(entry, self.reach, guessed=True, kind=kind, problem=problem)
+        return OrderedEntry(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
-    def _jump(self, arrival: _Arrival) -> Placed:
+    def _jump(self, arrival: _Arrival) -> OrderedEntry:
         """Go on from a number far from the last one.
 
         Entries were lost, or the source began anew.
@@ -232,9 +236,9 @@ class Sequencer:
             if last in _WRAPS and not arrival.number
             else f"begins anew at {arrival.number} after {last}"
         )
-        return Placed(place.entry, place.index, anew=True, problem=problem)
+        return OrderedEntry(place.entry, place.index, anew=True, problem=problem)
 
-    def _place(self, arrival: _Arrival, first: bool = False) -> Placed:
+    def _place(self, arrival: _Arrival, first: bool = False) -> OrderedEntry:
         index, reach = arrival.number, self.reach
         missing = range(0) if reach is None else range(reach + 1, max(index, reach + 1))
         self._recent.update(dict.fromkeys(missing[-N_RECENT:]))
@@ -243,4 +247,4 @@ class Sequencer:
             self._recent = {n: digest for n, digest in self._recent.items() if n > index - N_RECENT}
         problem = f"{index} comes again with other samples" if index == self.last else ""
         self.last, self._n_unnumbered = index, 0
-        return Placed(arrival.entry, index, missing=missing, first=first, problem=problem)
+        return OrderedEntry(arrival.entry, index, missing=missing, first=first, problem=problem)

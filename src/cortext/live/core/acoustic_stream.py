@@ -79,7 +79,7 @@ class AcousticStream:
         self._normaliser = (
             RollingZScore(self.stepper.n_features) if options.normalise == "rolling" else None
         )
-        self._watch = stopwatch or Stopwatch()
+        self._stopwatch = stopwatch or Stopwatch()
         self._begin()
 
     @property
@@ -122,19 +122,19 @@ class AcousticStream:
             self._normaliser.start_block(mean_C, std_C)
         self._begin()
 
-    def push(self, frames_TC: np.ndarray) -> np.ndarray:
+    def push(self, bins_TC: np.ndarray) -> np.ndarray:
         """Logits float32 [P, V] (P may be 0) that become known with the next bins, float32 [T, C].
 
         Raises:
             DataError: And changes nothing, for bins of another width or dtype, or values that no
                 recording has.
         """
-        check_frames(frames_TC, self.stepper.n_features)
-        if not len(frames_TC):
+        check_bins(bins_TC, self.stepper.n_features)
+        if not len(bins_TC):
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
-        self._watch.start()
-        logits_PV = self.advance(frames_TC)
-        self._watch.stop(completes=len(logits_PV) > 0)
+        self._stopwatch.start()
+        logits_PV = self.advance(bins_TC)
+        self._stopwatch.stop(completes=len(logits_PV) > 0)
         return logits_PV
 
     def end_utterance(self) -> None:
@@ -172,10 +172,10 @@ class AcousticStream:
         self._n_bins += len(x_TC)
         if self._normaliser:
             x_TC = self._normaliser.push(x_TC)
-        self._watch.lap("normalise")
+        self._stopwatch.lap("normalise")
         if self._smoother:
             x_TC = self._smoother.push(x_TC)
-        self._watch.lap("smooth")
+        self._stopwatch.lap("smooth")
         patches = self._patches(x_TC)
         if not patches:
             if prepare:
@@ -185,7 +185,7 @@ class AcousticStream:
             patches
         )  # also where a step fails: the utterance goes on without the frame
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
-        self._watch.lap("model")
+        self._stopwatch.lap("model")
         return np.stack(logits)
 
     def _patches(self, smoothed_TC: np.ndarray) -> list[np.ndarray]:
@@ -202,22 +202,20 @@ class AcousticStream:
         return patches
 
 
-def check_frames(frames_TC: np.ndarray, n_features: int) -> None:
+def check_bins(bins_TC: np.ndarray, n_features: int) -> None:
     """Raise DataError unless these are bins, float32 [T, C], with values that a recording can
     have.
     """
-    if not isinstance(frames_TC, np.ndarray):
-        raise DataError(f"frames are a {type(frames_TC).__name__}; a NumPy array is needed")
-    if frames_TC.dtype != np.float32:
+    if not isinstance(bins_TC, np.ndarray):
+        raise DataError(f"frames are a {type(bins_TC).__name__}; a NumPy array is needed")
+    if bins_TC.dtype != np.float32:
+        raise DataError(f"frames have dtype {bins_TC.dtype}; float32 is needed", fix="convert them")
+    if bins_TC.ndim != 2 or bins_TC.shape[1] != n_features:
         raise DataError(
-            f"frames have dtype {frames_TC.dtype}; float32 is needed", fix="convert them"
-        )
-    if frames_TC.ndim != 2 or frames_TC.shape[1] != n_features:
-        raise DataError(
-            f"frames have shape {list(frames_TC.shape)}; [bins, {n_features}] is needed for this"
+            f"frames have shape {list(bins_TC.shape)}; [bins, {n_features}] is needed for this"
             " model"
         )
-    if len(frames_TC) and not np.abs(frames_TC).max() <= LARGEST_FEATURE:
-        bad_T = ~(np.abs(frames_TC) <= LARGEST_FEATURE).all(axis=1)
-        where = f"first in bin {int(bad_T.argmax())} of {len(frames_TC)}"
+    if len(bins_TC) and not np.abs(bins_TC).max() <= LARGEST_FEATURE:
+        bad_T = ~(np.abs(bins_TC) <= LARGEST_FEATURE).all(axis=1)
+        where = f"first in bin {int(bad_T.argmax())} of {len(bins_TC)}"
         raise DataError(f"frames hold NaN, infinity or values beyond {LARGEST_FEATURE:g}, {where}")

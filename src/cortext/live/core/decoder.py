@@ -62,14 +62,14 @@ class Notes:
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder, self._n_told = decoder, 0
+        self._decoder, self._n_written = decoder, 0
 
-    def tell(self) -> None:
+    def write_new(self) -> None:
         """Write what is new."""
         notes: list[str] = getattr(getattr(self._decoder.llm, "lm", None), "notes", [])
-        for note in notes[self._n_told :]:
+        for note in notes[self._n_written :]:
             event("llm_note", "warning", note=note)
-        self._n_told = len(notes)
+        self._n_written = len(notes)
 
 
 LIVE_BOUNDS = {"max_active": (1, 20_000), "min_active": (1, 20_000), "nbest": (1, 1_000)}

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from cortext.data.trial import BIN_MS
-from cortext.decoding import Decoder, Hypothesis, NBest, Partial, Session
+from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest, Partial, Session
 from cortext.decoding.normalise import log_softmax
 from cortext.errors import ConfigError
-from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions, check_frames
+from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions, check_bins
 from cortext.live.core.decoder import in_time
 from cortext.live.core.endpoint import Endpoint, Reason
 from cortext.live.core.timing import TIMES, Stopwatch
@@ -94,8 +94,8 @@ class Pipeline:
         if source is None:
             raise ConfigError("a pipeline needs a model or a stepper")
         self.options = options
-        self._watch = Stopwatch()
-        self._stream = AcousticStream(source, session, options, self._watch)
+        self._stopwatch = Stopwatch()
+        self._stream = AcousticStream(source, session, options, self._stopwatch)
         self._inventory = self._stream.stepper.inventory
         self._frame_ms = float(self._stream.stepper.patch_stride * BIN_MS)
         self._endpoint = (
@@ -135,6 +135,13 @@ class Pipeline:
     def decoder(self) -> Decoder | None:
         """The word search with the options in force."""
         return self._decoder
+
+    @property
+    def decoder_options(self) -> DecoderOptions:
+        """The decoder options in force. Raises ConfigError without a decoder."""
+        if self._decoder is None:
+            raise ConfigError("a pipeline without a decoder has no decoder options")
+        return self._decoder.options
 
     @property
     def hotwords(self) -> dict[str, float]:
@@ -201,7 +208,7 @@ class Pipeline:
         self._stream.start_block(mean_C, std_C)
         self.reset()
 
-    def push(self, frames_TC: np.ndarray) -> Update:
+    def push(self, bins_TC: np.ndarray) -> Update:
         """Take in the next bins, float32 [T, C] (T may be 0); tell what is known so far.
 
         Where the utterance ends by itself in mid-chunk, what follows is held: call `finish`, then
@@ -211,28 +218,28 @@ class Pipeline:
             DataError: And changes nothing, for bins of another width or dtype, or values that no
                 recording has.
         """
-        check_frames(frames_TC, self._stream.stepper.n_features)
+        check_bins(bins_TC, self._stream.stepper.n_features)
         if len(self._held_TC):
-            frames_TC = np.concatenate((self._held_TC, frames_TC))
+            bins_TC = np.concatenate((self._held_TC, bins_TC))
         reason = had_ended = self._endpoint.reason if self._endpoint else None
         stage_ms: dict[str, list[float]] = {stage: [] for stage in TIMES}
         logits: list[np.ndarray] = []
         first = 0
         try:
-            while first < len(frames_TC):
-                bins_TC = frames_TC[first : first + self._stream.bins_to_frame]
-                first += len(bins_TC)
+            while first < len(bins_TC):
+                next_TC = bins_TC[first : first + self._stream.bins_to_frame]
+                first += len(next_TC)
                 # What is left over has no time before the next push: somebody waits for the words
                 # of this one.
-                logits_PV, reason = self._step(bins_TC, prepare=not logits)
+                logits_PV, reason = self._step(next_TC, prepare=not logits)
                 if len(logits_PV):
                     logits.append(logits_PV)
-                    for stage, ms in self._watch.take().items():
+                    for stage, ms in self._stopwatch.take().items():
                         stage_ms[stage].append(ms)
                 if reason and not had_ended:
                     break
         finally:  # also where a step fails: what follows its frame comes with the next push
-            self._held_TC = frames_TC[first:].copy()
+            self._held_TC = bins_TC[first:].copy()
         logits_PV = (
             np.concatenate(logits)
             if logits
@@ -270,7 +277,7 @@ class Pipeline:
         self._search = None
         self._partial = Partial("", "")
         self.n_bins = 0
-        self._watch.take()
+        self._stopwatch.take()
         if self._endpoint:
             self._endpoint.reset()
 
@@ -284,7 +291,7 @@ class Pipeline:
 
     def _step(self, bins_TC: np.ndarray, prepare: bool) -> tuple[np.ndarray, Reason | None]:
         """Take in bins that complete at most one frame."""
-        self._watch.start()
+        self._stopwatch.start()
         self.n_bins += len(bins_TC)
         logits_PV = self._stream.advance(bins_TC, prepare)
         reason = self._endpoint.reason if self._endpoint else None
@@ -294,8 +301,8 @@ class Pipeline:
             log_probs_PV = log_softmax(logits_PV)
             if self._search:
                 self._partial = self._search.step(log_probs_PV)
-            self._watch.lap("search")
+            self._stopwatch.lap("search")
             if self._endpoint:
                 reason = self._endpoint.push(log_probs_PV)
-        self._watch.stop(completes=len(logits_PV) > 0)
+        self._stopwatch.stop(completes=len(logits_PV) > 0)
         return logits_PV, reason

@@ -14,7 +14,7 @@ from cortext.text.normalize import normalize
 FINAL = "final"
 
 
-class Tally:
+class RunningStatistics:
     """Counts utterances.
 
     Error rates are those of the benchmark: all edits over all words of the references.

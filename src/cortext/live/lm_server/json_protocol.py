@@ -23,7 +23,7 @@ from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.redis_link import Entry, Stopped, StreamId, format_id
 from cortext.live.lm_server.published_protocol import Answer
-from cortext.live.lm_server.utterance import LiveUtterance
+from cortext.live.lm_server.utterance import ClientUtterance
 from cortext.text.phonemes import get_inventory
 
 INPUT, OUTPUT = "cortext_lm_input", "cortext_lm_output"
@@ -62,8 +62,8 @@ class JsonProtocol:
         self.answers: Mapping[str, str] = {input_stream: output_stream}
         self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
-        self._utterances: dict[str, LiveUtterance] = {}
-        self._heard_at: dict[str, float] = {}
+        self._utterances: dict[str, ClientUtterance] = {}
+        self._last_heard_s: dict[str, float] = {}
         self._began: dict[str, StreamId] = {}
         self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
             "begin": self._begin,
@@ -89,7 +89,7 @@ class JsonProtocol:
             message = _message(entry)
             name = message["utterance"]
             if name in self._utterances:
-                self._heard_at[name] = time.monotonic()
+                self._last_heard_s[name] = time.monotonic()
             return self._actions[message["type"]](name, message, entry)
         except Stopped:
             raise
@@ -107,7 +107,9 @@ class JsonProtocol:
         silent.
         """
         long_ago = time.monotonic() - SILENT_S
-        began = [self._began[name] for name in self._utterances if self._heard_at[name] > long_ago]
+        began = [
+            self._began[name] for name in self._utterances if self._last_heard_s[name] > long_ago
+        ]
         return (self.speech, min(began)) if began else None
 
     def is_answer(self, entry: Entry) -> bool:
@@ -147,10 +149,10 @@ class JsonProtocol:
             get_inventory(_text(message, "order", "lm")),
             _text(message, "context", self._context),
         )
-        self._utterances[name] = LiveUtterance(
+        self._utterances[name] = ClientUtterance(
             self._decoder, options, self._stop, inventory, hotwords, context
         )
-        self._began[name], self._heard_at[name] = entry.id, time.monotonic()
+        self._began[name], self._last_heard_s[name] = entry.id, time.monotonic()
         return [*answers, self._say("begun", name, order=inventory.name)]
 
     def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
@@ -173,7 +175,7 @@ class JsonProtocol:
         nbest = utterance.finish()
         hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest]
         finish_ms = round(1000 * (time.perf_counter() - start), 2)
-        self._notes.tell()
+        self._notes.write_new()
         event(
             "utterance_finished",
             "warning" if utterance.problems or nbest.degraded else "info",
@@ -206,7 +208,7 @@ class JsonProtocol:
         event("utterance_dropped", "warning", why="dropped by the client", n_frames=n_frames)
         return [self._say("dropped", name, frames=n_frames)]
 
-    def _under_way(self, name: str) -> LiveUtterance:
+    def _under_way(self, name: str) -> ClientUtterance:
         if name not in self._utterances:
             raise LiveError("no such utterance is under way", fix="send 'begin' first")
         return self._utterances[name]
@@ -218,8 +220,8 @@ class JsonProtocol:
         """
         if len(self._utterances) < MOST_UTTERANCES:
             return
-        oldest = min(self._utterances, key=lambda name: self._heard_at[name])
-        if time.monotonic() - self._heard_at[oldest] < SILENT_S:
+        oldest = min(self._utterances, key=lambda name: self._last_heard_s[name])
+        if time.monotonic() - self._last_heard_s[oldest] < SILENT_S:
             raise LiveError(
                 f"{MOST_UTTERANCES} utterances are under way", fix="end or drop one of them"
             )
@@ -229,7 +231,7 @@ class JsonProtocol:
         self._forget(oldest)
 
     def _forget(self, name: str) -> None:
-        del self._utterances[name], self._began[name], self._heard_at[name]
+        del self._utterances[name], self._began[name], self._last_heard_s[name]
 
     def _say(self, kind: str, utterance: str | None, **facts: Any) -> Answer:
         message = {"type": kind, "utterance": utterance} | facts

@@ -26,7 +26,7 @@ UNREADABLE = "where the server stood could not be read: words may be missing"
 
 
 @dataclass
-class Place:
+class StreamPosition:
     """The position in one input stream.
 
     n_read, n_answered: how many entries the stream had ever been given, up to `after` and up to
@@ -62,7 +62,7 @@ class Position:
         speech: The input stream whose gaps are looked for when an utterance ends.
         known: Whether a server before this one has left its position.
         changes: Parameters that clients had changed, as they were left.
-        missing: What may be missing from utterances in progress; `tell` gives it once.
+        missing: What may be missing from utterances in progress; `take_missing` gives it once.
         newest: Ids of the newest answers that a server before this one has given.
         given: How many answers each output has to entries that are later than `answered`.
         saved: The fields as Redis has them, as far as this server knows.
@@ -72,7 +72,7 @@ class Position:
         self, link: RedisLink, key: str, inputs: Iterable[str], outputs: Iterable[str], speech: str
     ) -> None:
         self._link, self.key, self._outputs, self._speech = link, key, tuple(outputs), speech
-        self.places = {stream: Place() for stream in inputs}
+        self.places = {stream: StreamPosition() for stream in inputs}
         self.newest = dict.fromkeys(self._outputs, (0, 0))
         self.known, self.changes = False, dict[str, str]()
         self.missing, self._told, self._missing_until = "", True, (0, 0)
@@ -169,7 +169,7 @@ class Position:
 
     def begin_anew(self, stream: str) -> None:
         """A stream is another one than before: read it from its beginning."""
-        self.places[stream] = Place()
+        self.places[stream] = StreamPosition()
         self._missing_until = (0, 0)
 
     def mark(self, first: tuple[str, StreamId] | None) -> None:
@@ -266,7 +266,7 @@ class Position:
         """Forget what is missing: its utterances are void."""
         self.missing, self._told = "", True
 
-    def tell(self) -> str:
+    def take_missing(self) -> str:
         """Name what utterances in progress lack, once; asked when one of them ends."""
         self.miss(self.gap(self._speech))
         said = "" if self._told else self.missing
@@ -275,7 +275,7 @@ class Position:
         return said
 
 
-def n_lost(info: Mapping[str, Any], place: Place, n_waiting: int) -> int:
+def n_lost(info: Mapping[str, Any], place: StreamPosition, n_waiting: int) -> int:
     """Number of entries that were deleted unread: -1 where that cannot be counted, 0 for none.
 
     Args:
@@ -303,7 +303,7 @@ def was_trimmed(info: Mapping[str, Any], known: StreamId | None) -> bool:
     return (info["max_deleted"] or (0, 0)) > known or info["first"] is None or info["first"] > known
 
 
-def _place(stream: str, texts: Mapping[str, str]) -> Place:
+def _place(stream: str, texts: Mapping[str, str]) -> StreamPosition:
     """Raises ValueError for what no server has written."""
     marked = _checked_id(texts[stream])
     read = texts.get(f"read:{stream}", f"-1 {texts[stream]} -1")
@@ -312,7 +312,9 @@ def _place(stream: str, texts: Mapping[str, str]) -> Place:
     n_marked, answered, n_answered = read.split(" ")
     last = _checked_id(answered)
     known = last if last > (0, 0) and last[1] < LAST else None
-    return Place(marked, marked, max(last, marked), int(n_marked), int(n_answered), known=known)
+    return StreamPosition(
+        marked, marked, max(last, marked), int(n_marked), int(n_answered), known=known
+    )
 
 
 def _checked_id(text: str) -> StreamId:

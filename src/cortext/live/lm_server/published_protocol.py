@@ -25,7 +25,7 @@ from cortext.live.lm_server.published_params import (
     scoring,
     without_separator,
 )
-from cortext.live.lm_server.utterance import LiveUtterance
+from cortext.live.lm_server.utterance import ClientUtterance
 
 CONTEXT_KEY = "contextual_decoding_current_context"
 """Redis key of what was said before, which a large model reads before each candidate."""
@@ -162,8 +162,8 @@ class PublishedProtocol:
         }
         self.missing: Callable[[], str] = lambda: ""
         self.changes: dict[str, str] = {}
-        self._utterance: LiveUtterance | None = None
-        self._owner, self._heard_at = b"", 0.0
+        self._utterance: ClientUtterance | None = None
+        self._owner, self._last_heard_s = b"", 0.0
         self._first: StreamId = (0, 0)
         self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
             streams.reset: self._reset,
@@ -183,7 +183,7 @@ class PublishedProtocol:
         """Do what an entry asks, in its turn."""
         client = entry.fields.get(b"client", b"")[:LONGEST_NAME]
         if self.in_utterance() and client != self._owner:
-            silent_s = time.monotonic() - self._heard_at
+            silent_s = time.monotonic() - self._last_heard_s
             if silent_s < OWNER_SILENT_S:
                 return [
                     self._error(
@@ -191,7 +191,7 @@ class PublishedProtocol:
                     )
                 ]
             self._drop(f"another client began after {silent_s:.0f} s of silence")
-        self._owner, self._heard_at = client, time.monotonic()
+        self._owner, self._last_heard_s = client, time.monotonic()
         try:
             return self._actions[entry.stream](entry, get)
         except Stopped:
@@ -269,7 +269,7 @@ class PublishedProtocol:
             result["error"] = "; ".join(utterance.problems)
         if degraded:
             result["degraded"] = degraded
-        self._notes.tell()
+        self._notes.write_new()
         event(
             "utterance_finished",
             "warning" if utterance.problems or degraded else "info",
@@ -356,11 +356,11 @@ class PublishedProtocol:
             ]
         return [*answers, self._error(entry, what)]
 
-    def _begin(self, get: Callable[[str], str]) -> LiveUtterance:
+    def _begin(self, get: Callable[[str], str]) -> ClientUtterance:
         options = self._options()
         fused = self._decoder.llm is not None and options.llm.mode == "fusion"
         context = self._what_was_said(get) if fused else ""  # otherwise only the end needs it
-        self._utterance = LiveUtterance(self._decoder, options, self._stop, context=context)
+        self._utterance = ClientUtterance(self._decoder, options, self._stop, context=context)
         return self._utterance
 
     def _options(self) -> DecoderOptions:

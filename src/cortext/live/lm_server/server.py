@@ -131,7 +131,7 @@ class LMServer:
             protocol.speech,
         )
         self._link.in_use = self._position.in_use
-        protocol.missing = self._position.tell
+        protocol.missing = self._position.take_missing
         self._n_connections = 0
         self._first_answer: tuple[str, StreamId] | None = None
         self._changes: dict[str, str] = {}

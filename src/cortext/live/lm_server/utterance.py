@@ -27,7 +27,7 @@ _SLICE_FRAMES = 500
 """So much is searched between two looks at whether to stop."""
 
 
-class LiveUtterance:
+class ClientUtterance:
     """The search through what one client says until it says that this is all.
 
     Args:

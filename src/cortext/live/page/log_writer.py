@@ -15,16 +15,16 @@ import numpy as np
 
 from cortext.live.core.log import event, internal_error
 from cortext.live.page.messages import Event, Message
-from cortext.usage.writer import SessionLog, Utterance, now
+from cortext.usage.writer import UsageLog, UtteranceRecord, now
 
 MAX_WAITING = 32
 """Utterances that wait for the disk before the next is given up."""
 
 
-class Scribe:
+class LogWriter:
     """Appends to a session log, in order."""
 
-    def __init__(self, log: SessionLog) -> None:
+    def __init__(self, log: UsageLog) -> None:
         self._log = log
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="session-log")
         self._waiting = queue.Queue[None](MAX_WAITING)
@@ -78,8 +78,8 @@ class Scribe:
         self._log.close()
 
 
-def _utterance(told: dict[str, Any], source: str, when: datetime) -> Utterance:
-    return Utterance(
+def _utterance(told: dict[str, Any], source: str, when: datetime) -> UtteranceRecord:
+    return UtteranceRecord(
         told["id"],
         told["session"],
         told["duration_s"],

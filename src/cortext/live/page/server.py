@@ -33,9 +33,9 @@ from cortext.live.page.access import (
     Guard,
 )
 from cortext.live.page.connections import Listener
-from cortext.live.page.decoding_thread import LiveSession
+from cortext.live.page.decoding_thread import DecodingThread
 from cortext.live.page.fanout import Reader
-from cortext.live.page.log_writer import Scribe
+from cortext.live.page.log_writer import LogWriter
 from cortext.usage.log import RATINGS
 
 WEB = Path(__file__).parent / "web"
@@ -63,10 +63,10 @@ class Refused(Exception):
         self.status = status
 
 
-def build_app(session: LiveSession, access: Access) -> Guard:
+def build_app(decoding: DecodingThread, access: Access) -> Guard:
     """The application: pages, `/ws`, `/feed`, `/api/...`, behind the rules of `access`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    verbs = _verbs(session)
+    verbs = _verbs(decoding)
     # Read once: a request takes no file descriptor, and no spelling of a path leads anywhere else.
     pages = {
         file.name: (file.read_bytes(), TYPES[file.suffix])
@@ -76,7 +76,7 @@ def build_app(session: LiveSession, access: Access) -> Guard:
 
     @app.get("/api/state")
     async def state(request: Request) -> Response:
-        return await _answer(_state(request, session, access))
+        return await _answer(_state(request, decoding, access))
 
     @app.post("/api/{verb}")
     async def change(verb: str, request: Request) -> Response:
@@ -84,11 +84,11 @@ def build_app(session: LiveSession, access: Access) -> Guard:
 
     @app.websocket("/ws")
     async def watch(ws: WebSocket) -> None:
-        await _watch(ws, session, access)
+        await _watch(ws, decoding, access)
 
     @app.websocket("/feed")
     async def feed(ws: WebSocket) -> None:
-        await _feed(ws, session, access)
+        await _feed(ws, decoding, access)
 
     @app.get("/{name:path}")
     async def page(name: str) -> Response:
@@ -136,9 +136,9 @@ def _check_token(request: Request, access: Access) -> None:
 # Requests
 
 
-async def _state(request: Request, session: LiveSession, access: Access) -> dict[str, Any]:
+async def _state(request: Request, decoding: DecodingThread, access: Access) -> dict[str, Any]:
     _check_token(request, access)
-    return await asyncio.wrap_future(session.state())
+    return await asyncio.wrap_future(decoding.state())
 
 
 async def _obey(
@@ -182,7 +182,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _verbs(session: LiveSession) -> dict[str, Handler]:
+def _verbs(decoding: DecodingThread) -> dict[str, Handler]:
     """What each request does."""
 
     def obey(ask: Callable[[dict[str, Any]], Future[Any]]) -> Handler:
@@ -194,36 +194,36 @@ def _verbs(session: LiveSession) -> dict[str, Handler]:
 
     def start(body: dict[str, Any]) -> Future[None]:
         _only(body, trial=int, session=str)
-        return session.start(body.get("trial"), body.get("session"))
+        return decoding.start(body.get("trial"), body.get("session"))
 
     def stop(body: dict[str, Any]) -> Future[None]:
         _only(body)
-        return session.stop()
+        return decoding.stop()
 
     def day(body: dict[str, Any]) -> Future[None]:
         _only(body, session=str)
-        return session.choose_day(body.get("session"))
+        return decoding.choose_day(body.get("session"))
 
     def context(body: dict[str, Any]) -> Future[None]:
         _only(body, text=str)
-        return session.set_context(body.get("text") or "")
+        return decoding.set_context(body.get("text") or "")
 
     def correction(body: dict[str, Any]) -> Future[bool]:
         _only(body, utterance=int, text=str)
-        return _scribe(session).correct(_needed(body, "utterance"), _needed(body, "text"))
+        return _log_writer(decoding).correct(_needed(body, "utterance"), _needed(body, "text"))
 
     def rating(body: dict[str, Any]) -> Future[bool]:
         _only(body, utterance=int, rating=str)
-        scribe, given = _scribe(session), _needed(body, "rating")
+        log_writer, given = _log_writer(decoding), _needed(body, "rating")
         if given not in RATINGS:
             raise Refused(400, f"unknown rating {given[:40]!r}; known: {', '.join(RATINGS)}")
-        return scribe.rate(_needed(body, "utterance"), given)
+        return log_writer.rate(_needed(body, "utterance"), given)
 
     asks: dict[str, Callable[[dict[str, Any]], Future[Any]]] = {
         "start": start,
         "stop": stop,
-        "options": session.set_options,
-        "hotwords": session.change_hotwords,
+        "options": decoding.set_options,
+        "hotwords": decoding.change_hotwords,
         "context": context,
         "day": day,
         "correction": correction,
@@ -232,10 +232,10 @@ def _verbs(session: LiveSession) -> dict[str, Handler]:
     return {verb: obey(ask) for verb, ask in asks.items()}
 
 
-def _scribe(session: LiveSession) -> Scribe:
-    if session.scribe is None:
+def _log_writer(decoding: DecodingThread) -> LogWriter:
+    if decoding.log_writer is None:
         raise LiveError("nothing is kept", fix="start the server with --session-log DIR")
-    return session.scribe
+    return decoding.log_writer
 
 
 def _only(body: dict[str, Any], **fields: type) -> None:
@@ -258,7 +258,7 @@ def _needed(body: dict[str, Any], name: str) -> Any:
 # Watching
 
 
-async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
+async def _watch(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     can_control = _shows_token(ws, ws.query_params.get("token"), access)
     if not can_control and not access.open_view:
         await ws.close(POLICY_VIOLATION)
@@ -267,7 +267,7 @@ async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
         Reader(asyncio.get_running_loop()),
         MAX_READERS if can_control else MAX_STRANGE_READERS,
     )
-    if not session.readers.admit(reader, most):
+    if not decoding.readers.admit(reader, most):
         await ws.accept()
         await ws.close(TRY_AGAIN, f"{most} pages are watching already")
         return
@@ -275,15 +275,15 @@ async def _watch(ws: WebSocket, session: LiveSession, access: Access) -> None:
     try:
         ws.state.connection.trust()
         await ws.accept()
-        await asyncio.wrap_future(session.watch(reader, can_control))
-        event("page_connected", pages=len(session.readers))
+        await asyncio.wrap_future(decoding.subscribe(reader, can_control))
+        event("page_connected", pages=len(decoding.readers))
         tasks += [asyncio.create_task(_send(ws, reader)), asyncio.create_task(_until_it_leaves(ws))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        session.readers.remove(reader)
+        decoding.readers.remove(reader)
         for task in tasks:
             task.cancel()
-        event("page_disconnected", pages=len(session.readers))
+        event("page_disconnected", pages=len(decoding.readers))
 
 
 async def _until_it_leaves(ws: WebSocket) -> None:
@@ -311,23 +311,23 @@ async def _send(ws: WebSocket, reader: Reader) -> None:
 # Feeding
 
 
-async def _feed(ws: WebSocket, session: LiveSession, access: Access) -> None:
+async def _feed(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
     if not _shows_token(ws, ws.query_params.get("token"), access):
         await ws.close(POLICY_VIOLATION)
         return
     await ws.accept()
     try:
-        await asyncio.wrap_future(session.open_feed(ws))
+        await asyncio.wrap_future(decoding.open_feed(ws))
     except LiveError as error:
         repeated_event("feed_refused")
-        await ws.close(TRY_AGAIN if session.is_feed else POLICY_VIOLATION, str(error))
+        await ws.close(TRY_AGAIN if decoding.is_feed else POLICY_VIOLATION, str(error))
         return
     event("feed_connected")
     why: str | None = "the feed was disconnected in mid-utterance"
     try:
         while (message := await ws.receive())["type"] != "websocket.disconnect":
             ws.state.connection.received_whole()
-            await _take_in(ws, session, message)
+            await _take_in(ws, decoding, message)
         if message.get("code") == 1009:
             why = f"the feed sent a message of more than {MAX_MESSAGE} bytes and was disconnected"
     except TimeoutError:
@@ -336,10 +336,10 @@ async def _feed(ws: WebSocket, session: LiveSession, access: Access) -> None:
         pass
     finally:
         event("feed_disconnected")
-        session.close_feed(ws, why)  # not awaited: it is to happen even if this task is cancelled
+        decoding.close_feed(ws, why)  # not awaited: it is to happen even if this task is cancelled
 
 
-async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
+async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:
     """One message of a feed: frames, or the end of its utterance.
 
     What cannot be used is answered with an error.
@@ -347,16 +347,16 @@ async def _take_in(ws: WebSocket, session: LiveSession, message: Any) -> None:
     try:
         content = message.get("bytes")
         if content is not None:
-            await asyncio.wrap_future(session.feed(_frames(content, session.n_features)))
+            await asyncio.wrap_future(decoding.feed(_frames(content, decoding.n_features)))
         elif _is_end(message.get("text")):
-            await asyncio.wrap_future(session.end_fed_utterance())
+            await asyncio.wrap_future(decoding.end_fed_utterance())
         else:
             raise DataError('a text message of the feed is not {"end": true}')
     except DataError as error:
         repeated_event(
             "feed_message_refused", n_bytes=len(message.get("bytes") or message.get("text") or "")
         )
-        await asyncio.wrap_future(session.refuse_fed(str(error)))
+        await asyncio.wrap_future(decoding.refuse_fed(str(error)))
         async with asyncio.timeout(PATIENCE_S):
             await ws.send_json({"type": "error", "what": str(error)})
 
@@ -407,9 +407,9 @@ class _Server(uvicorn.Server):
     closed.
     """
 
-    def __init__(self, config: uvicorn.Config, session: LiveSession) -> None:
+    def __init__(self, config: uvicorn.Config, decoding: DecodingThread) -> None:
         super().__init__(config)
-        self._session = session
+        self._decoding = decoding
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_failure)
@@ -423,7 +423,7 @@ class _Server(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state=state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.to_thread(self._session.close)
+        await asyncio.to_thread(self._decoding.close)
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else they would be raised again: to end so is no error
 
@@ -438,13 +438,13 @@ def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     repeated_event("connection_failed", "error", error=known)
 
 
-def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
+def make_server(decoding: DecodingThread, access: Access) -> uvicorn.Server:
     """A server to run with a socket that listens.
 
     SIGINT and SIGTERM end the utterance, then all connections.
     """
     config = uvicorn.Config(
-        build_app(session, access),
+        build_app(decoding, access),
         log_config=None,
         # it would log addresses with tokens in them; what matters is logged here
         log_level="critical",
@@ -461,10 +461,10 @@ def make_server(session: LiveSession, access: Access) -> uvicorn.Server:
         lifespan="off",
     )
     config.load()  # imports its protocols
-    return _Server(config, session)
+    return _Server(config, decoding)
 
 
-def run_server(session: LiveSession, access: Access, listener: socket.socket) -> None:
+def run_server(decoding: DecodingThread, access: Access, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
     with listener:
-        make_server(session, access).run(sockets=[listener])
+        make_server(decoding, access).run(sockets=[listener])

@@ -15,14 +15,14 @@ from cortext.live.core.acoustic_stream import PipelineOptions
 from cortext.live.core.decoder import with_llm
 from cortext.live.core.endpoint import EndpointOptions
 from cortext.live.core.log import event
-from cortext.live.page.days import Days
-from cortext.live.page.decoding_thread import LiveSession
-from cortext.live.page.log_writer import Scribe
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.decoding_thread import DecodingThread
+from cortext.live.page.log_writer import LogWriter
 from cortext.live.page.sources import Replay, Simulator, Source
 from cortext.models import load_model
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Stepper, TorchStepper, open_stepper
-from cortext.usage.writer import SessionLog
+from cortext.usage.writer import UsageLog
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LiveSettings:
         if not self.speed > 0:
             raise ConfigError(f"speed is {self.speed}; a number above 0 is needed")
 
-    def open(self, progress: Callable[[int, int], None] | None = None) -> LiveSession:
+    def open(self, progress: Callable[[int, int], None] | None = None) -> DecodingThread:
         """Read the model, the language model and the source.
 
         Raises CortextError for what cannot be used.
@@ -93,14 +93,14 @@ class LiveSettings:
         decoder = Decoder.from_dir(self.lm, read_options(self.options))
         if self.llm is not None:
             decoder = with_llm(decoder, self.llm, self.llm_lora, self.llm_device)
-        days = Days(self._stepper(), decoder, options, self.day, self.context)
+        days = DayPipeline(self._stepper(), decoder, options, self.day, self.context)
         source = self._source(days, progress)
-        scribe = None
+        log_writer = None
         if self.session_log is not None:
-            log = SessionLog(self.session_log)
+            log = UsageLog(self.session_log)
             for note in log.notes:
                 event("session_log_damaged", "warning", note=note)
-            scribe = Scribe(log)
+            log_writer = LogWriter(log)
         llm = None if self.llm is None else Path(self.llm).name
         about: dict[str, Any] = {
             "version": __version__,
@@ -108,14 +108,16 @@ class LiveSettings:
             "lm": self.lm.name,
             "llm": llm,
         }
-        return LiveSession(days, source, speed=self.speed, scribe=scribe, about=about)
+        return DecodingThread(days, source, speed=self.speed, log_writer=log_writer, about=about)
 
     def _stepper(self) -> Stepper:
         if self.backend == "onnx" or self.device == "cpu":
             return open_stepper(self.run, "latest", self.backend, self.precision)
         return TorchStepper(load_model(self.run, self.device), "latest", self.precision)
 
-    def _source(self, days: Days, progress: Callable[[int, int], None] | None) -> Source | None:
+    def _source(
+        self, days: DayPipeline, progress: Callable[[int, int], None] | None
+    ) -> Source | None:
         if self.data is not None:
             return Replay(
                 self.data, self.split, loop=self.loop, skip_bad=self.skip_bad, progress=progress

@@ -1,10 +1,11 @@
-"""One utterance on its way through the pipeline, and what is told of it.
+"""One utterance after the other: bins in, messages to the page and records for the usage log out.
 
 T bins of 20 ms, C features, P frames.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +14,40 @@ import numpy as np
 from cortext.data.trial import BIN_MS
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
+from cortext.live.core.log import event, internal_error
 from cortext.live.core.pipeline import Update
-from cortext.live.core.statistics import words_per_minute
-from cortext.live.page.messages import Step, shown_bins, shown_posteriors
+from cortext.live.core.statistics import RunningStatistics, words_per_minute
+from cortext.live.page.day_pipeline import DayPipeline
+from cortext.live.page.fanout import Fanout
+from cortext.live.page.log_writer import LogWriter
+from cortext.live.page.messages import Event, Step, shown_bins, shown_posteriors
+from cortext.usage.writer import session_of_today
 
 MAX_NBEST = 20
 """Candidates that a page is sent."""
 BINS_PER_STEP = 4
-"""Bins after which a page is told even if no frame is complete."""
+"""Bins after which a page is sent a step even if no frame is complete."""
+CHUNK_BINS = 4
+"""Most bins that are decoded at once: what is asked of the thread waits no longer than for them."""
+STATS_S = 1.0
+"""Seconds between two `stats` messages."""
+
+
+@dataclass
+class Origin:
+    """Where bins come from: a trial of a session, or by default a feed of today.
+
+    Attributes:
+        session: The recording day; None for a feed.
+        trial: Number of the trial; None for a feed.
+        reference: What was to be said, where that is known.
+        texts: Decoded texts of the utterances of the trial so far, where it has a reference.
+    """
+
+    session: str | None = None
+    trial: int | None = None
+    reference: str | None = None
+    texts: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -32,7 +59,7 @@ class PageUtterance:
         session: The recording day that its features are of.
         trial: Number of its trial, None for a feed.
         reference: What was to be said, where that is known.
-        keep: Whether its features are kept for the log.
+        keep: Whether its features are kept for the usage log.
     """
 
     id: int
@@ -45,33 +72,31 @@ class PageUtterance:
     _unsent: list[np.ndarray] = field(default_factory=list)
     _n_unsent: int = 0
 
-    def step(self, frames_TC: np.ndarray, update: Update) -> Step | None:
-        """What to send after bins that were decoded; None while there is too little to tell."""
-        self.n_bins += len(frames_TC)
-        self._unsent.append(frames_TC)
-        self._n_unsent += len(frames_TC)
+    def step(self, bins_TC: np.ndarray, update: Update) -> Step | None:
+        """Return the message to send after decoded bins; None while there is too little to send."""
+        self.n_bins += len(bins_TC)
+        self._unsent.append(bins_TC)
+        self._n_unsent += len(bins_TC)
         if self.keep:
-            self._kept.append(frames_TC.copy())
+            self._kept.append(bins_TC.copy())
         if not len(update.logits_PV) and self._n_unsent < BINS_PER_STEP:
             return None
-        bins_TC = shown_bins(np.concatenate(self._unsent))
-        self._unsent, self._n_unsent = [], 0
+        shown_TC = shown_bins(np.concatenate(self._unsent))
+        self._unsent = []
+        self._n_unsent = 0
         stage_ms = {stage: round(max(ms), 3) for stage, ms in update.stage_ms.items() if ms} or None
-        posteriors_PV = shown_posteriors(update.logits_PV)
         return Step(
             self.id,
             self.n_bins * BIN_MS,
-            bins_TC,
-            posteriors_PV,
+            shown_TC,
+            shown_posteriors(update.logits_PV),
             update.stable,
             update.tail,
             stage_ms,
         )
 
     def features_TC(self, statistics: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray | None:
-        """The features that were kept, float32 [T, C], with rolling statistics (mean and
-        deviation) as z-scores.
-        """
+        """Return the kept features, float32 [T, C]; z-scores where rolling statistics are given."""
         if not self._kept:
             return None
         features_TC = np.concatenate(self._kept)
@@ -83,21 +108,23 @@ class PageUtterance:
         )
         return z_TC
 
-    def told(
+    def message(
         self, nbest: NBest, options: DecoderOptions, ended: str, final_ms: float, error: str | None
     ) -> dict[str, Any]:
-        """The body of its `utterance` message, without an error rate.
-
-        It lasts as long as its trial; what ended by itself, where a feed goes on without end, from
-        the first word's beginning to the last one's end.
+        """Return the body of its `utterance` message, without an error rate.
 
         Args:
-            options: Those by which the candidates were ranked.
+            nbest: The candidate sentences.
+            options: The decoder options that ranked them.
+            ended: Why it has ended.
+            final_ms: Milliseconds from its end to its text.
+            error: What went wrong.
         """
         hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
         words = hypotheses[0]["words"]
         duration_s = self.n_bins * BIN_MS / 1000
         if ended in ("silence", "length") and words:
+            # A feed goes on without end: what counts is from the first word to the last.
             duration_s = (words[-1]["end_ms"] - words[0]["start_ms"]) / 1000
         return {
             "id": self.id,
@@ -122,10 +149,7 @@ class PageUtterance:
 
 
 def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
-    """Which of the candidates would be the best without a large model.
-
-    None where none ranked them.
-    """
+    """Return the best candidate without the large model's scores; None if it ranked nothing."""
     if nbest[0].confidence is None:
         return None
     ngram, llm = options.llm.shares(options.lm_weight)
@@ -138,3 +162,143 @@ def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
         )
 
     return max(nbest, key=without).text
+
+
+class UtteranceDecoder:
+    """Decodes bins into utterances, and sends pages and the usage log each one. For one thread.
+
+    Args:
+        days: The pipeline.
+        readers: The pages.
+        log_writer: Keeps utterances; None keeps nothing.
+        source: Where bins come from, as the usage log names it.
+
+    Attributes:
+        origin: Where the next bins come from.
+        statistics: Counts since the server started.
+        latest: The latest `utterance` message; None before the first.
+    """
+
+    def __init__(
+        self, days: DayPipeline, readers: Fanout, log_writer: LogWriter | None, source: str
+    ) -> None:
+        self.days = days
+        self.origin = Origin()
+        self.statistics = RunningStatistics()
+        self.latest: Event | None = None
+        self._readers = readers
+        self._log_writer = log_writer
+        self._source = source
+        self._utterance: PageUtterance | None = None
+        self._n_utterances = 0
+        self._n_refused = 0
+        self._stats_sent_s = 0.0
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether an utterance is in progress."""
+        return self._utterance is not None
+
+    def push(self, bins_TC: np.ndarray) -> None:
+        """Decode bins; where the utterance ends by itself among them, the rest begin another."""
+        while len(bins_TC):
+            utterance = self._utterance = self._utterance or self._begin()
+            pipeline, chunk_TC = self.days.pipeline, bins_TC[:CHUNK_BINS]
+            update = pipeline.push(chunk_TC)
+            used = len(chunk_TC) - update.held_bins
+            step = utterance.step(chunk_TC[:used], update)
+            if step is not None:
+                self._readers.send(step)
+            self.statistics.times.add(update.stage_ms)
+            bins_TC = bins_TC[used:]
+            if update.reason is not None:
+                self.finish(update.reason)
+                # What it holds is decoded next, perhaps with another day's layer.
+                pipeline.reset()
+        if time.monotonic() - self._stats_sent_s > STATS_S:
+            self._send_statistics()
+
+    def refuse(self, problem: str) -> None:
+        """Report bins that could not be used: at once, and when their utterance ends."""
+        self._n_refused += 1
+        self._readers.send(Event("error", {"what": problem}))
+
+    def finish(self, ended: str, error: str | None = None) -> None:
+        """End the utterance in progress, if any, with its text or at least a named error."""
+        utterance = self._utterance
+        if utterance is None:
+            if not self._n_refused:
+                return
+            utterance = self._begin()  # Nothing of it could be used: it ends with that error.
+        self._utterance = None
+        started = time.perf_counter()
+        nbest = self.days.pipeline.finish()
+        final_ms = (time.perf_counter() - started) * 1000
+        if self._n_refused:
+            error = "; ".join(filter(None, (error, _refused(self._n_refused))))
+            self._n_refused = 0
+        self.days.notes.write_new()
+        body = utterance.message(nbest, self.days.options, ended, final_ms, error)
+        # A feed's long silence, and what follows a trial's only sentence, are no utterances.
+        only_silence = ended == "length" or (ended == "end of trial" and self.origin.texts)
+        if only_silence and not body["text"] and body["error"] is None:
+            return
+        self._count(body, final_ms)
+        self._report(utterance, body)
+        event(
+            "utterance",
+            id=utterance.id,
+            n_bins=utterance.n_bins,
+            ended=ended,
+            failed=error is not None,
+        )
+
+    def abandon(self, error: str) -> None:
+        """End the utterance after a failure; where even that fails, drop it."""
+        try:
+            self.finish("stop", error)
+        except Exception as second:
+            event("decoding_failed", "error", error=internal_error(second))
+            self._utterance = None
+            self.days.pipeline.reset()
+
+    def _begin(self) -> PageUtterance:
+        self._n_utterances += 1
+        origin, pipeline = self.origin, self.days.use(self.origin.session)
+        return PageUtterance(
+            self._n_utterances,
+            origin.session or session_of_today(pipeline.session),
+            origin.trial,
+            origin.reference,
+            keep=self._log_writer is not None,
+        )
+
+    def _count(self, body: dict[str, Any], final_ms: float) -> None:
+        """Count an utterance, and add its error rate to its message."""
+        if body["reference"] is not None:
+            # Of a trial in several utterances their whole text counts, once.
+            texts = self.origin.texts
+            again = bool(texts)
+            texts.append(body["text"])
+            body["wer"] = self.statistics.compare(body["reference"], " ".join(texts), again)
+        self.statistics.add(len(body["text"].split()), body["duration_s"], final_ms)
+
+    def _report(self, utterance: PageUtterance, body: dict[str, Any]) -> None:
+        # The log comes first, so that whoever reads the message can correct it at once.
+        if self._log_writer is not None:
+            features_TC = utterance.features_TC(self.days.pipeline.statistics)
+            self._log_writer.append(body, self._source, features_TC, self._readers.send)
+        self.latest = Event("utterance", body)
+        self._readers.send(self.latest)
+        self._send_statistics()
+
+    def _send_statistics(self) -> None:
+        self._stats_sent_s = time.monotonic()
+        self._readers.send(Event("stats", self.statistics.to_json()))
+
+
+def _refused(n: int) -> str:
+    return (
+        f"{n} {'message' if n == 1 else 'messages'} of the feed could not be used: bins may be"
+        " missing"
+    )

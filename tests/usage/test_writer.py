@@ -25,7 +25,7 @@ from cortext.models.acoustic import Smoothing
 from cortext.text.phonemes import RELEASE
 from cortext.usage import writer
 from cortext.usage.log import read_log
-from cortext.usage.writer import HELD_UTTERANCES, SessionLog, Utterance, session_of_today
+from cortext.usage.writer import HELD_UTTERANCES, UsageLog, UtteranceRecord, session_of_today
 
 DAY, NEW_DAY = "t15.2023.08.13", "t15.2023.08.20"
 NOON = datetime(2023, 8, 13, 12, 0, 0, tzinfo=timezone(timedelta(hours=-7)))
@@ -36,8 +36,10 @@ def features(seed: int = 0, n_bins: int = 300) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n_bins, 8)).astype(np.float32)
 
 
-def utterance(number: int = 0, text: str = "i see you", session: str = DAY, **more) -> Utterance:
-    return Utterance(number, session, 6.0, text, "feed", when=NOON, **more)
+def utterance(
+    number: int = 0, text: str = "i see you", session: str = DAY, **more
+) -> UtteranceRecord:
+    return UtteranceRecord(number, session, 6.0, text, "feed", when=NOON, **more)
 
 
 def lines(folder) -> list[dict]:
@@ -50,7 +52,7 @@ def recorded(folder, session: str = DAY) -> list[Trial]:
 
 
 def test_an_utterance_and_what_is_said_of_it_are_lines(tmp_path):
-    with SessionLog(tmp_path / "log") as log:
+    with UsageLog(tmp_path / "log") as log:
         log.append(utterance(7, nbest=[{"text": "i see you", "score": -1.5}]))
         log.append(utterance(8, text=""))
         log.rate(7, "mostly right")
@@ -78,7 +80,7 @@ def test_an_utterance_and_what_is_said_of_it_are_lines(tmp_path):
 
 def test_an_id_that_is_used_again_after_a_restart_means_the_newer_utterance(tmp_path):
     for text in ("first words", "second words"):
-        with SessionLog(tmp_path) as log:
+        with UsageLog(tmp_path) as log:
             log.append(utterance(1, text))
             log.rate(1, "right" if text.startswith("first") else "wrong")
     found = [(entry.text, entry.rating) for entry in read_log(tmp_path).entries]
@@ -101,7 +103,7 @@ def test_an_id_that_is_used_again_after_a_restart_means_the_newer_utterance(tmp_
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_not_logged(tmp_path, call, message):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(1))
         with pytest.raises(LiveError, match=message):
             call(log)
@@ -119,13 +121,13 @@ def test_a_session_that_is_no_folder_name_is_refused(session):
 )
 def test_a_time_that_cannot_be_is_refused(wrong):
     with pytest.raises(LiveError, match=r"number of seconds is needed|a time without its offset"):
-        Utterance(**({"id": 1, "session": DAY, "duration_s": 1.0, "text": "a"} | wrong))
+        UtteranceRecord(**({"id": 1, "session": DAY, "duration_s": 1.0, "text": "a"} | wrong))
 
 
 def test_only_the_owner_may_read(tmp_path):
     before = os.umask(0)
     try:
-        with SessionLog(tmp_path / "log") as log:
+        with UsageLog(tmp_path / "log") as log:
             log.append(utterance(1), features())
             log.rate(1, "right")
     finally:
@@ -146,7 +148,7 @@ def test_only_the_owner_may_read(tmp_path):
 
 def test_recordings_are_kept_of_what_was_confirmed_or_corrected_and_of_nothing_else(tmp_path):
     texts = ("i see you", "you see me", "we see me", "me and you", "")
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         for number, text in enumerate(texts):
             log.append(utterance(number, text), features(number))
         assert log.rate(0, "right") is True
@@ -169,7 +171,7 @@ def test_recordings_are_kept_of_what_was_confirmed_or_corrected_and_of_nothing_e
 
 
 def test_a_label_follows_what_is_said_later_also_in_another_process(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features(0))
         log.append(utterance(1), features(1))
         log.rate(0, "right")
@@ -177,7 +179,7 @@ def test_a_label_follows_what_is_said_later_also_in_another_process(tmp_path):
         log.correct(0, "I saw you")
         log.rate(0, "wrong")  # of the decoded text: the correction stays
         assert [trial.sentence for trial in recorded(tmp_path)] == ["i saw you", "i see you"]
-    with SessionLog(tmp_path) as log:  # without features in memory
+    with UsageLog(tmp_path) as log:  # without features in memory
         assert log.correct(1, "I see two") is True
         assert log.correct(0, "I see three") is True
         assert [trial.sentence for trial in recorded(tmp_path)] == ["i see three", "i see two"]
@@ -189,7 +191,7 @@ def test_a_label_follows_what_is_said_later_also_in_another_process(tmp_path):
 
 
 def test_the_last_recording_of_a_day_can_be_taken_back(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features())
         log.rate(0, "right")
         log.rate(0, "wrong")
@@ -199,7 +201,7 @@ def test_the_last_recording_of_a_day_can_be_taken_back(tmp_path):
 
 
 def test_numbers_and_typographic_marks_are_labelled_as_they_are_said(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features())
         log.correct(0, "It’s 3 o’clock, café?")
     assert [trial.sentence for trial in recorded(tmp_path)] == ["it's three o'clock cafe"]
@@ -207,7 +209,7 @@ def test_numbers_and_typographic_marks_are_labelled_as_they_are_said(tmp_path):
 
 
 def test_features_wait_in_memory_only_for_the_latest_utterances(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         for number in range(HELD_UTTERANCES + 1):
             log.append(utterance(number), features(number))
         assert log.rate(0, "right") is False
@@ -217,7 +219,7 @@ def test_features_wait_in_memory_only_for_the_latest_utterances(tmp_path):
 
 def test_features_that_wait_take_a_bounded_amount_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "HELD_BYTES", 3 * features().nbytes)
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         for number in range(4):
             log.append(utterance(number), features(number))
         log.append(utterance(4), features(4, n_bins=1000))  # more than all that may wait
@@ -228,7 +230,7 @@ def test_features_that_wait_take_a_bounded_amount_of_memory(tmp_path, monkeypatc
 
 
 def test_scores_that_json_lacks_are_refused_and_the_log_goes_on(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         with pytest.raises(LiveError, match="cannot be written as JSON"):
             log.append(utterance(0, nbest=[{"text": "i see you", "score": float("-inf")}]))
         log.append(utterance(1))
@@ -236,7 +238,7 @@ def test_scores_that_json_lacks_are_refused_and_the_log_goes_on(tmp_path):
 
 
 def test_a_recording_that_cannot_be_learnt_from_is_named_and_its_correction_stays(tmp_path):
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features(n_bins=40))  # 7 patches
         with pytest.raises(
             LiveError,
@@ -252,7 +254,7 @@ def test_a_damaged_session_file_stops_no_logging(tmp_path):
     path = tmp_path / "recordings" / DAY / "data_train.hdf5"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"nonsense")
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features())
         with pytest.raises(LiveError, match=r"its recording is not kept: .*data_train\.hdf5"):
             log.rate(0, "right")
@@ -262,7 +264,7 @@ def test_a_damaged_session_file_stops_no_logging(tmp_path):
 
 
 def test_a_line_cut_at_any_byte_costs_itself_alone(tmp_path):
-    with SessionLog(tmp_path / "whole") as log:
+    with UsageLog(tmp_path / "whole") as log:
         log.append(utterance(0, "one"))
         log.append(utterance(1, "größer"))
     whole = (tmp_path / "whole" / "utterances.jsonl").read_bytes()
@@ -274,7 +276,7 @@ def test_a_line_cut_at_any_byte_costs_itself_alone(tmp_path):
         (folder / "utterances.jsonl").write_bytes(whole[:cut])
         complete = cut == len(whole) - 1  # only the end of the line is missing
         assert len(read_log(folder).notes) == (not complete)
-        with SessionLog(folder) as log:
+        with UsageLog(folder) as log:
             assert len(log.notes) == (not complete)
             log.append(utterance(2, "three"))
             log.rate(2, "right")
@@ -294,7 +296,7 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
     def killed(*_):
         raise Killed
 
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features())
         log.rate(0, "right")
         with monkeypatch.context() as patch:
@@ -304,22 +306,22 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
     half = tmp_path / "recordings" / DAY / ".data_train.hdf5.1234.tmp"
     half.touch()
     assert recorded(tmp_path)[0].sentence == "i see you"
-    SessionLog(tmp_path).close()
+    UsageLog(tmp_path).close()
     assert recorded(tmp_path)[0].sentence == "i saw you"
     assert not half.exists()
 
 
 def test_a_log_has_one_writer(tmp_path):
     with (
-        SessionLog(tmp_path),
+        UsageLog(tmp_path),
         pytest.raises(LiveError, match="another process is writing this log; give another"),
     ):
-        SessionLog(tmp_path)
-    SessionLog(tmp_path).close()
+        UsageLog(tmp_path)
+    UsageLog(tmp_path).close()
 
 
 def test_a_log_that_was_closed_or_removed_is_named(tmp_path):
-    log = SessionLog(tmp_path / "log")
+    log = UsageLog(tmp_path / "log")
     log.append(utterance(0))
     shutil.rmtree(tmp_path / "log")
     with pytest.raises(LiveError, match="the log was closed or removed"):
@@ -336,7 +338,7 @@ def test_a_place_that_is_no_folder_is_refused_in_a_line(tmp_path, inside):
     else:
         (tmp_path / "log" / "utterances.jsonl").mkdir(parents=True)
     with pytest.raises(LiveError, match=r"the log cannot be written: .*; free some space or check"):
-        SessionLog(tmp_path / "log")
+        UsageLog(tmp_path / "log")
 
 
 def test_the_day_of_a_live_feed_is_named_like_the_days_of_the_model():
@@ -349,13 +351,13 @@ def test_the_day_of_a_live_feed_is_named_like_the_days_of_the_model():
 ENDLESS = """
 import sys
 import numpy as np
-from cortext.usage.writer import SessionLog, Utterance
-log = SessionLog(sys.argv[1])
+from cortext.usage.writer import UsageLog, UtteranceRecord
+log = UsageLog(sys.argv[1])
 features_TC = np.zeros((300, 64), dtype=np.float32)
 print("open", flush=True)
 number = 0
 while True:
-    log.append(Utterance(f"{sys.argv[2]}-{number}", "day.2023.08.13", 2.0, "i see you"), features_TC)
+    log.append(UtteranceRecord(f"{sys.argv[2]}-{number}", "day.2023.08.13", 2.0, "i see you"), features_TC)
     log.correct(f"{sys.argv[2]}-{number}", "You see me") if number % 2 else log.rate(f"{sys.argv[2]}-{number}", "right")
     print(f"{sys.argv[2]}-{number}", flush=True)
     number += 1
@@ -370,7 +372,7 @@ def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path):
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "open\n"
             with pytest.raises(LiveError, match="another process is writing this log"):
-                SessionLog(tmp_path)
+                UsageLog(tmp_path)
             acknowledged += [process.stdout.readline().strip() for _ in range(5 + 3 * life)]
             process.send_signal(signal.SIGKILL)
             acknowledged += process.stdout.read().split()
@@ -390,12 +392,12 @@ import sys
 from pathlib import Path
 import numpy as np
 from cortext.errors import LiveError
-from cortext.usage.writer import SessionLog, Utterance
+from cortext.usage.writer import UsageLog, UtteranceRecord
 disk = Path(sys.argv[1])
 features_TC = np.zeros((400, 128), dtype=np.float32)  # 205 kB
-log = SessionLog(disk / "log")
-log.append(Utterance("a", "day", 2.0, "i see you"), features_TC)
-log.append(Utterance("b", "day", 2.0, "i see you"), features_TC)
+log = UsageLog(disk / "log")
+log.append(UtteranceRecord("a", "day", 2.0, "i see you"), features_TC)
+log.append(UtteranceRecord("b", "day", 2.0, "i see you"), features_TC)
 log.rate("a", "right")
 ballast = disk / "ballast"
 with ballast.open("wb", buffering=0) as file:
@@ -412,7 +414,7 @@ except LiveError as error:
 n_logged = 2
 try:
     while True:
-        log.append(Utterance(f"c{n_logged}", "day", 2.0, "i see you " * 40))
+        log.append(UtteranceRecord(f"c{n_logged}", "day", 2.0, "i see you " * 40))
         n_logged += 1
 except LiveError as error:
     print(error)
@@ -421,7 +423,7 @@ try:
 except LiveError as error:
     print(error)
 ballast.unlink()
-log.append(Utterance("d", "day", 2.0, "there is room"))
+log.append(UtteranceRecord("d", "day", 2.0, "there is room"))
 print(log.rate("b", "right"), n_logged + 1)
 log.close()
 import shutil
@@ -481,7 +483,7 @@ def model(tmp_path):
 @pytest.mark.parametrize("day", [DAY, NEW_DAY])
 def test_adapt_learns_from_what_was_corrected(model, tmp_path, capsys, day):
     said = ["I see you", "you see me", "Zorkify the blicket", "we see 2 of you"]
-    with SessionLog(tmp_path / "log") as log:
+    with UsageLog(tmp_path / "log") as log:
         for number, sentence in enumerate(said):
             log.append(utterance(number, "i see you", session=day), features(number))
             assert log.correct(number, sentence) is True
@@ -501,7 +503,7 @@ def test_adapt_learns_from_what_was_corrected(model, tmp_path, capsys, day):
 
 
 def test_of_several_days_in_the_log_one_is_named(model, tmp_path, capsys):
-    with SessionLog(tmp_path / "log") as log:
+    with UsageLog(tmp_path / "log") as log:
         for number, day in enumerate([DAY, DAY, NEW_DAY, NEW_DAY]):
             log.append(utterance(number, session=day), features(number))
             log.rate(number, "right")
@@ -531,7 +533,7 @@ def test_what_is_learnt_from_next_time_includes_what_was_corrected_since(model, 
         "--json",
         "--out",
     ]
-    with SessionLog(tmp_path / "log") as log:
+    with UsageLog(tmp_path / "log") as log:
         for number in range(4):
             log.append(utterance(number, session=NEW_DAY), features(number))
         for number in range(4):
@@ -546,7 +548,7 @@ def test_a_session_file_written_by_hand_is_added_to(tmp_path):
     path = tmp_path / "recordings" / DAY / "data_train.hdf5"
     by_hand = Trial(features(5), DAY, 3, 0, "a cat", np.array([3, 40]))
     write_session(path, [by_hand])
-    with SessionLog(tmp_path) as log:
+    with UsageLog(tmp_path) as log:
         log.append(utterance(0), features(0))
         log.rate(0, "right")
         kept = [(trial.block, trial.trial, trial.sentence) for trial in recorded(tmp_path)]
@@ -563,11 +565,11 @@ def test_recordings_stay_those_of_their_own_log_when_a_new_one_is_begun(tmp_path
     """
     said = {}
     for life, text in enumerate(["i see you", "you see me"]):
-        with SessionLog(tmp_path) as log:
+        with UsageLog(tmp_path) as log:
             when = NOON + timedelta(days=life)
-            log.append(Utterance(0, DAY, 6.0, text, when=when), features(life))
+            log.append(UtteranceRecord(0, DAY, 6.0, text, when=when), features(life))
             assert log.rate(0, "right") is True
-        SessionLog(tmp_path).close()
+        UsageLog(tmp_path).close()
         (tmp_path / "utterances.jsonl").rename(tmp_path / f"archive-{life}.jsonl")
         said[text] = features(life)
     kept = {trial.sentence: trial.features_TC for trial in recorded(tmp_path)}
@@ -578,9 +580,9 @@ def test_recordings_stay_those_of_their_own_log_when_a_new_one_is_begun(tmp_path
 
 def test_a_clock_that_was_never_set_stops_no_logging_and_an_impossible_one_is_named(tmp_path):
     never_set = datetime(1969, 12, 31, 17, 0, 9, tzinfo=timezone(timedelta(hours=-7)))
-    with SessionLog(tmp_path) as log:
-        log.append(Utterance(0, DAY, 6.0, "i see you", when=never_set))
+    with UsageLog(tmp_path) as log:
+        log.append(UtteranceRecord(0, DAY, 6.0, "i see you", when=never_set))
         assert log.rate(0, "right") is False  # without features
         with pytest.raises(LiveError, match="which no clock shows"):
-            log.append(Utterance(1, DAY, 6.0, "i see you", when=NOON.replace(year=1066)))
+            log.append(UtteranceRecord(1, DAY, 6.0, "i see you", when=NOON.replace(year=1066)))
     assert [entry.when for entry in read_log(tmp_path).entries] == [never_set]

@@ -7,31 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from cortext.decoding import Decoder
-from cortext.errors import RunError, nearest
+from cortext.decoding import Decoder, DecoderOptions
+from cortext.errors import LiveError, RunError, nearest
 from cortext.live.core.acoustic_stream import PipelineOptions
-from cortext.live.core.decoder import check_hotwords, check_options
+from cortext.live.core.decoder import Notes, check_hotwords, check_options
 from cortext.live.core.pipeline import Pipeline
 from cortext.models.stepping import Stepper
 
 WARM_UP_BINS = 40
-"""Bins that are decoded for nothing.
-
-The first step of a model takes many times longer than the next ones.
-"""
+"""Bins of silence decoded at the start: a model's first step takes many times longer."""
 
 
-class Days:
-    """Gives the pipeline, set to a day.
+class DayPipeline:
+    """A pipeline with a decoder, and the day layer that it uses.
 
-    Attributes:
-        chosen: The day whose layer is used whatever was recorded when (`latest` is the model's
-            last); None: each recording uses its own day's, and the latest where the model does not
-            know its day.
+    Args:
+        stepper: The model.
+        decoder: The word search, with a large model or without.
+        options: See `PipelineOptions`.
+        chosen: The day whose layer every recording uses (`latest` is the model's last). None: each
+            recording uses its own day's, or the latest where the model does not know its day.
         context: What was said before, for a large model.
 
     Raises:
-        RunError: For a day that the model does not know.
+        RunError: The model does not know the day.
     """
 
     def __init__(
@@ -44,6 +43,8 @@ class Days:
     ) -> None:
         self.known = stepper.sessions
         self.pipeline = Pipeline(None, decoder, options=options, stepper=stepper, context=context)
+        self.notes = Notes(decoder)
+        self._has_llm = decoder.llm is not None
         self.pipeline.push(np.zeros((WARM_UP_BINS, stepper.n_features), dtype=np.float32))
         self.pipeline.reset()
         self.chosen: str | None = None
@@ -51,7 +52,7 @@ class Days:
         self.use(None)
 
     def choose(self, session: str | None) -> None:
-        """Choose a day for all, or None for each recording's own; from the next `use` on."""
+        """Choose a day for all recordings, or None for each one's own; from the next `use` on."""
         if session is not None and session != "latest" and session not in self.known:
             raise RunError(
                 f"session {session!r} is unknown to the run; {nearest(session, self.known)}"
@@ -59,7 +60,7 @@ class Days:
         self.chosen = self.known[-1] if session == "latest" else session
 
     def use(self, recorded: str | None) -> Pipeline:
-        """The pipeline for a recording of that day (None: of today).
+        """Return the pipeline with the layer for a recording of that day (None: of today).
 
         Must not be called in mid-utterance.
         """
@@ -69,17 +70,19 @@ class Days:
             self.pipeline.stepper.use(session)
         return self.pipeline
 
+    @property
+    def options(self) -> DecoderOptions:
+        """The decoder options in force."""
+        return self.pipeline.decoder_options
+
     def set_options(self, changes: Mapping[str, Any]) -> None:
         """Change decoder options. Raises DecodingError, and changes nothing, if one is wrong."""
-        decoder = self.pipeline.decoder
-        assert decoder is not None
-        check_options(
-            decoder.options.changed(changes)
-        )  # refuses unknown names, which may be no names of arguments
+        # `changed` refuses unknown names first: they may be no names of arguments.
+        check_options(self.options.changed(changes))
         self.pipeline.set_options(**changes)
 
     def change_hotwords(self, bonuses: Mapping[str, Any]) -> None:
-        """Give words other bonuses, or none (null or 0), from the next utterance on.
+        """Set the bonuses of words from the next utterance on; null or 0 removes a word.
 
         Raises DecodingError.
         """
@@ -88,3 +91,11 @@ class Days:
         }
         check_hotwords(merged)
         self.pipeline.hotwords = {word: bonus for word, bonus in merged.items() if bonus != 0}
+
+    def set_context(self, text: str) -> None:
+        """Set what was said before. Raises LiveError without a large model, which reads it."""
+        if not self._has_llm:
+            raise LiveError(
+                "no large model is there to read it", fix="start the server with --llm MODEL"
+            )
+        self.pipeline.context = text.strip()
