@@ -33,8 +33,8 @@ from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_picture
 from cortext.provenance import provenance
 from cortext.speechllm import SpeechLLM, train_speech_llm
-from cortext.speechllm.assemble import TowerOptions, assemble
-from cortext.speechllm.reading import ReadingOptions, teach_reading
+from cortext.speechllm.audio_llm.assemble import TowerOptions, assemble
+from cortext.speechllm.teach import ReadingOptions, teach_reading
 from cortext.text import error_rate
 
 MARGIN = 0.20

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cortext.bench import latency
+from cortext.bench.decoder.searcher import Paths
 from cortext.bench.latency import (
     EAGER,
     Plan,
@@ -18,7 +19,6 @@ from cortext.bench.latency import (
     steppers,
 )
 from cortext.bench.posteriors import INVENTORY, Utterance
-from cortext.bench.searcher import Paths
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, build_model

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cortext.bench import tpu_compile
-from cortext.bench.searcher import Missing
 from cortext.bench.tpu_compile import SHAPES
+from cortext.bench.workers import Missing
 from cortext.cli import run
 from cortext.training import read_train_config
 

@@ -13,9 +13,9 @@ from tiny import save_tiny_audio_llm, save_tiny_vits
 
 from cortext.data import open_packed, pack
 from cortext.data.simulate import simulate
-from cortext.speechllm.cache import Origin, text_key, write_targets
-from cortext.speechllm.parts import revision_there
+from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.stages import train_speech_llm
+from cortext.speechllm.targets.cache import Origin, text_key, write_targets
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 
 from cortext.cli import run
 from cortext.data import open_dataset
-from cortext.speechllm.cache import TargetCache
+from cortext.speechllm.targets.cache import TargetCache
 
 needs_espeak = pytest.mark.skipif(
     shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)"

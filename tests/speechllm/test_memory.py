@@ -28,9 +28,7 @@ from cortext.cli import speech_llm_memory
 from cortext.errors import ConfigError, LanguageModelError
 from cortext.models import build_model
 from cortext.models.gru import GRUConfig
-from cortext.speechllm.audio_llm import AudioLLM
-from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
-from cortext.speechllm.footprint import (
+from cortext.speechllm.audio_llm.cost import (
     PUBLISHED,
     LanguageWork,
     Load,
@@ -40,9 +38,12 @@ from cortext.speechllm.footprint import (
     lora_parameters,
     matrices,
 )
-from cortext.speechllm.generate import generate
-from cortext.speechllm.lora import add_lora
-from cortext.speechllm.losses import token_cross_entropy
+from cortext.speechllm.audio_llm.generate import generate
+from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext.speechllm.audio_llm.lora import add_lora
+from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
+from cortext.speechllm.losses.tokens import token_cross_entropy
 from cortext.speechllm.memory import (
     GPU,
     GPUS,
@@ -55,7 +56,6 @@ from cortext.speechllm.memory import (
     savings,
 )
 from cortext.speechllm.network import SpeechNetwork
-from cortext.speechllm.sequence import answer_logits, teacher_forced
 
 PAGE = Path(__file__).parents[2] / "docs" / "speech_llm_memory.md"
 QWEN, AERO = "Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"

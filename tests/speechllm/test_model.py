@@ -13,9 +13,9 @@ from tiny import save_tiny_audio_llm
 from cortext.data import open_packed
 from cortext.errors import DataError, LanguageModelError, RunError
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.model import FILE, SpeechLLM
-from cortext.speechllm.sequence import answer_logits, teacher_forced
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tiny import save_tiny_audio_llm
 from cortext.data import open_packed
 from cortext.features import Augmentation
 from cortext.models.gru import GRUConfig, InputNetworkConfig
-from cortext.speechllm.cache import TargetCache, write_targets
+from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.config import (
     GenerationConfig,
     LoRAConfig,
@@ -21,9 +21,9 @@ from cortext.speechllm.config import (
     SpeechLLMConfig,
     read_speech_config,
 )
-from cortext.speechllm.parts import revision_there
+from cortext.speechllm.inference import evaluate
 from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.writing import evaluate
+from cortext.speechllm.targets.cache import TargetCache, write_targets
 
 BATCHES = 260
 """Three seeds, with one thread and two and with older instructions (ONEDNN_MAX_CPU_ISA), make no

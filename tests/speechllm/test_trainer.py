@@ -15,11 +15,11 @@ from cortext.cli import run
 from cortext.data import open_packed
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError, RunError
 from cortext.models import load_model
-from cortext.speechllm.audio_llm import AudioLLM
-from cortext.speechllm.cache import Origin, TargetCache, text_key, write_targets
+from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.model import FILE, SpeechLLM
 from cortext.speechllm.stages import train_speech_llm
+from cortext.speechllm.targets.cache import Origin, TargetCache, text_key, write_targets
 from cortext.speechllm.trainer import SpeechTrainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize

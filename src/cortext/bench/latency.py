@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.bench.decoder.searcher import Paths
 from cortext.bench.materials import lm_facts
 from cortext.bench.posteriors import INVENTORY, Utterance
-from cortext.bench.searcher import Paths
 from cortext.data import open_data
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, MissingLibrary, RunError, nearest

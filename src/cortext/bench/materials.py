@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cortext.bench.decoder.searcher import Paths
 from cortext.bench.posteriors import halves, read_trials
-from cortext.bench.searcher import Paths
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError
 from cortext.text.lexicon import Lexicon

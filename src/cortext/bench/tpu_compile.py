@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cortext.bench.process import ONE_THREAD, Child
-from cortext.bench.searcher import Missing
+from cortext.bench.workers import ONE_THREAD, Missing, WorkerProcess
 from cortext.errors import CortextError
 from cortext.extras import need
 from cortext.provenance import provenance
@@ -76,5 +75,7 @@ def bench_tpu_compile(
 def _compile(name: str, target: Target) -> dict[str, Any]:
     with TemporaryDirectory(prefix="cortext-compile-") as folder:
         plan, log = json.dumps(asdict(target)), Path(folder, "log")
-        with Child(name, "tpu_compile_worker", [plan], log, ONE_THREAD | ENVIRONMENT) as child:
+        with WorkerProcess(
+            name, "tpu_compile_worker", [plan], log, ONE_THREAD | ENVIRONMENT
+        ) as child:
             return child.loaded

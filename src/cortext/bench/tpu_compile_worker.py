@@ -11,8 +11,7 @@ import json
 import sys
 from typing import Any
 
-from cortext.bench.searcher import Missing
-from cortext.bench.worker import own_stdout, serve
+from cortext.bench.workers import Missing, own_stdout, serve
 from cortext.errors import CortextError
 from cortext.tpu.compile import Target, compile_step
 

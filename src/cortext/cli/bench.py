@@ -79,9 +79,9 @@ def decoder(
 
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
-    from cortext.bench.decoder import NAMES, Plan, bench_decoder
+    from cortext.bench.decoder.compare import NAMES, Plan, bench_decoder
+    from cortext.bench.decoder.searcher import Paths
     from cortext.bench.materials import RealData, language_models
-    from cortext.bench.searcher import Paths
 
     make_room(out)
     found, facts = _utterances(run, data, logits, trials)
@@ -137,9 +137,16 @@ def training(
 
     Example: cortext bench training --shape published --json
     """
-    from cortext.bench.training import CLAIMS, VARIANTS, Plan, bench_training, default_sides, shapes
-    from cortext.bench.training_curves import training_curves
-    from cortext.bench.training_sides import YARDSTICK
+    from cortext.bench.training.compare import (
+        CLAIMS,
+        VARIANTS,
+        Plan,
+        bench_training,
+        default_sides,
+        shapes,
+    )
+    from cortext.bench.training.curves import training_curves
+    from cortext.bench.training.sides import YARDSTICK
     from cortext.errors import ConfigError, nearest
     from cortext.training.distributed import own_device
 
@@ -214,9 +221,9 @@ def latency(
 
     Example: cortext bench latency --demo runs/demo --json
     """
+    from cortext.bench.decoder.searcher import Paths
     from cortext.bench.latency import MODES, Plan, bench_latency, demo_directory, published_model
     from cortext.bench.materials import RealData, language_models
-    from cortext.bench.searcher import Paths
     from cortext.models import load_model
 
     if data is not None and run is None:

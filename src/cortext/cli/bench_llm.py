@@ -14,7 +14,7 @@ from cortext.cli.llm_options import DEVICE, Llm, LlmDevice, LlmLora, llm_files
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cortext.bench.llm import Materials
+    from cortext.bench.llm.compare import Materials
 
 
 def llm(
@@ -55,8 +55,8 @@ def llm(
 
     Example: cortext bench llm --llm runs/demo/llm --logits runs/demo/eval --lm runs/demo/lm
     """
-    from cortext.bench.llm import bench_llm, read_result
-    from cortext.bench.llm_picture import word_errors
+    from cortext.bench.llm.compare import bench_llm, read_result
+    from cortext.bench.llm.figure import word_errors
     from cortext.bench.materials import RealData, language_models
     from cortext.data.disk import disk_errors
     from cortext.evaluation.figures import save_picture
@@ -83,7 +83,7 @@ def llm(
 
 def _materials(logits: Path | None, ensemble: list[Path], trials: Path | None) -> Materials:
     from cortext.bench import posteriors
-    from cortext.bench.llm import Materials, averaged_posteriors
+    from cortext.bench.llm.compare import Materials, averaged_posteriors
     from cortext.bench.materials import RealData
 
     if logits is not None:

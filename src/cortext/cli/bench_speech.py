@@ -69,8 +69,8 @@ def speech_llm(
 
     Example: cortext bench speech-llm --turns 2 --json
     """
-    from cortext.bench.speech_llm import Plan, bench_speech_llm
-    from cortext.bench.speech_llm_materials import Given
+    from cortext.bench.speech_llm.compare import Plan, bench_speech_llm
+    from cortext.bench.speech_llm.materials import Given
     from cortext.training.distributed import own_device
 
     own_device(device)

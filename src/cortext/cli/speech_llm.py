@@ -134,7 +134,7 @@ def evaluate(
 
     Example: cortext speech-llm evaluate runs/speech --data runs/packed --out runs/speech-eval
     """
-    from cortext.speechllm.writing import evaluate as evaluated
+    from cortext.speechllm.inference import evaluate as evaluated
 
     load_plugins(plugins)
     with progress_bar("writing") as progress:
@@ -177,7 +177,7 @@ def decode(
     Example: cortext speech-llm decode runs/speech --data runs/packed --out runs/predictions.csv
     """
     from cortext.data.checks import Problem
-    from cortext.speechllm.writing import decode as decoded
+    from cortext.speechllm.inference import decode as decoded
 
     load_plugins(plugins)
     left_out: list[Problem] = []

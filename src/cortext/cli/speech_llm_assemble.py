@@ -42,8 +42,8 @@ def assemble(
 
     Example: cortext speech-llm assemble runs/neural --out runs/audio-llm
     """
-    from cortext.speechllm.assemble import TowerOptions
-    from cortext.speechllm.assemble import assemble as assembled
+    from cortext.speechllm.audio_llm.assemble import TowerOptions
+    from cortext.speechllm.audio_llm.assemble import assemble as assembled
 
     options = TowerOptions(
         width=width, layers=layers, heads=heads, mels=mels, window_s=window, seed=seed

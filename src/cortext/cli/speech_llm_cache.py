@@ -53,7 +53,7 @@ def cache(
 
     Example: cortext speech-llm cache runs/packed --voice formant --out runs/speech.safetensors
     """
-    from cortext.speechllm.targets import build_cache, sentences_of_data, sentences_of_text
+    from cortext.speechllm.targets.build import build_cache, sentences_of_data, sentences_of_text
 
     if (data is None) == (text is None):
         raise typer.BadParameter("give DATA or --text, one of them")

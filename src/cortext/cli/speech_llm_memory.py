@@ -49,7 +49,7 @@ def memory(
     Example: cortext speech-llm memory --config speech_llm_best --set
     speech.gradient_checkpointing=true
     """
-    from cortext.speechllm.footprint import Load
+    from cortext.speechllm.audio_llm.cost import Load
     from cortext.speechllm.memory import gpu_named, plan
 
     card, load = gpu_named(gpu), Load(n_bins=n_bins, answer_tokens=answer_tokens)

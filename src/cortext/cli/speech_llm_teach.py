@@ -44,7 +44,7 @@ def teach(
     Example: cortext speech-llm teach runs/first prompts.txt --data runs/packed --audio-llm
     runs/audio-llm --out runs/reads
     """
-    from cortext.speechllm.reading import ReadingOptions, teach_reading
+    from cortext.speechllm.teach import ReadingOptions, teach_reading
 
     load_plugins(plugins)
     options = ReadingOptions(batches=batches, lr=lr, seed=seed, threads=threads)

@@ -1,9 +1,9 @@
 """A brain encoder aligned to an audio language model, which writes the sentence
 (docs/speech_llm.md).
 
-`config`, `trainer` and `stages` train what is in `network`; `targets` and `voices` make the `cache`
-that it is aligned to; `audio_llm`, `sequence` and `generate` are the language model's side; `model`
-and `writing` use what was trained.
+`config`, `trainer` and `stages` train the network of `network` by the `losses`; `targets` makes the
+cache of spoken sentences that it is aligned to; `audio_llm` is the language model's side; `model`
+and `inference` use what was trained.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from cortext.lazy import lazily
 
 if TYPE_CHECKING:
-    from cortext.speechllm.cache import TargetCache
     from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
+    from cortext.speechllm.inference import decode, evaluate
     from cortext.speechllm.model import SpeechLLM
     from cortext.speechllm.stages import train_speech_llm
-    from cortext.speechllm.targets import build_cache
+    from cortext.speechllm.targets.build import build_cache
+    from cortext.speechllm.targets.cache import TargetCache
     from cortext.speechllm.trainer import SpeechTrainer
-    from cortext.speechllm.writing import decode, evaluate
 
 __all__ = [
     "SpeechLLM",
@@ -39,10 +39,10 @@ __getattr__ = lazily(
         "SpeechLLM": ".model",
         "SpeechLLMConfig": ".config",
         "SpeechTrainer": ".trainer",
-        "TargetCache": ".cache",
-        "build_cache": ".targets",
-        "decode": ".writing",
-        "evaluate": ".writing",
+        "TargetCache": ".targets.cache",
+        "build_cache": ".targets.build",
+        "decode": ".inference",
+        "evaluate": ".inference",
         "read_speech_config": ".config",
         "train_speech_llm": ".stages",
     },

@@ -13,8 +13,7 @@ import torch
 from cortext.decoding.llm.room import free_gpu_bytes
 from cortext.errors import ConfigError, LanguageModelError, nearest
 from cortext.models import build_model
-from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.footprint import (
+from cortext.speechllm.audio_llm.cost import (
     LanguageWork,
     Load,
     facts_of,
@@ -22,8 +21,9 @@ from cortext.speechllm.footprint import (
     lora_parameters,
     tower_bytes,
 )
+from cortext.speechllm.audio_llm.loading import AudioFacts
+from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.network import SpeechNetwork
-from cortext.speechllm.parts import AudioFacts
 from cortext.text.phonemes import RELEASE
 
 TRAINED_BYTES = 4 + 4 + 8 + 2

@@ -26,9 +26,9 @@ from cortext.files import parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.precision import full_float32
 from cortext.models.storage import check_finite, read_tensors, write_tensors
-from cortext.speechllm.audio_llm import AudioLLM
+from cortext.speechllm.audio_llm.generate import Candidate, generate
+from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import GenerationConfig, SpeechConfig
-from cortext.speechllm.generate import Candidate, generate
 from cortext.speechllm.network import SpeechNetwork
 
 FILE = "speech_llm.safetensors"

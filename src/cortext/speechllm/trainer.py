@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import AcousticModel
-from cortext.speechllm.audio_llm import AudioLLM
-from cortext.speechllm.cache import TargetCache
+from cortext.speechllm.audio_llm.cost import Load
+from cortext.speechllm.audio_llm.generate import check_room
+from cortext.speechllm.audio_llm.loading import revision_there
+from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
-from cortext.speechllm.footprint import Load
-from cortext.speechllm.generate import check_room
-from cortext.speechllm.loss import SpeechLoss, sentences_of
+from cortext.speechllm.loss_warnings import Watch
+from cortext.speechllm.losses.speech_loss import SpeechLoss, sentences_of
 from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
-from cortext.speechllm.parts import revision_there
+from cortext.speechllm.targets.cache import TargetCache
 from cortext.speechllm.validate import SpeechValidator
-from cortext.speechllm.watch import Watch
 from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig

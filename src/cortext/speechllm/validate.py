@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.speechllm.loss import SpeechLoss
+from cortext.speechllm.losses.speech_loss import SpeechLoss
 from cortext.speechllm.model import SpeechLLM
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig

@@ -5,6 +5,7 @@ Configuration, tokenizer, device, and whether all weights came.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from cortext.files import read_json
 MOST_LAYERS = 1000
 """Of a model: every layer takes time and memory before its weights are known."""
 MOST_LABELS = 10_000
+DIGEST_BYTES = 1 << 30
+"""Most bytes of weights that are read for a checksum; more would take minutes."""
 
 
 def device_named(name: str) -> torch.device:
@@ -117,3 +120,25 @@ def quiet(transformers: Any) -> Iterator[None]:
         hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()
+
+
+def revision_of(name: str, config: Any) -> str:
+    """The Hub's commit; for a directory the SHA-256 of its configuration and weights.
+
+    Of weights of more than a gigabyte only what stands at the head of each file, and the files'
+    sizes.
+    """
+    commit = getattr(config, "_commit_hash", None)
+    if commit:
+        return str(commit)
+    digest, files = hashlib.sha256(), sorted(Path(name).glob("*.safetensors"))
+    whole = sum(file.stat().st_size for file in files) <= DIGEST_BYTES
+    for file in (Path(name) / "config.json", *files):
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        with file.open("rb") as stream:
+            if whole or file.suffix == ".json":
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+            else:
+                n_head = int.from_bytes(stream.read(8), "little")
+                digest.update(stream.read(min(n_head, DIGEST_BYTES)))
+    return digest.hexdigest()

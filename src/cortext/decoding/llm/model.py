@@ -16,6 +16,7 @@ import torch
 
 from cortext.decoding.llm.explain import explained, out_of_memory
 from cortext.decoding.llm.loading import (
+    DIGEST_BYTES,
     check_complete,
     device_named,
     quiet,
@@ -33,9 +34,6 @@ tokenizer's EOS.
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """So many tokens go through a model at once at most: more are no faster."""
-
-DIGEST_BYTES = 1 << 30
-"""Weights of a directory are told by a checksum where they are no larger."""
 
 UNKNOWN_WINDOW = 2048
 """Taken for the window of a model that names none."""

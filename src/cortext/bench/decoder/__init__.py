@@ -1,0 +1,1 @@
+"""`cortext bench decoder`: our search and the peers', side by side."""

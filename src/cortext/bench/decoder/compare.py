@@ -1,0 +1,363 @@
+"""`cortext bench decoder`: our search and the peers', side by side, in one run.
+
+All searches get the same posteriors, words and n-gram (what a peer cannot have is said in its
+`note`), the same number of tuning trials on the tuning half (even utterances) and one thread in a
+process of their own. The other half is decoded by each in turns, `repeats` times; an utterance's
+time is the median of its repeats.
+
+Two settings of each search are reported. `best` had the fewest word errors on the tuning half.
+`equal` was the fastest among those with at most as many as the worse of ours and flashlight at
+their best, so that times may be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.bench.decoder.searcher import INVENTORY, NBEST, Paths, searcher
+from cortext.bench.decoder.tuning import Tried, best, fastest, tune
+from cortext.bench.decoder.worker import SearchProcess
+from cortext.bench.materials import lm_facts, write_posteriors
+from cortext.bench.posteriors import Utterance, blank_share, halves
+from cortext.errors import CortextError, DataError
+from cortext.provenance import provenance
+from cortext.text.metrics import edit_counts, error_rate
+
+OURS, PEER = "cortext", "flashlight"
+NAMES = ("cortext", "flashlight", "kaldi", "kaldi-lattice", "pyctcdecode")
+STEPPED = 40
+"""Utterances that are stepped frame by frame for the worst frame."""
+
+Stage = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        names: Searches, ours among them.
+        trials: Settings that tuning tries for each.
+        tuning_utterances: At most so many of the tuning half are decoded for each.
+        utterances: At most so many of the other half are reported; None for all.
+        repeats: How often they are decoded.
+    """
+
+    names: Sequence[str] = NAMES
+    trials: int = 60
+    tuning_utterances: int | None = None
+    utterances: int | None = None
+    repeats: int = 3
+
+
+class Bench:
+    """One comparison: utterances, models, plan."""
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        paths: Paths,
+        plan: Plan,
+        stage: Stage = lambda name: None,
+    ) -> None:
+        self.utterances, self.paths, self.plan, self.stage = utterances, paths, plan, stage
+        tuning, reporting = halves(range(len(utterances)))
+        self.tuning, self.reporting = tuning[: plan.tuning_utterances], reporting[: plan.utterances]
+        if not self.reporting:
+            raise DataError(
+                f"{len(utterances)} utterances cannot be halved into tuning and reporting"
+            )
+        self.posteriors = paths.cache / "posteriors.npz"
+        write_posteriors(self.posteriors, [utterance.log_probs_PV for utterance in utterances])
+        self.missing: dict[str, str] = {}
+
+    def tune(self) -> dict[str, list[Tried]]:
+        """All trials of every search that is here."""
+        found = {}
+        for name in self.plan.names:
+            with ExitStack() as stack:
+                process = self._started(name, stack)
+                if process:
+                    self.stage(f"tuning {name}")
+                    found[name] = self._tune(process)
+        return found
+
+    def _tune(self, process: SearchProcess) -> list[Tried]:
+        kind = process.kind
+        chosen = self.tuning[:: kind.one_of]
+
+        def measure(settings: Mapping[str, Any]) -> tuple[float, float]:
+            answer = process.decode(settings, chosen)
+            references = [self.utterances[number].reference for number in chosen]
+            rate = (
+                error_rate(
+                    references, [(texts or [""])[0] for texts in answer["texts"]], n_boot=0
+                ).rate
+                or 0.0
+            )
+            ms = 1000 * sum(answer["busy"]) / self._frames(chosen)
+            self.stage(
+                f"{process.name} {100 * rate:.2f} % in {ms:.3f} ms a frame with {dict(settings)}"
+            )
+            return rate, ms
+
+        return tune(process.name, kind.start, kind.steps, kind.speed, measure, self.plan.trials)
+
+    def run(self, settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+        """Decode the reported half. settings: of every search, by point (`best`, `equal`)."""
+        with ExitStack() as stack:
+            processes = {
+                name: self._started(name, stack) for name in self.plan.names if name in settings
+            }
+            present = {name: process for name, process in processes.items() if process}
+            answers: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in present}
+            for repeat in range(self.plan.repeats):
+                self.stage(f"decoding, {repeat + 1} of {self.plan.repeats}")
+                for name, process in present.items():
+                    for point in settings[name]:
+                        chosen = self.reporting[:: process.kind.one_of]
+                        answer = process.decode(settings[name][point], chosen, texts=repeat == 0)
+                        answers[name].setdefault(point, []).append(answer)
+            decoders = {
+                name: self._described(process, settings[name], answers[name])
+                for name, process in present.items()
+            }
+            result: dict[str, Any] = {"decoders": decoders, "missing": self.missing}
+            if OURS in present:
+                self.stage("frame by frame, and two threads")
+                result["ours"] = self._ours(present[OURS], settings[OURS])
+        return {**ratios(decoders), **result}
+
+    def _started(self, name: str, stack: ExitStack) -> SearchProcess | None:
+        self.stage(f"loading {name}")
+        try:
+            return stack.enter_context(SearchProcess(name, self.paths, self.posteriors))
+        except CortextError as error:  # not installed, or it cannot use the model
+            if name == OURS:
+                raise
+            self.missing[name] = str(error)
+            return None
+
+    def _described(
+        self,
+        process: SearchProcess,
+        settings: Mapping[str, Mapping[str, Any]],
+        answers: Mapping[str, Sequence[Mapping]],
+    ) -> dict[str, Any]:
+        before, loaded = process.loaded["memory_before"], process.loaded["memory_loaded"]
+        last = [answer["memory"] for point in answers.values() for answer in point]
+        model_mb = self.paths.model.stat().st_size / 1e6
+        peak = max(memory.get("peak_rss_mb", 0.0) for memory in last)
+        chosen = self.reporting[:: process.kind.one_of]
+        return {
+            "version": process.loaded["version"],
+            "note": process.kind.note,
+            "load_s": process.loaded["load_s"],
+            "memory": {
+                "before_pss_mb": before.get("pss_mb"),
+                "loaded_pss_mb": loaded.get("pss_mb"),
+                "decoded_pss_mb": max(memory.get("pss_mb", 0.0) for memory in last),
+                "peak_rss_mb": peak,
+                "peak_beyond_model_mb": peak - model_mb,
+            },
+            "points": {
+                point: self._point(settings[point], answers[point], chosen) for point in answers
+            },
+        }
+
+    def _point(
+        self,
+        settings: Mapping[str, Any],
+        answers: Sequence[Mapping[str, Any]],
+        chosen: Sequence[int],
+    ) -> dict[str, Any]:
+        references = [self.utterances[number].reference for number in chosen]
+        texts = [found or [""] for found in answers[0]["texts"]]
+        rate = error_rate(references, [found[0] for found in texts])
+        times = {}
+        for kind in ("seconds", "busy"):
+            seconds_RU = np.array([answer[kind] for answer in answers])
+            times[kind] = np.median(seconds_RU, axis=0) * 1000
+        frames_U = np.array([len(self.utterances[number].log_probs_PV) for number in chosen])
+        ms_U, blank = times["seconds"], self._blank_share(chosen)
+        return {
+            "settings": dict(settings),
+            "utterances": len(chosen),
+            "ms_per_frame": float(np.median(ms_U / frames_U)),
+            "ms_per_frame_p99": float(np.quantile(ms_U / frames_U, 0.99)),
+            "ms_per_frame_mean": float(ms_U.sum() / frames_U.sum()),
+            "ms_per_nonblank_frame": (
+                float(ms_U.sum() / (frames_U.sum() * (1 - blank))) if blank < 1 else None
+            ),
+            "cpu_ms_per_frame": float(np.median(times["busy"] / frames_U)),
+            "wer": rate.rate,
+            "wer_ci95": [rate.low, rate.high],
+            "oracle_wer": oracle(references, texts),
+            "nbest": statistics.fmean(len(found) for found in texts),
+        }
+
+    def _ours(
+        self, process: SearchProcess, settings: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """What only our search is asked.
+
+        Single frames, two threads, and a setting that strains it.
+        """
+        point = settings.get("equal") or settings["best"]
+        strained = {**point, "acoustic_scale": 1.0, "beam": 2 * point["beam"]}
+        stepped = process.step(point, self.reporting[:STEPPED])
+        frames_ms = 1000 * np.array(stepped["frames"])
+        hard = process.step(strained, self.reporting[:STEPPED])
+        threads = process.threads(point, self.reporting, (1, 2))["seconds"]
+        return {
+            "frame_ms_median": float(np.median(frames_ms)),
+            "frame_ms_p99": float(np.quantile(frames_ms, 0.99)),
+            "frame_ms_worst": float(frames_ms.max()),
+            "frame_cpu_ms_worst": 1000 * max(stepped["busy"]),
+            "end_ms_worst": 1000 * max(stepped["ends"]),
+            "strained_settings": strained,
+            "strained_frame_ms_worst": 1000 * max(hard["frames"]),
+            "strained_frame_cpu_ms_worst": 1000 * max(hard["busy"]),
+            "strained_end_ms_worst": 1000 * max(hard["ends"]),
+            "two_threads_speedup": threads["1"] / threads["2"],
+        }
+
+    def _frames(self, chosen: Sequence[int]) -> int:
+        return sum(len(self.utterances[number].log_probs_PV) for number in chosen)
+
+    def _blank_share(self, chosen: Sequence[int]) -> float:
+        return blank_share([self.utterances[number] for number in chosen])
+
+    def facts(self) -> dict[str, Any]:
+        """What was decoded."""
+        return {
+            "tuning_utterances": len(self.tuning),
+            "utterances": len(self.reporting),
+            "frames": self._frames(self.reporting),
+            "blank_share": self._blank_share(self.reporting),
+            "tokens": INVENTORY.name,
+            "nbest": NBEST,
+        }
+
+
+def oracle(references: Sequence[str], texts: Sequence[Sequence[str]]) -> float | None:
+    """Word error rate of the best sentence in every list."""
+    errors = [
+        min(edit_counts(reference.split(), text.split()).errors for text in found)
+        for reference, found in zip(references, texts, strict=True)
+    ]
+    words = sum(len(reference.split()) for reference in references)
+    return sum(errors) / words if words else None
+
+
+def points(tried: Mapping[str, Sequence[Tried]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The settings to report of every search, by `best` and `equal`."""
+    compared = [best(tried[name]).wer for name in (OURS, PEER) if name in tried]
+    level = max(compared) if compared else 0.0
+    return {
+        name: {"best": best(trials).settings, "equal": fastest(trials, level).settings}
+        for name, trials in tried.items()
+    }
+
+
+def ratios(decoders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How many times faster than each peer ours is, `equal` against `equal` and `best` against
+    `best`.
+
+    `ratio` is the one with flashlight at equal word errors, `ratio_cpu` the same by processor time,
+    which other work on the machine disturbs less; None where either search is missing.
+    """
+
+    def times_faster(name: str, point: str, field: str = "ms_per_frame") -> float:
+        return float(
+            decoders[name]["points"][point][field] / decoders[OURS]["points"][point][field]
+        )
+
+    found: dict[str, Any] = {"ratio": None, "ratio_cpu": None, "ratios": {}}
+    if OURS in decoders:
+        found["ratios"] = {
+            name: {point: times_faster(name, point) for point in decoder["points"]}
+            for name, decoder in decoders.items()
+            if name != OURS
+        }
+        if PEER in decoders:
+            found["ratio"] = times_faster(PEER, "equal")
+            found["ratio_cpu"] = times_faster(PEER, "equal", "cpu_ms_per_frame")
+    return found
+
+
+def write_settings(
+    path: Path, tried: Mapping[str, Sequence[Tried]], facts: Mapping[str, Any]
+) -> None:
+    """Keep what tuning found, so that later runs need not tune.
+
+    What the file holds of other searches stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = (
+        json.loads(path.read_text(encoding="utf-8"))
+        if path.is_file()
+        else {"trials": {}, "tuning": {}}
+    )
+    known = {name: [Tried(**one) for one in trials] for name, trials in kept["trials"].items()}
+    known.update({name: list(trials) for name, trials in tried.items()})
+    content = {
+        "points": points(known),
+        "tuning": kept["tuning"] | {name: {**facts, "provenance": provenance()} for name in tried},
+        "trials": {name: [asdict(one) for one in trials] for name, trials in known.items()},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_settings(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """The settings to report that an earlier tuning found.
+
+    Raises DataError where there are none.
+    """
+    try:
+        found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))[
+            "points"
+        ]
+    except (OSError, ValueError, KeyError):
+        raise DataError(
+            "no tuned settings", where=path, fix="tune first: cortext bench decoder --tune"
+        ) from None
+    return found
+
+
+def bench_decoder(
+    utterances: Sequence[Utterance],
+    facts: Mapping[str, Any],
+    paths: Paths,
+    settings: Path,
+    plan: Plan,
+    tuning: bool = False,
+    stage: Stage = lambda name: None,
+) -> dict[str, Any]:
+    """Compare the searches; see the module. Returns what `--json` prints.
+
+    Args:
+        facts: Where the utterances come from.
+        settings: File with tuned settings, written if `tuning`.
+    """
+    for name in plan.names:
+        searcher(name)  # an unknown name is refused before the work
+    bench = Bench(utterances, paths, plan, stage)
+    if tuning:
+        about = {"input": dict(facts), "utterances": len(bench.tuning), "lm": lm_facts(paths)}
+        write_settings(settings, bench.tune(), about)
+    result = bench.run(read_settings(settings))
+    return {
+        **result,
+        "input": {**facts, **bench.facts()},
+        "lm": lm_facts(paths),
+        "provenance": provenance(),
+    }

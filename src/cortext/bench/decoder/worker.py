@@ -1,0 +1,144 @@
+"""One search in a process of its own.
+
+Reads requests, one JSON object a line, and answers each with one.
+
+    python -m cortext.bench.decoder.worker NAME PATHS POSTERIORS
+
+PATHS is JSON, POSTERIORS an .npz of float32 [P, V].
+
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from cortext.bench.decoder.searcher import INVENTORY, Paths, Searcher, Settings, searcher
+from cortext.bench.memory import memory
+from cortext.bench.workers import ONE_THREAD, WorkerProcess, own_stdout, serve
+
+
+class Worker:
+    """A search and the utterances to decode."""
+
+    def __init__(self, name: str, paths: Paths, posteriors: Path) -> None:
+        with np.load(posteriors) as arrays:
+            self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
+        kind = searcher(name)
+        before, started = memory(), time.perf_counter()
+        self.search: Searcher = kind(paths)
+        self.facts = {
+            "load_s": time.perf_counter() - started,
+            "memory_before": before,
+            "memory_loaded": memory(),
+            "version": metadata.version(kind.package),
+        }
+
+    def decode(
+        self, settings: Settings, chosen: Sequence[int], texts: bool = True
+    ) -> dict[str, Any]:
+        """Decode utterances.
+
+        Seconds of each by the clock and by the processor, and the sentences found.
+        """
+        self.search.configure(settings)
+        seconds, busy, found = [], [], []
+        for number in chosen:
+            clock, processor = time.perf_counter(), time.thread_time()
+            result = self.search.decode(self.utterances[number])
+            seconds.append(time.perf_counter() - clock)
+            busy.append(time.thread_time() - processor)
+            found.append(self.search.texts(result) if texts else [])
+        return {"seconds": seconds, "busy": busy, "texts": found, "memory": memory()}
+
+    def step(self, settings: Settings, chosen: Sequence[int]) -> dict[str, Any]:
+        """Decode frame by frame in a session.
+
+        Seconds of every frame by the clock and by the processor, and of ending the utterance. Ours
+        only.
+        """
+        self.search.configure(settings)
+        decoder = self.search.decoder  # type: ignore[attr-defined]
+        frames, busy, ends = [], [], []
+        for number in chosen:
+            session = decoder.session(INVENTORY)
+            for frame_V in self.utterances[number]:
+                started, processor = time.perf_counter(), time.thread_time()
+                session.step(frame_V[None])
+                busy.append(time.thread_time() - processor)
+                frames.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            session.finish()
+            ends.append(time.perf_counter() - started)
+        return {"frames": frames, "busy": busy, "ends": ends}
+
+    def threads(
+        self, settings: Settings, chosen: Sequence[int], counts: Sequence[int]
+    ) -> dict[str, Any]:
+        """Seconds for the same utterances by each number of threads in one process. Ours only."""
+        self.search.configure(settings)
+        taken = {}
+        for count in counts:
+            with ThreadPoolExecutor(count) as pool:
+                list(
+                    pool.map(
+                        self.search.decode, [self.utterances[number] for number in chosen[:count]]
+                    )
+                )
+                started = time.perf_counter()
+                list(pool.map(self.search.decode, [self.utterances[number] for number in chosen]))
+                taken[str(count)] = time.perf_counter() - started
+        return {"seconds": taken}
+
+
+class SearchProcess(WorkerProcess):
+    """A search that has loaded its models. loaded: `Worker.facts`: seconds, memory, version."""
+
+    def __init__(self, name: str, paths: Paths, posteriors: Path) -> None:
+        self.kind = searcher(name)
+        places = json.dumps({key: str(path) for key, path in asdict(paths).items()})
+        log = posteriors.with_name(f"{name}.log")
+        super().__init__(name, "decoder.worker", [name, places, str(posteriors)], log, ONE_THREAD)
+
+    def decode(
+        self, settings: Mapping[str, Any], chosen: Sequence[int], texts: bool = True
+    ) -> dict[str, Any]:
+        """See `Worker.decode`."""
+        return self.ask("decode", settings=dict(settings), chosen=list(chosen), texts=texts)
+
+    def step(self, settings: Mapping[str, Any], chosen: Sequence[int]) -> dict[str, Any]:
+        """See `Worker.step`."""
+        return self.ask("step", settings=dict(settings), chosen=list(chosen))
+
+    def threads(
+        self, settings: Mapping[str, Any], chosen: Sequence[int], counts: Sequence[int]
+    ) -> dict[str, Any]:
+        """See `Worker.threads`."""
+        return self.ask(
+            "threads", settings=dict(settings), chosen=list(chosen), counts=list(counts)
+        )
+
+
+def main(arguments: Sequence[str], requests: TextIO, answers: TextIO) -> None:
+    """Serve one search."""
+    name, paths, posteriors = arguments
+
+    def begin() -> tuple[Worker, dict[str, Any]]:
+        places = Paths(**{key: Path(path) for key, path in json.loads(paths).items()})
+        worker = Worker(name, places, Path(posteriors))
+        return worker, worker.facts
+
+    serve(begin, requests, answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], sys.stdin, own_stdout())

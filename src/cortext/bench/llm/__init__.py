@@ -1,0 +1,1 @@
+"""`cortext bench llm`: what language models do for word errors, and what that costs."""

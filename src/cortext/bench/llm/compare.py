@@ -1,0 +1,294 @@
+"""What language models do for word errors, and what that costs, decoded in one run on the same
+utterances.
+
+Without one (the lexicon alone), with the n-gram, with a large model that ranks its lists, with one
+that takes part in the search, and an ensemble. The settings of each way are those of its list here
+with the fewest word errors on the tuning half (even numbers; of equals the first); the other half
+is reported. Each way runs in a process of its own, utterance by utterance, with one thread.
+
+An ensemble is the mean of several runs' posteriors, frame by frame and geometric. Where texts of
+other systems are known, their vote (ROVER with equal weights) is held against what each makes
+alone; neither has a time of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.bench.materials import write_posteriors
+from cortext.bench.posteriors import INVENTORY, Utterance, halves
+from cortext.bench.workers import ONE_THREAD, WorkerProcess
+from cortext.decoding import DecoderOptions
+from cortext.decoding.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
+from cortext.decoding.ensemble.posteriors import Origin, read_average
+from cortext.errors import DataError
+from cortext.evaluation.cluster import LargeModelFiles
+from cortext.provenance import provenance
+from cortext.text.metrics import bootstrap_interval, edit_counts, error_rate
+from cortext.text.normalize import normalize
+
+Stage = Callable[[str], None]
+Settings = dict[str, Any]
+
+RESAMPLES = 2000
+LEXICON, NGRAM, RESCORED, FUSED = (
+    "no language model",
+    "n-gram",
+    "n-gram, ranked by the LLM",
+    "n-gram and LLM fused",
+)
+AVERAGED, AVERAGED_FUSED = "ensemble, n-gram", "ensemble, n-gram and LLM fused"
+ALONE, VOTED = "other systems, alone", "other systems, their vote"
+
+WORD_SCORES = (-3.0, -2.0, -1.0, 0.0, 1.0)
+LM_WEIGHTS = (0.6, 0.8, 1.0, 1.3, 1.6)
+LLM_WEIGHTS = (0.1, 0.2, 0.35, 0.5, 0.65)
+BLANK_PENALTIES = (32.0, 64.0, 128.0, 256.0)
+"""Of averages: runs that do not agree on a frame leave their mean surer of the blank than each
+is.
+"""
+LIST_LENGTH = 50
+"""Sentences that the large model ranks."""
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What is decoded.
+
+    Attributes:
+        utterances: With references, in `posteriors.INVENTORY`'s order.
+        averaged: The same utterances with the posteriors of an ensemble; None without one.
+        texts: What other systems made of each; None without them.
+        facts: Where all that comes from.
+    """
+
+    utterances: Sequence[Utterance]
+    facts: Mapping[str, Any]
+    averaged: Sequence[np.ndarray] | None = None
+    texts: Sequence[Sequence[str]] | None = None
+
+
+def averaged_posteriors(directories: Sequence[Path]) -> list[np.ndarray]:
+    """Mean posteriors of evaluation directories, float32 [P, V], as
+    `posteriors.evaluation_posteriors` orders them.
+    """
+    trials = sorted(read_evaluations(directories), key=lambda trial: int(trial.id))
+    columns = INVENTORY.order_from(Origin.of(directories[0]).inventory)
+    averaged = read_average(directories, trials, "geometric")
+    return [np.ascontiguousarray(log_probs_PV[:, columns]) for log_probs_PV in averaged]
+
+
+class Bench:
+    """The ways to decode, over one set of utterances; see the module.
+
+    Args:
+        models: The directory of the n-gram, and the large model.
+        options: Of the search, where a way does not choose its own.
+        cache: Where the utterances are written for the processes.
+    """
+
+    def __init__(
+        self,
+        materials: Materials,
+        models: tuple[Path, LargeModelFiles],
+        options: DecoderOptions,
+        cache: Path,
+        stage: Stage = lambda name: None,
+    ) -> None:
+        self.materials, (self.lm, self.llm), self.options = materials, models, options
+        self.cache, self.stage = cache, stage
+        self.references = [utterance.reference for utterance in materials.utterances]
+        self.tuning, self.reporting = halves(range(len(self.references)))
+        if not self.reporting:
+            raise DataError(
+                f"{len(self.references)} utterances cannot be halved into tuning and reporting"
+            )
+        self.errors: dict[str, np.ndarray] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Every way's word errors and cost, by its name."""
+        ways: dict[str, Any] = {}
+        log_probs = [utterance.log_probs_PV for utterance in self.materials.utterances]
+        with self._worker("lexicon", log_probs) as child:
+            ways[LEXICON] = self._decoded(
+                child, LEXICON, _grid(lm_weight=[0.0], word_score=[-8.0, -6.0, -4.0, -2.0, 0.0])
+            )
+        with self._worker("ngram", log_probs) as child:
+            ways[NGRAM] = self._decoded(
+                child, NGRAM, _grid(lm_weight=LM_WEIGHTS, word_score=WORD_SCORES)
+            )
+        best = ways[NGRAM]["settings"]
+        with self._worker("ranked", log_probs, self.llm) as child:
+            ways[RESCORED] = self._reranked(child, best)
+            model, versions = child.loaded["model"], child.loaded["versions"]
+        # Lists are ranked by many settings at no cost, a search with a large model is made anew for
+        # each: it takes the weight of both language models and what a word scores from there.
+        both = {name: ways[RESCORED]["settings"][name] for name in ("lm_weight", "word_score")}
+        fused = [best | both | settings for settings in _grid(llm=_weights("fusion"))]
+        with self._worker("fused", log_probs, self.llm) as child:
+            ways[FUSED] = self._decoded(child, FUSED, fused)
+        if self.materials.averaged is not None:
+            with self._worker("averaged", self.materials.averaged) as child:
+                averaged = [best | settings for settings in _grid(blank_penalty=BLANK_PENALTIES)]
+                ways[AVERAGED] = self._decoded(child, AVERAGED, averaged)
+            with self._worker("averaged_fused", self.materials.averaged, self.llm) as child:
+                penalty = {"blank_penalty": ways[AVERAGED]["settings"]["blank_penalty"]}
+                ways[AVERAGED_FUSED] = self._decoded(
+                    child, AVERAGED_FUSED, [ways[FUSED]["settings"] | penalty]
+                )
+        if self.materials.texts is not None:
+            ways |= self._texts(self.materials.texts)
+        for name, way in ways.items():
+            way["difference"] = self._difference(name, ALONE if name in (ALONE, VOTED) else NGRAM)
+        return {"ways": ways, "model": model, "provenance": provenance() | {"versions": versions}}
+
+    def _worker(
+        self, name: str, log_probs: Sequence[np.ndarray], llm: LargeModelFiles | None = None
+    ) -> WorkerProcess:
+        path = self.cache / f"{name}.npz"
+        write_posteriors(path, list(log_probs))
+        arguments = [str(path), json.dumps(asdict(self.options)), str(self.lm), *llm_arguments(llm)]
+        return WorkerProcess(name, "llm.worker", arguments, path.with_suffix(".log"), ONE_THREAD)
+
+    def _decoded(
+        self, child: WorkerProcess, name: str, tried: Sequence[Settings]
+    ) -> dict[str, Any]:
+        """Decode with the settings that make the fewest errors on the tuning half."""
+        settings = tried[0]
+        if len(tried) > 1:
+            self.stage(f"{name}: choosing one of {len(tried)} settings")
+            found = [
+                child.ask("decode", settings=one, chosen=self.tuning)["texts"] for one in tried
+            ]
+            settings = self._fewest(tried, found)
+        return self._reported(child, name, settings, len(tried))
+
+    def _reranked(self, child: WorkerProcess, best: Settings) -> dict[str, Any]:
+        """The same, where lists need not be made again for other weights."""
+        searched = best | {"nbest": LIST_LENGTH}
+        tried = _grid(llm=_weights("rescore"), lm_weight=_near(best), word_score=WORD_SCORES)
+        self.stage(f"{RESCORED}: choosing one of {len(tried)} settings")
+        found = child.ask("rerank", settings=searched, tried=tried, chosen=self.tuning)["texts"]
+        chosen = self._fewest(tried, found)
+        # The lists are made with the n-gram's own settings: what differs is how they are ranked.
+        return self._reported(child, RESCORED, searched, len(tried), chosen)
+
+    def _reported(
+        self,
+        child: WorkerProcess,
+        name: str,
+        settings: Settings,
+        n_tried: int,
+        ranked: Settings | None = None,
+    ) -> dict[str, Any]:
+        self.stage(f"{name}: decoding")
+        answer = child.ask("decode", settings=settings, chosen=self.reporting, ranked=ranked)
+        n_trials, tokens = len(self.reporting), answer["tokens"]
+        return self._errors(name, [[text] for text in answer["texts"]]) | {
+            "settings": settings | (ranked or {}),
+            "settings_tried": n_tried,
+            "sentences_per_s": n_trials / answer["seconds"],
+            "processor_ms_per_sentence": 1000 * answer["busy"] / n_trials,
+            "tokens_per_sentence": tokens["read"] / n_trials,
+            "times_fewer_tokens": (
+                tokens["from_scratch"] / tokens["read"] if tokens["read"] else None
+            ),
+            "peak_mb": answer["memory"].get("peak_rss_mb"),
+            "gpu_peak_mb": answer["memory"].get("gpu_peak_mb"),
+        }
+
+    def _texts(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
+        trials = [Candidates.of(texts[number]) for number in self.reporting]
+        voted = [one.text for one in combine(trials, EnsembleOptions(method="rover"))]
+        alone = [[" ".join(words) for words in trial.best] for trial in trials]
+        return {
+            ALONE: self._errors(ALONE, alone),
+            VOTED: self._errors(VOTED, [[text] for text in voted]),
+        }
+
+    def _fewest(self, tried: Sequence[Settings], found: Sequence[Sequence[str]]) -> Settings:
+        references = [self.references[number] for number in self.tuning]
+        rates = [error_rate(references, texts, n_boot=0).rate or 0.0 for texts in found]
+        return dict(tried[int(np.argmin(rates))])
+
+    def _errors(self, name: str, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Of the sentences that one system or several made of each trial.
+
+        The mean of the systems.
+        """
+        references = [self.references[number].split() for number in self.reporting]
+        errors = [
+            [edit_counts(reference, normalize(text).split()).errors for text in found]
+            for reference, found in zip(references, texts, strict=True)
+        ]
+        self.errors[name] = np.array([np.mean(one) for one in errors])
+        wer, interval = self._rate(self.errors[name])
+        return {"wer": wer, "wer_ci95": interval}
+
+    def _difference(self, name: str, other: str) -> dict[str, Any]:
+        """What a way has more in word errors than another: the same trials drawn again for both."""
+        wer, interval = self._rate(self.errors[name] - self.errors[other])
+        return {"to": other, "wer": wer, "ci95": interval}
+
+    def _rate(self, errors_B: np.ndarray) -> tuple[float, list[float | None]]:
+        words_B = np.array([len(self.references[number].split()) for number in self.reporting])
+        interval = bootstrap_interval(errors_B, words_B, RESAMPLES, 0, 0.95)
+        return float(errors_B.sum() / words_B.sum()), list(interval)
+
+
+def llm_arguments(llm: LargeModelFiles | None) -> list[str]:
+    """A large model as the worker's last arguments: its name, the device and an adapter, if any."""
+    return (
+        []
+        if llm is None
+        else [llm.model, llm.device, *([] if llm.lora is None else [str(llm.lora)])]
+    )
+
+
+def _grid(**values: Sequence[Any]) -> list[Settings]:
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def _weights(mode: str) -> list[Settings]:
+    return [{"mode": mode, "weight": weight} for weight in LLM_WEIGHTS]
+
+
+def _near(best: Settings) -> list[float]:
+    """Weights of both language models together, from the n-gram's own to half as much again."""
+    return [best["lm_weight"] * factor for factor in (1.0, 1.25, 1.5)]
+
+
+def bench_llm(
+    materials: Materials,
+    models: tuple[Path, LargeModelFiles],
+    options: DecoderOptions,
+    cache: Path,
+    stage: Stage = lambda name: None,
+) -> dict[str, Any]:
+    """Compare the ways; see `Bench`. Returns what `--json` prints.
+
+    Raises LanguageModelError where a model is none.
+    """
+    bench = Bench(materials, models, options, cache, stage)
+    facts = dict(materials.facts) | {"tuning": len(bench.tuning), "reported": len(bench.reporting)}
+    return {"input": facts, "lm": str(models[0]), "options": asdict(options), **bench.run()}
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """What `bench_llm` returned, from a JSON file; raises DataError for anything else."""
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {"input", "ways", "model"} <= result.keys():
+            return result
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(
+            "cannot be read as a result of bench llm", where=path, fix="give what --out wrote"
+        ) from error
+    raise DataError("is not a result of bench llm", where=path, fix="give what --out wrote")

@@ -1,0 +1,154 @@
+"""Decodes utterances with and without a large language model, in a process of its own, so that
+memory is its own.
+
+python -m cortext.bench.llm.worker POSTERIORS OPTIONS LM [MODEL DEVICE [LORA]]    (.npz, JSON,
+directories)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.bench.memory import gpu_memory, memory
+from cortext.bench.posteriors import INVENTORY
+from cortext.bench.workers import Missing, own_stdout, serve
+from cortext.decoding import Decoder, DecoderOptions, NBest
+from cortext.decoding.llm.fusion import FusionStats
+from cortext.decoding.llm.large_model import LanguageReader, ranked
+from cortext.decoding.llm.scoring import TextScore
+from cortext.decoding.options import Hypothesis
+from cortext.errors import CortextError
+from cortext.provenance import provenance
+
+Read = list[list[tuple[Hypothesis, TextScore]]]
+"""The hypotheses of each utterance with what the large model says of them."""
+
+
+class CountingReader(LanguageReader):
+    """A large model that counts the tokens of the lists that it ranks, too."""
+
+    def start(self) -> None:
+        """Count from nothing."""
+        self.fusion = FusionStats()
+        self.ranked_tokens = 0
+
+    def read(self, lists: Sequence[NBest], options: DecoderOptions, context: str = "") -> Read:
+        """See `LanguageReader.read`."""
+        found = super().read(lists, options, context)
+        texts = {hypothesis.text: said.n_tokens for one in found for hypothesis, said in one}
+        self.ranked_tokens += sum(texts.values())
+        return found
+
+
+class Worker:
+    """A word search, a large model where one is named, and the utterances to decode."""
+
+    def __init__(
+        self,
+        posteriors: Path,
+        options: Mapping[str, Any],
+        lm: str,
+        llm: str | None = None,
+        device: str = "cpu",
+        lora: str | None = None,
+    ) -> None:
+        with np.load(posteriors) as arrays:
+            self.utterances = [arrays[str(number)] for number in range(len(arrays.files))]
+        self.decoder = Decoder.from_dir(lm, options)
+        self.reader = CountingReader.load(llm, lora, device) if llm else None
+        model = self.reader.describe() if self.reader else None
+        self.facts = {
+            "memory_loaded": memory(),
+            "model": model,
+            "versions": provenance()["versions"],
+        }
+
+    def decode(
+        self,
+        settings: Mapping[str, Any],
+        chosen: Sequence[int],
+        ranked: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Decode utterances one after the other.
+
+        Sentences, seconds by the clock and the processor, tokens, memory.
+
+        Args:
+            ranked: Settings by which the lists are ranked, where those of the search are others.
+        """
+        decoder = self.decoder.with_options(**settings)
+        options = decoder.options.changed(ranked or {})
+        fuses = self.reader is not None and options.llm.mode == "fusion"
+        searching = decoder.with_llm(self.reader if fuses else None)
+        if self.reader:
+            self.reader.start()
+        clock, processor = time.perf_counter(), time.process_time()
+        texts, failed = [], []
+        for number in chosen:
+            nbest = searching.decode(self.utterances[number], INVENTORY)
+            if self.reader and not fuses:
+                (nbest,) = self.reader.rank([nbest], options)
+            texts.append(nbest[0].text)
+            if nbest.degraded:
+                failed.append(nbest.degraded)
+        seconds, busy = time.perf_counter() - clock, time.process_time() - processor
+        if failed:
+            raise Missing(f"{len(failed)} utterances went without the large model: {failed[0]}")
+        answer = {
+            "texts": texts,
+            "seconds": seconds,
+            "busy": busy,
+            "memory": memory() | gpu_memory(),
+        }
+        return answer | {"tokens": self._tokens()}
+
+    def rerank(
+        self, settings: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], chosen: Sequence[int]
+    ) -> dict[str, Any]:
+        """Decode and have the large model read the lists once, then rank by each of some settings.
+
+        Their sentences.
+        """
+        assert self.reader
+        decoder = self.decoder.with_options(**settings)
+        self.reader.start()
+        lists = [decoder.decode(self.utterances[number], INVENTORY) for number in chosen]
+        read = self.reader.read(lists, decoder.options)
+        options = [decoder.options.changed(one) for one in tried]
+        return {"texts": [[ranked(one, each)[0].text for one in read] for each in options]}
+
+    def _tokens(self) -> dict[str, int]:
+        """Tokens that the large model read.
+
+        What it would have read in the search had it begun anew at each look.
+        """
+        if self.reader is None:
+            return {"read": 0, "from_scratch": 0}
+        fused, at_end = self.reader.fusion, self.reader.ranked_tokens
+        return {"read": fused.evaluated + at_end, "from_scratch": fused.from_scratch + at_end}
+
+
+def main() -> None:
+    """Serve one search."""
+    answers = own_stdout()
+    posteriors, options, *models = sys.argv[1:]
+
+    def begin() -> tuple[Worker, dict[str, Any]]:
+        try:
+            worker = Worker(Path(posteriors), json.loads(options), *models)
+        except CortextError as error:
+            raise Missing(str(error)) from None
+        return worker, worker.facts
+
+    serve(begin, sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

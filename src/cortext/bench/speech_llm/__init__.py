@@ -1,0 +1,1 @@
+"""`cortext bench speech-llm`: what training a speech LLM costs, setting by setting."""

@@ -1,0 +1,345 @@
+"""`cortext bench speech-llm`.
+
+What caching, bfloat16, compilation and gradient checkpointing do to training steps.
+
+Every setting is a process of its own, so that its memory is its own, and takes the trainer's own
+steps on the same batches in the same order. They train in turns, so that a machine that is busy for
+a while slows all of them.
+
+With `live` targets the voice speaks the sentences of each batch and the audio tower hears them,
+within the step; with `cached` ones they are read from a file. The rest of a step is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from cortext.bench.speech_llm.materials import Given, Materials, prepare
+from cortext.bench.speech_llm.worker import SettingPlan
+from cortext.bench.workers import Missing, WorkerProcess
+from cortext.config import to_mapping
+from cortext.errors import ConfigError, nearest
+from cortext.models.precision import uses_bf16
+from cortext.provenance import provenance
+from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
+
+Stage = Callable[[str], None]
+
+CLAIM: dict[str, Any] = {"times_faster": [3.0, 4.0], "less_memory": 0.4}
+"""What is said of cached targets elsewhere."""
+CACHED = "cached targets"
+PRECISIONS: dict[bool, Literal["bf16", "fp32"]] = {True: "bf16", False: "fp32"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one training differs from the first.
+
+    Cached targets, in the precision that training chooses by itself.
+
+    Attributes:
+        other_precision: float32 where that is bfloat16, and the other way round.
+        aligned_only: The stage without the language model, in which only encoder and projector
+            learn.
+    """
+
+    live: bool = False
+    other_precision: bool = False
+    compiled: bool = False
+    checkpointing: bool = False
+    aligned_only: bool = False
+
+    def config(self, base: SpeechLLMConfig, bf16: bool) -> SpeechLLMConfig:
+        """The first training's configuration with what differs."""
+        never = 10**9
+        speech = replace(
+            base.speech, compile=self.compiled, gradient_checkpointing=self.checkpointing
+        )
+        metric = base.best_metric
+        if self.aligned_only:
+            speech, metric = replace(speech, beta=0.0, gamma=0.0, lora=None), "val_loss"
+        return replace(
+            base,
+            speech=speech,
+            best_metric=metric,
+            precision=PRECISIONS[bf16 != self.other_precision],
+            num_training_batches=never,
+            batches_per_val_step=never,
+        )
+
+
+def settings(bf16: bool) -> dict[str, Setting]:
+    """The settings by name. bf16: whether training chooses bfloat16 by itself."""
+    other = PRECISIONS[not bf16]
+    return {
+        "cached": Setting(),
+        "live": Setting(live=True),
+        f"cached {other}": Setting(other_precision=True),
+        f"live {other}": Setting(live=True, other_precision=True),
+        "cached compiled": Setting(compiled=True),
+        "cached checkpointing": Setting(checkpointing=True),
+        "alignment cached": Setting(aligned_only=True),
+        "alignment live": Setting(aligned_only=True, live=True),
+    }
+
+
+def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
+    """What each of the four is worth: the settings with and without it, by name."""
+    other = PRECISIONS[not bf16]
+    in_bf16, in_fp32 = ("cached", f"cached {other}") if bf16 else (f"cached {other}", "cached")
+    return {
+        CACHED: ("cached", "live"),
+        f"{CACHED}, {other}": (f"cached {other}", f"live {other}"),
+        f"{CACHED}, alignment alone": ("alignment cached", "alignment live"),
+        "bfloat16": (in_bf16, in_fp32),
+        "compilation": ("cached compiled", "cached"),
+        "gradient checkpointing": ("cached checkpointing", "cached"),
+    }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        only: Names of settings; all of them where it is empty.
+        turns: Of `steps` timed steps each, after one of `warmup`.
+        parts: Batches whose targets are timed alone.
+        apart: One setting after the other, where memory does not hold all of them at once.
+    """
+
+    only: Sequence[str] = ()
+    turns: int = 3
+    steps: int = 2
+    warmup: int = 2
+    parts: int = 2
+    device: str = "cpu"
+    threads: int | None = None
+    apart: bool = False
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Of the processes."""
+        return {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+
+
+def bench_speech_llm(
+    recipe: str,
+    given: Given,
+    plan: Plan,
+    overrides: Sequence[str] = (),
+    stage: Stage = lambda name: None,
+) -> dict[str, Any]:
+    """Measure the settings; returns what `--json` prints.
+
+    Of a recipe with stages the last one is trained.
+
+    `ratio` is the time of a step with live targets over that with cached ones. Raises ConfigError
+    for a configuration that aligns to nothing.
+    """
+    config = read_speech_config(recipe, (*given.overrides, *overrides)).in_stages()[-1][1]
+    if not config.speech.alpha:
+        raise ConfigError(
+            "speech.alpha is 0: nothing is aligned to audio", fix="set speech.alpha above 0"
+        )
+    bf16 = uses_bf16(config.precision, "cpu" if plan.device == "cpu" else "cuda")
+    known = settings(bf16)
+    for name in plan.only:
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}; {nearest(name, known)}")
+    chosen = {name: known[name] for name in plan.only or known}
+    with TemporaryDirectory(prefix="cortext-bench-") as folder:
+        materials = prepare(given, Path(folder), plan.device, plan.env, stage)
+        config = config.with_audio_llm(materials.audio_llm)
+        plans = {
+            name: _setting_plan(
+                Path(folder), name, one.live, one.config(config, bf16), materials, plan
+            )
+            for name, one in chosen.items()
+        }
+        measuring = Measuring(plans, plan, stage)
+        measuring.measure()
+    facts = materials.facts | {"recipe": recipe, "overrides": [*given.overrides, *overrides]}
+    result = _result(measuring, comparisons(bf16), facts)
+    machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    return result | {
+        "batch": config.dataset.batch_size,
+        "machine": machine,
+        "provenance": provenance(),
+    }
+
+
+def _result(
+    measuring: Measuring, both: Mapping[str, tuple[str, str]], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    found = measuring.found
+    compared = {name: compare(found, *names) for name, names in both.items()}
+    return {
+        "ratio": (compared[CACHED] or {}).get("times_faster"),
+        "ratios": compared,
+        "claim": CLAIM | {"holds": holds(compared)},
+        "cache_pays_after_steps": pays_after(found, facts["cache"]),
+        "settings": found,
+        "missing": measuring.missing,
+        "input": dict(facts),
+    }
+
+
+def _setting_plan(
+    folder: Path, name: str, live: bool, config: SpeechLLMConfig, materials: Materials, plan: Plan
+) -> SettingPlan:
+    return SettingPlan(
+        packed=materials.packed,
+        cache=materials.cache,
+        voice=materials.voice,
+        out=str(folder / name.replace(" ", "-")),
+        config=to_mapping(config),
+        device=plan.device,
+        live=live,
+    )
+
+
+class Measuring:
+    """The processes of settings at work.
+
+    Attributes:
+        found: What was measured, by setting.
+        missing: The settings that cannot be had, and why.
+    """
+
+    def __init__(self, plans: Mapping[str, SettingPlan], plan: Plan, stage: Stage) -> None:
+        self.plans, self.plan, self.stage = plans, plan, stage
+        self.found: dict[str, dict[str, Any]] = {}
+        self.missing: dict[str, str] = {}
+
+    def measure(self) -> None:
+        """Measure every setting."""
+        for group in [[name] for name in self.plans] if self.plan.apart else [list(self.plans)]:
+            self._together(group)
+
+    def _together(self, names: Sequence[str]) -> None:
+        """Measure settings that take turns."""
+        plan = self.plan
+        with ExitStack() as stack:
+            running: dict[str, WorkerProcess] = {}
+            for name in names:
+                self.stage(f"starting: {name}")
+                try:
+                    running[name] = stack.enter_context(self._start(name))
+                except Missing as error:
+                    self.missing[name] = str(error)
+            self._ask(running, "warming up", "steps", n=plan.warmup)
+            self._ask(running, "", "restart_peak")
+            turns = [
+                self._ask(running, f"turn {turn + 1} of {plan.turns}", "steps", n=plan.steps)
+                for turn in range(plan.turns)
+            ]
+            memory = self._ask(running, "", "memory")
+            parts = self._ask(running, "the parts", "parts", n=plan.parts)
+        for name, child in running.items():
+            self.found[name] = described(
+                [turn[name] for turn in turns], memory[name], parts[name], child.loaded
+            )
+
+    def _start(self, name: str) -> WorkerProcess:
+        plan = self.plans[name]
+        arguments = ["train", json.dumps(asdict(plan))]
+        return WorkerProcess(
+            name, "speech_llm.worker", arguments, Path(plan.out).with_suffix(".log"), self.plan.env
+        )
+
+    def _ask(
+        self, running: dict[str, WorkerProcess], what: str, do: str, **request: Any
+    ) -> dict[str, dict[str, Any]]:
+        """The answers of all that run; what cannot go on is taken out."""
+        answers = {}
+        for name in list(running):
+            if what:
+                self.stage(f"{what}: {name}")
+            try:
+                answers[name] = running[name].ask(do, **request)
+            except Missing as error:
+                self.missing[name] = str(error)
+                del running[name]
+        return answers
+
+
+def described(
+    turns: Sequence[Mapping[str, list[float]]],
+    memory: Mapping[str, Any],
+    parts: Mapping[str, list[float]],
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the result says of a setting."""
+    ms, cpu_ms = (
+        np.array([value for turn in turns for value in turn[kind]]) for kind in ("ms", "cpu_ms")
+    )
+    return {
+        "ms": float(np.median(ms)),
+        "ms_10_90": [float(np.quantile(ms, share)) for share in (0.1, 0.9)],
+        "cpu_ms": float(np.median(cpu_ms)),
+        "steps": len(ms),
+        **{part: statistics.median(values) for part, values in parts.items()},
+        **memory,
+        **facts,
+    }
+
+
+def compare(
+    found: Mapping[str, Mapping[str, Any]], with_: str, without: str
+) -> dict[str, float | None] | None:
+    """What a setting is worth; None where one of both is missing.
+
+    times_faster:     the time of a step without it over that with it; times_faster_cpu by processor
+        time, which other
+                      work on the machine disturbs less
+    less_memory:      the share of the peak without it that is saved; below 0 it takes more
+    """
+    if with_ not in found or without not in found:
+        return None
+    a, b = found[with_], found[without]
+    memory = 1 - a["peak_mb"] / b["peak_mb"] if a["peak_mb"] and b["peak_mb"] else None
+    return {
+        "times_faster": b["ms"] / a["ms"],
+        "times_faster_cpu": b["cpu_ms"] / a["cpu_ms"],
+        "less_memory": memory,
+    }
+
+
+def holds(
+    compared: Mapping[str, Mapping[str, float | None] | None],
+) -> dict[str, dict[str, bool | None]]:
+    """Whether cached targets are worth what is claimed, by comparison and by time and memory.
+
+    None: not measured.
+    """
+    least = {"times_faster": CLAIM["times_faster"][0], "less_memory": CLAIM["less_memory"]}
+    return {
+        name: {
+            kind: None if (found := values[kind]) is None else found >= bound
+            for kind, bound in least.items()
+        }
+        for name, values in compared.items()
+        if name.startswith(CACHED) and values is not None
+    }
+
+
+def pays_after(found: Mapping[str, Mapping[str, Any]], cache: Mapping[str, Any]) -> float | None:
+    """Steps after which making the cache has taken less time than it saved.
+
+    None where that is not known.
+    """
+    if "seconds" not in cache or not {"cached", "live"} <= found.keys():
+        return None
+    saved_ms = found["live"]["ms"] - found["cached"]["ms"]
+    return 1e3 * cache["seconds"] / saved_ms if saved_ms > 0 else None

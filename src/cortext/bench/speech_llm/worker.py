@@ -1,0 +1,222 @@
+"""One setting of the speech-LLM benchmark in a process of its own: its memory is its own.
+
+python -m cortext.bench.speech_llm.worker train|cache PLAN        (a SettingPlan or a CacheOrder as
+JSON)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.bench.memory import memory, restart_peak
+from cortext.bench.speech_llm.materials import CacheOrder
+from cortext.bench.training.sides import Clock
+from cortext.bench.workers import Missing, own_stdout, serve
+from cortext.config import from_mapping
+from cortext.data import open_packed
+from cortext.data.packed import PackedSplit
+from cortext.decoding.llm.explain import out_of_memory
+from cortext.errors import CortextError, first_line
+from cortext.models.precision import autocast
+from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.config import SpeechLLMConfig
+from cortext.speechllm.losses.speech_loss import SpeechLoss
+from cortext.speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
+from cortext.speechllm.trainer import SpeechTrainer
+from cortext.voices import Voice, open_voice
+
+
+@dataclass(frozen=True)
+class SettingPlan:
+    """What one process trains; passed to it as JSON.
+
+    Attributes:
+        out: A directory of this setting's own.
+        config: A SpeechLLMConfig.
+        live: Whether the voice speaks and the audio tower listens in every step; else targets come
+            from the cache.
+    """
+
+    packed: str
+    cache: str
+    voice: str
+    out: str
+    config: dict[str, Any]
+    device: str = "cpu"
+    live: bool = False
+
+
+class TimedVoice(Voice):
+    """A voice that counts the seconds that it speaks."""
+
+    def __init__(self, voice: Voice) -> None:
+        self.name, self.revision, self._voice = voice.name, voice.revision, voice
+        self.seconds = 0.0
+
+    def can_speak(self, text: str) -> bool:
+        """See `Voice`."""
+        return self._voice.can_speak(text)
+
+    def speak(self, text: str) -> np.ndarray:
+        """See `Voice`."""
+        started = time.perf_counter()
+        wave = self._voice.speak(text)
+        self.seconds += time.perf_counter() - started
+        return wave
+
+
+class BenchTrainer(SpeechTrainer):
+    """The trainer of a speech LLM, its targets spoken and heard anew where a voice is given.
+
+    No state is saved.
+    """
+
+    def __init__(self, plan: SettingPlan, voice: Voice | None) -> None:
+        self.voice, self.hears = voice, voice is not None
+        config = from_mapping(SpeechLLMConfig, plan.config)
+        super().__init__(
+            config,
+            open_packed(plan.packed),
+            plan.out,
+            cache=plan.cache,
+            device=plan.device,
+            progress=False,
+        )
+
+    @cached_property
+    def hearing(self) -> AudioLLM:
+        """The audio LLM whose tower listens.
+
+        The one that is trained with, or one for this alone.
+        """
+        network = self.model.network
+        if network.speech.reads_language_model:
+            return network.llm
+        return AudioLLM.load(network.speech.audio_llm, device=self.device_spec.device, reads=False)
+
+    def _loss_on(self, split: PackedSplit) -> SpeechLoss:
+        loss = super()._loss_on(split)
+        if self.voice is not None:
+            loss.targets = LiveTargets(self.hearing, self.voice)
+        return loss
+
+    def _save_state(self) -> None:
+        pass  # a turn of the benchmark ends often
+
+
+class Setting:
+    """A trainer, ready to take steps."""
+
+    def __init__(self, plan: SettingPlan) -> None:
+        config = from_mapping(SpeechLLMConfig, plan.config)
+        self.facts: dict[str, Any] = {
+            "audio_llm": vars(AudioLLM.check(config.speech.audio_llm))
+        }  # imports all that loading it does
+        before = memory().get("rss_mb")
+        self.voice = TimedVoice(open_voice(plan.voice)) if plan.live else None
+        self.trainer = BenchTrainer(plan, self.voice)
+        self.device, network = self.trainer.engine.host, self.trainer.model.network
+        notes = network.llm.notes if network.speech.reads_language_model else []
+        if config.speech.compile and notes:
+            raise Missing(notes[0])
+        learns = [each for each in network.parameters() if each.requires_grad]
+        self.facts |= {
+            "n_trained": sum(each.numel() for each in learns),
+            "precision": "bf16" if self.trainer.engine.bf16 else "fp32",
+            "threads": torch.get_num_threads(),
+            "libraries_mb": before,
+            "loaded_mb": memory().get("rss_mb"),
+        }
+        if self.device.type == "cuda":
+            self.facts["device_name"] = torch.cuda.get_device_name(self.device)
+
+    def steps(self, n: int) -> dict[str, Any]:
+        """Times of `n` steps of the trainer's own loop, after one more."""
+        clock = Clock(self.device)
+        self._run(n + 1, clock)
+        return {"ms": clock.ms(), "cpu_ms": clock.cpu_ms()}
+
+    def restart_peak(self) -> dict[str, Any]:
+        """Count the most memory from here on."""
+        restart_peak()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return {}
+
+    def memory(self) -> dict[str, Any]:
+        """Megabytes, the most since `restart_peak`.
+
+        process_mb: of the process, its libraries included
+        peak_mb:    of tensors on a GPU; on a CPU, what the process had beyond its libraries
+        """
+        process = memory().get("peak_rss_mb")
+        if self.device.type == "cuda":
+            return {
+                "process_mb": process,
+                "peak_mb": torch.cuda.max_memory_allocated(self.device) / 1e6,
+            }
+        before = self.facts["libraries_mb"]
+        return {"process_mb": process, "peak_mb": process - before if process and before else None}
+
+    def parts(self, n: int) -> dict[str, Any]:
+        """Milliseconds a step that getting targets takes, and the voice's share of it, in `n`
+        batches' sentences.
+        """
+        loss, sampler = self.trainer.engine.job.loss, self.trainer.engine.job.sampler
+        assert isinstance(loss, SpeechLoss)
+        assert loss.targets is not None
+        targets_ms, voice_ms = [], []
+        for step in range(n):
+            sentences = [loss.sentences[i] for i in sampler.indices(step).tolist()]
+            spoke, started = self.voice.seconds if self.voice else 0.0, time.perf_counter()
+            with self.trainer.engine.running(), autocast(self.device, self.trainer.engine.bf16):
+                loss.targets.features(sentences)
+            targets_ms.append(1e3 * (time.perf_counter() - started))
+            voice_ms.append(1e3 * (self.voice.seconds - spoke) if self.voice else 0.0)
+        return {"targets_ms": targets_ms, "voice_ms": voice_ms}
+
+    def _run(self, n: int, clock: Clock) -> None:
+        try:
+            self.trainer.run(n, profile=nullcontext(clock.tick))
+        except Exception as error:
+            if out_of_memory(error):
+                raise Missing(f"not enough memory ({first_line(error)})") from error
+            raise
+
+
+def begin(kind: str, plan: str) -> tuple[Any, dict[str, Any]]:
+    """What is served, and the first answer; Missing where it cannot be had."""
+    try:
+        if kind == "cache":
+            order = CacheOrder(**json.loads(plan))
+            sentences = sentences_of_data(Path(order.packed))
+            return None, build_cache(
+                sentences, order.audio_llm, order.voice, order.out, workers=0, device=order.device
+            )
+        setting = Setting(SettingPlan(**json.loads(plan)))
+    except Missing:
+        raise
+    except CortextError as error:
+        raise Missing(str(error)) from None
+    return setting, setting.facts
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve one setting."""
+    answers = own_stdout()
+    serve(lambda: begin(*arguments), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""`cortext bench training`: our training loop and the published one, side by side."""

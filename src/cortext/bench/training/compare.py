@@ -1,0 +1,350 @@
+"""`cortext bench training`.
+
+The published training loop and ours, side by side, in one run on the same trials.
+
+Every side is a process of its own, so that its memory is its own. They train in turns, so that a
+machine that is busy for a while slows all of them, and take the same batches in the same order.
+Whole steps are timed in each side's own loop, reading ahead included; the parts of a step are timed
+afterwards, one after the other and nothing ahead of time, so that they add up to more than a step.
+
+The operations of a step are counted by formula: a product with a weight matrix of a GRU or a linear
+layer takes 6 operations per weight and patch (a multiplication and an addition, forwards, for the
+input's gradient and for the weights'), the day layer 4 per weight and bin (its input needs no
+gradient). Padding, smoothing, noise, CTC and the optimiser are not counted: what is said of the
+machine's matrix rate is about work that a trial needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.bench.training.data import Recording
+from cortext.bench.training.sides import PARTS, YARDSTICK, SidePlan
+from cortext.bench.workers import Missing, WorkerProcess
+from cortext.data import DayBalancedSampler, open_packed
+from cortext.errors import ConfigError, nearest
+from cortext.models import build_model
+from cortext.provenance import provenance
+from cortext.text.phonemes import RELEASE
+from cortext.training import read_train_config
+
+Stage = Callable[[str], None]
+PUBLISHED_BATCHES = 120_000
+BYTES_PER_PARAMETER = 16
+"""Weight, gradient and AdamW's two moments in float32."""
+MATRIX = {"cpu": 2048, "cuda": 8192}
+"""Rows and columns of the matrices on which a device's rate is measured."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "release": {"kind": "release", "precision": "published"},
+    "release_compiled": {"kind": "release", "precision": "published", "compiled": True},
+    "release_bf16": {"kind": "release", "precision": "bf16"},
+    "ours": {"kind": "ours", "precision": "auto"},
+    "ours_fp32": {"kind": "ours", "precision": "fp32"},
+}
+"""The sides by name, and how each differs in its SidePlan."""
+
+CLAIMS = {
+    "gru": ["RTX 4090 3.5 h (105 ms a batch), published"],
+    "triple_gru": ["RTX 4090 12-18 h, claimed", "V100 15-20 h, claimed"],
+}
+"""What is said of 120,000 batches of 64 elsewhere."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is trained, and on what."""
+
+    recipe: str
+    recording: Recording
+    overrides: tuple[str, ...] = ()
+
+
+def shapes(model: str, batch_size: int) -> dict[str, Shape]:
+    """The shapes of a model, by name; `batch_size` is that of the published shape."""
+    published = Recording(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
+    batch = f"dataset.batch_size={batch_size}"
+    if model == "gru":
+        demo = Recording(n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo")
+        return {"demo": Shape("demo", demo), "published": Shape("gru", published, (batch,))}
+    if model == "triple_gru":
+        widths = {"noise 768": 768, "noise 7168": 7168}
+        return {
+            name: Shape("triple_gru", published, (batch, f"model.noise_units={width}"))
+            for name, width in widths.items()
+        }
+    raise ConfigError(
+        f"no shapes are known for model {model!r}; {nearest(model, ['gru', 'triple_gru'])}"
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    sides: names of VARIANTS; turns of `steps` steps each, after one turn of `warmup`; `parts` steps
+    are split
+    """
+
+    sides: Sequence[str]
+    turns: int = 4
+    steps: int = 3
+    warmup: int = 2
+    parts: int = 3
+    device: str = "cpu"
+    threads: int | None = None
+    workers: int = 4
+    yardstick: Path = YARDSTICK
+
+
+def default_sides(model: str, device: str) -> list[str]:
+    """On CUDA the release runs compiled and in bfloat16.
+
+    On a CPU in float32, and here not compiled: see the docs.
+    """
+    if model != "gru":
+        return ["ours"]
+    return (
+        ["release_compiled", "ours"]
+        if device != "cpu"
+        else ["release", "release_bf16", "ours", "ours_fp32"]
+    )
+
+
+def bench_training(
+    chosen: Mapping[str, Shape],
+    plan: Plan,
+    overrides: Sequence[str] = (),
+    stage: Stage = lambda name: None,
+) -> dict[str, Any]:
+    """Compare the sides at every shape; returns what `--json` prints.
+
+    `ratio` is that of the last shape.
+    """
+    found, missing = {}, {}
+    for name, shape in chosen.items():
+        shape = replace(shape, overrides=(*shape.overrides, *overrides))
+        if reason := too_large(shape, plan.device):
+            missing[name] = reason
+            continue
+        with TemporaryDirectory(prefix="cortext-bench-") as folder:
+            found[name] = _measure(Path(folder), name, shape, plan, stage)
+    last: Mapping[str, Any] = next(reversed(found.values()), {})
+    ratios = {name: last.get(name) for name in ("ratio", "ratio_cpu", "ratio_bf16", "ratio_fp32")}
+    machine = {"device": plan.device, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    return {
+        **ratios,
+        "shapes": found,
+        "missing": missing,
+        "machine": machine,
+        "provenance": provenance(),
+    }
+
+
+def too_large(shape: Shape, device: str) -> str | None:
+    """Why there is not enough memory for the shape's model, or None."""
+    config = read_train_config(shape.recipe, shape.overrides)
+    recording = shape.recording
+    with torch.device("meta"):
+        network = build_model(
+            config.model,
+            n_features=recording.n_features,
+            n_days=recording.n_sessions,
+            n_classes=len(RELEASE),
+        )
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    available = _available_bytes(device)
+    if parameters * BYTES_PER_PARAMETER <= 0.8 * available:
+        return None
+    need = parameters * BYTES_PER_PARAMETER / 1e9
+    return (
+        f"{parameters / 1e6:.0f} M parameters need {need:.1f} GB and activations;"
+        f" {available / 1e9:.1f} GB are free"
+    )
+
+
+def _available_bytes(device: str) -> float:
+    if device != "cpu":
+        return float(torch.cuda.mem_get_info(torch.device(device))[0])
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _measure(folder: Path, name: str, shape: Shape, plan: Plan, stage: Stage) -> dict[str, Any]:
+    stage(f"{name}: recording")
+    shape.recording.write(folder)
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        sides: dict[str, WorkerProcess] = {}
+        for side in plan.sides:
+            stage(f"{name}: starting {side}")
+            try:
+                sides[side] = stack.enter_context(start(side, folder, shape, plan))
+            except Missing as error:
+                missing[side] = str(error)
+        answers = _in_turns(name, sides, plan, stage)
+        memory = {side: child.ask("memory") for side, child in sides.items()}
+        parts = {}
+        for side, child in sides.items():
+            stage(f"{name}: the parts of {side}")
+            parts[side] = child.ask("parts", n=plan.parts + 1)
+        stage(f"{name}: the machine's matrix rate")
+        size = MATRIX[torch.device(plan.device).type]
+        rate = next(reversed(sides.values())).ask("matrix_rate", size=size) if sides else {}
+        facts = {side: child.loaded for side, child in sides.items()}
+    total = plan.warmup + 2 + plan.turns * (plan.steps + 2)
+    batches = batch_facts(folder, shape, total)
+    described = {
+        side: _described(answers[side], memory[side], parts[side], facts[side], batches)
+        for side in sides
+    }
+    if (ours := facts.get("ours") or facts.get("ours_fp32")) is not None:
+        batches["flops"] = (
+            batches["patches"] * ours["flops_per_patch"] + batches["bins"] * ours["flops_per_bin"]
+        )
+        for values in described.values():
+            values["matrix_share"] = (
+                batches["flops"] / (values["ms"] / 1e3) / rate[values["precision"]]
+            )
+    return {
+        **ratios(described),
+        "sides": described,
+        "missing": missing,
+        "batch": batches,
+        "matrix_rate": rate,
+    }
+
+
+def start(name: str, folder: Path, shape: Shape, plan: Plan) -> WorkerProcess:
+    """The process of a side; raises Missing where it cannot be had."""
+    if name not in VARIANTS:
+        raise ConfigError(f"unknown side {name!r}; {nearest(name, VARIANTS)}")
+    out = folder / name
+    overrides = [f"{key}={10**9}" for key in ("num_training_batches", "batches_per_val_step")]
+    side = SidePlan(
+        folder=str(folder),
+        out=str(out),
+        recipe=shape.recipe,
+        overrides=[*overrides, *shape.overrides],
+        device=plan.device,
+        workers=plan.workers,
+        yardstick=str(plan.yardstick),
+        **VARIANTS[name],
+    )
+    env = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
+    return WorkerProcess(
+        name, "training.worker", [json.dumps(asdict(side))], folder / f"{name}.log", env
+    )
+
+
+def _in_turns(
+    shape: str, sides: Mapping[str, WorkerProcess], plan: Plan, stage: Stage
+) -> dict[str, dict[str, list[float]]]:
+    answers: dict[str, dict[str, list[float]]] = {
+        side: {"ms": [], "cpu_ms": [], "wait_ms": []} for side in sides
+    }
+    for turn in range(plan.turns + 1):
+        stage(f"{shape}: turn {turn} of {plan.turns}" if turn else f"{shape}: warming up")
+        for side, child in sides.items():
+            answer = child.ask("steps", n=plan.steps if turn else plan.warmup)
+            for name, values in answers[side].items():
+                values += answer[name] if turn else []
+    return answers
+
+
+def batch_facts(folder: Path, shape: Shape, n_batches: int) -> dict[str, float]:
+    """What a batch holds in the mean of the first batches.
+
+    Trials, padded length, bins and patches without padding.
+    """
+    config = read_train_config(shape.recipe, shape.overrides)
+    split, chosen = open_packed(folder / "packed").split("train"), config.dataset
+    sampler = DayBalancedSampler(
+        split.day_N,
+        chosen.batch_size,
+        chosen.days_per_batch,
+        chosen.seed,
+        chosen.must_include_days,
+        split.n_bins_N,
+        chosen.length_buckets,
+    )
+    n_bins_SB = np.stack([split.n_bins_N[sampler.indices(step)] for step in range(n_batches)])
+    size, stride = config.model.patch_size, config.model.patch_stride
+    patches_SB = (n_bins_SB - size) // stride + 1 if size else n_bins_SB
+    return {
+        "trials": chosen.batch_size,
+        "padded_bins": float(n_bins_SB.max(1).mean()),
+        "bins": float(n_bins_SB.sum(1).mean()),
+        "patches": float(patches_SB.sum(1).mean()),
+    }
+
+
+def _described(
+    answer: Mapping[str, list[float]],
+    memory: Mapping[str, Any],
+    parts: Mapping[str, list[float]],
+    facts: Mapping[str, Any],
+    batch: Mapping[str, float],
+) -> dict[str, Any]:
+    ms, low, high = (float(np.quantile(answer["ms"], share)) for share in (0.5, 0.1, 0.9))
+    wait_ms = statistics.median(answer["wait_ms"])
+    return {
+        "ms": ms,
+        "ms_10_90": [low, high],
+        "cpu_ms": statistics.median(answer["cpu_ms"]),
+        "steps": len(answer["ms"]),
+        "trials_per_s": batch["trials"] / ms * 1e3,
+        "wait_ms": wait_ms,
+        "wait_share": wait_ms / ms,
+        "parts_ms": {part: statistics.median(parts[part][1:]) for part in PARTS},
+        "hours_of_120k_batches": ms * PUBLISHED_BATCHES / 3.6e6,
+        "memory": dict(memory),
+        **facts,
+    }
+
+
+def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """How many times faster ours is, by the medians of whole steps; None where a side is missing.
+
+    ratio:      than the release as published, compiled or not, whichever is faster here
+    ratio_cpu:  the same by processor time, which other work on the machine disturbs less (the
+        release's loaders, which
+                are other processes, are not in it)
+    ratio_bf16: both in bfloat16; ratio_fp32: both in float32
+    """
+
+    def fastest(names: Sequence[str], precision: str | None, field: str) -> float | None:
+        times = [
+            float(sides[name][field])
+            for name in names
+            if name in sides and (precision is None or sides[name]["precision"] == precision)
+        ]
+        return min(times, default=None)
+
+    def ratio(
+        theirs: Sequence[str], ours: Sequence[str], precision: str | None, field: str = "ms"
+    ) -> float | None:
+        a, b = fastest(theirs, precision, field), fastest(ours, precision, field)
+        return None if a is None or b is None else a / b
+
+    published, every_release = (
+        ("release", "release_compiled"),
+        ("release", "release_compiled", "release_bf16"),
+    )
+    both = ("ours", "ours_fp32")
+    return {
+        "ratio": ratio(published, ("ours",), None),
+        "ratio_cpu": ratio(published, ("ours",), None, "cpu_ms"),
+        "ratio_bf16": ratio(every_release, both, "bf16"),
+        "ratio_fp32": ratio(every_release, both, "fp32"),
+    }

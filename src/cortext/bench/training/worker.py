@@ -1,0 +1,87 @@
+"""One side of the training benchmark in a process of its own.
+
+Its memory is its own, and so are its threads.
+
+python -m cortext.bench.training.worker PLAN        (a SidePlan as JSON)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+
+from cortext.bench.memory import children_pss_mb, memory
+from cortext.bench.training.sides import SIDES, SidePlan
+from cortext.bench.workers import own_stdout, serve
+
+
+class TrainingWorker:
+    """A side, and what is asked of both."""
+
+    def __init__(self, plan: SidePlan) -> None:
+        self.side = SIDES[plan.kind](plan)
+        self.facts = {**self.side.facts, "threads": torch.get_num_threads()}
+        if self.side.device.type == "cuda":
+            self.facts["device_name"] = torch.cuda.get_device_name(self.side.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.side, name)
+
+    def memory(self) -> dict[str, Any]:
+        """Megabytes: the most that this process had, what its loader's processes have, the most
+        on the device.
+        """
+        found: dict[str, Any] = {
+            "peak_rss_mb": memory().get("peak_rss_mb"),
+            "loaders_pss_mb": children_pss_mb(),
+        }
+        if self.side.device.type == "cuda":
+            found["peak_device_mb"] = torch.cuda.max_memory_allocated(self.side.device) / 1e6
+        return found
+
+    def matrix_rate(self, size: int) -> dict[str, float]:
+        """Operations per second of a large product, by precision.
+
+        The most that training could reach here.
+        """
+        return {name: matrix_rate(dtype, self.side.device, size) for name, dtype in DTYPES.items()}
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def matrix_rate(dtype: torch.dtype, device: torch.device, size: int, repeats: int = 10) -> float:
+    """Operations per second of a product of two square matrices of `size` rows (a multiplication
+    and an addition are two). The best of the repeats: what else runs on the machine can only
+    lower it.
+    """
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    seconds = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - started)
+    return 2 * size**3 / min(seconds)
+
+
+def main() -> None:
+    """Serve one side."""
+    answers = own_stdout()
+
+    def begin() -> tuple[TrainingWorker, dict[str, Any]]:
+        worker = TrainingWorker(SidePlan(**json.loads(sys.argv[1])))
+        return worker, worker.facts
+
+    serve(begin, sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

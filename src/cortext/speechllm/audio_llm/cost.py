@@ -1,0 +1,291 @@
+"""What an audio language model takes of memory and computes, by the shapes of its matrices.
+
+What autograd keeps of a layer is counted as transformers' Qwen2 and Llama layers have it (RMSNorm
+in float32, SDPA with a mask, a gated MLP), and what LoRA keeps as peft has it; other language
+models differ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cortext.errors import ConfigError
+from cortext.extras import need
+from cortext.speechllm.audio_llm.loading import AudioFacts, read_audio_config, read_facts
+from cortext.speechllm.config import LANGUAGE_MATRICES, LoRAConfig, SpeechConfig
+
+QUANTIZED_BYTES = {"4bit": 0.5 + 4 / 64, "8bit": 1.0}
+"""Of a weight by bitsandbytes: NF4 has a float32 scale for each 64.
+
+The 8 bits' one for each row is left out.
+"""
+
+LOGIT_BYTES = 2 + 4 + 4 + 4
+"""Of a logit in training at most.
+
+In 16 bits, its log-probability, and the gradients of both in float32.
+"""
+
+SEARCH_BYTES = 2 + 4 + 4 + 4
+"""Of a logit in a beam search at most.
+
+In 16 bits and in float32, its log-probability, its hypothesis' sum with it.
+"""
+
+_QWEN2_AUDIO = AudioFacts(
+    model_class="Qwen2AudioForConditionalGeneration",
+    audio_width=1280,
+    text_width=4096,
+    vocab_size=156_032,
+    layers=32,
+    heads=32,
+    key_value_heads=32,
+    head_width=128,
+    feed_forward_width=11_008,
+    n_parameters=8_397_094_912,
+    n_tower_parameters=636_968_960,
+    n_projector_parameters=5_246_976,
+    n_language_parameters=7_115_771_904,
+)
+_AERO = replace(  # the language model is Qwen2.5-1.5B with an output layer of its own
+    _QWEN2_AUDIO,
+    text_width=1536,
+    vocab_size=151_936,
+    layers=28,
+    heads=12,
+    key_value_heads=2,
+    feed_forward_width=8960,
+    n_parameters=2_416_024_576,
+    n_projector_parameters=1_967_616,
+    n_language_parameters=1_543_714_304,
+)
+PUBLISHED = {
+    "Qwen/Qwen2-Audio-7B": _QWEN2_AUDIO,
+    "Qwen/Qwen2-Audio-7B-Instruct": _QWEN2_AUDIO,
+    "lmms-lab/Aero-1-Audio": _AERO,
+    "lmms-lab/Aero-1-Audio-1.5B": _AERO,
+}
+"""Shapes of published audio language models, for which nothing need be fetched."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What goes through at once, beside what a configuration says.
+
+    By default a long trial of Brain-to-Text '25.
+    """
+
+    n_bins: int = 544
+    """20 ms bins of a trial: 133 patches of 14 every 4."""
+    n_features: int = 512
+    n_days: int = 45
+    prompt_tokens: int = 32
+    """Before and after the brain's embeddings, the chat template's among them."""
+    answer_tokens: int = 20
+    """Of a sentence, its end included."""
+    bf16: bool = True
+    """Weights and products in bfloat16, else float32."""
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a weight of the frozen model, and of what goes through it."""
+        return 2 if self.bf16 else 4
+
+
+def facts_of(name: str) -> AudioFacts:
+    """Shapes of a published model by its name on the Hub, else those of a directory.
+
+    Raises LanguageModelError.
+    """
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    transformers = need("transformers", "speechllm")
+    return read_facts(transformers, read_audio_config(transformers, name), name)
+
+
+def matrices(facts: AudioFacts) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of the matrices of one layer of the language model."""
+    width, inner = facts.text_width, facts.heads * facts.head_width
+    key_value, forward = facts.key_value_heads * facts.head_width, facts.feed_forward_width
+    sizes = ((width, inner), (width, key_value), (width, key_value), (inner, width))
+    return dict(
+        zip(
+            LANGUAGE_MATRICES,
+            (*sizes, (width, forward), (width, forward), (forward, width)),
+            strict=True,
+        )
+    )
+
+
+def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
+    """Weights that LoRA adds. Raises ConfigError for a matrix that is not known here."""
+    if lora is None:
+        return 0
+    known = matrices(facts)
+    if unknown := sorted(set(lora.modules) - set(known)):
+        what = f"speech.lora.modules names {', '.join(unknown)}, of which the size is not known"
+        raise ConfigError(what, fix=f"name some of {', '.join(known)}")
+    return facts.layers * lora.r * sum(sum(known[name]) for name in set(lora.modules))
+
+
+def frozen_bytes(facts: AudioFacts, load: Load, quantize: str | None = None) -> int:
+    """Of the audio language model's weights.
+
+    With `quantize` the matrices of the language model's layers have fewer.
+    """
+    if quantize is None:
+        return load.number_bytes * facts.n_parameters
+    n_matrices = facts.layers * sum(a * b for a, b in matrices(facts).values())
+    return int(
+        QUANTIZED_BYTES[quantize] * n_matrices
+        + load.number_bytes * (facts.n_parameters - n_matrices)
+    )
+
+
+def tower_bytes(facts: AudioFacts, load: Load) -> int:
+    """Of the audio tower's weights, which training and writing do without."""
+    return load.number_bytes * facts.n_tower_parameters
+
+
+def layer_kept(
+    facts: AudioFacts, lora: LoRAConfig | None, n_positions: int, load: Load, dropped_bytes: int = 1
+) -> float:
+    """Bytes that autograd keeps of a layer of the language model for each position of a trial
+    that has so many.
+
+    Args:
+        dropped_bytes: Of what dropout remembers of a number: a bool on a GPU, a float32 on a CPU.
+    """
+    each, inner = load.number_bytes, facts.heads * facts.head_width
+    norms = 2 * (4 * facts.text_width + 4)
+    attention = (
+        each * (4 * inner + n_positions) + 4 * facts.heads
+    )  # q, k, v, result; the mask; sums
+    kept = norms + attention + 3 * each * facts.feed_forward_width
+    if lora is not None:
+        sizes = matrices(facts)
+        n_inputs = sum(sizes[name][0] for name in set(lora.modules))
+        kept += (each + (dropped_bytes if lora.dropout else 0)) * n_inputs + each * lora.r * len(
+            set(lora.modules)
+        )
+    return kept
+
+
+@dataclass(frozen=True)
+class LanguageWork:
+    """The language model at work."""
+
+    facts: AudioFacts
+    speech: SpeechConfig
+    load: Load
+    n_trials: int
+    n_patches: int
+
+    @property
+    def n_prompt(self) -> int:
+        """Positions before the answer."""
+        return self.load.prompt_tokens + self.n_patches
+
+    @property
+    def n_positions(self) -> int:
+        """Those of a trial in training; the end of an answer is only a target."""
+        return self.n_prompt + self.load.answer_tokens - 1
+
+    def training_parts(self) -> dict[str, int]:
+        """Bytes beside weights and encoder.
+
+        At the loss, or while a layer's gradients are computed.
+        """
+        facts, each, tokens, lora = (
+            self.facts,
+            self.load.number_bytes,
+            self.n_trials * self.n_positions,
+            self.speech.lora,
+        )
+        gradients = 3 * each * facts.feed_forward_width
+        if lora is not None:  # peft computes with float32 what goes into it, and drops of that
+            widest = max(matrices(facts)[name][0] for name in lora.modules)
+            gradients += (8 if lora.dropout else 4) * widest
+        logits = self.n_trials * self.load.answer_tokens * facts.vocab_size
+        kept = {"kept of the language model": self.kept()}
+        at_loss = kept | {"logits of the answers": (LOGIT_BYTES + each - 2) * logits}
+        at_layer = kept | {"gradients of a layer at work": tokens * gradients}
+        if self.speech.gradient_checkpointing:
+            at_layer["a layer computed again"] = self.layer_kept()
+        return max(at_loss, at_layer, key=lambda parts: sum(parts.values()))
+
+    def layer_kept(self, dropped_bytes: int = 1) -> int:
+        """Bytes that autograd keeps of a layer; see the function of that name."""
+        each = layer_kept(self.facts, self.speech.lora, self.n_positions, self.load, dropped_bytes)
+        return int(self.n_trials * self.n_positions * each)
+
+    def kept(self, dropped_bytes: int = 1) -> int:
+        """Bytes that autograd keeps of the forward pass.
+
+        With checkpointing what goes into each layer.
+        """
+        facts, each, width = self.facts, self.load.number_bytes, self.facts.text_width
+        tokens, last = self.n_trials * self.n_positions, 4 * width + 4  # the last norm
+        if self.speech.gradient_checkpointing:
+            return tokens * (facts.layers * each * width + last)
+        angles = 2 * each * facts.head_width  # sines and cosines of positions
+        return facts.layers * self.layer_kept(dropped_bytes) + tokens * (last + angles)
+
+    def generation_parts(self) -> dict[str, int]:
+        """Bytes beside weights, with the sentences of all trials written at once.
+
+        At the prompts or the last token.
+        """
+        facts, each, options = self.facts, self.load.number_bytes, self.speech.generation
+        position = (
+            self.n_trials * 2 * facts.layers * facts.key_value_heads * facts.head_width * each
+        )
+        logits = self.n_trials * (SEARCH_BYTES + each - 2) * facts.vocab_size
+        layer = max(
+            3 * facts.feed_forward_width + 3 * facts.text_width, 8 * facts.text_width
+        )  # the MLP, or attention
+        at_prompts = {
+            "keys and values": self.n_prompt * position,
+            "a layer at work on the prompts": self.n_trials * self.n_prompt * layer * each,
+            "logits of the hypotheses": logits,
+        }
+        cache = options.beams * (self.n_prompt + options.max_length) * position
+        at_end = {
+            "keys and values": cache,
+            "keys of a layer in a new order": cache // facts.layers // 2,
+            "logits of the hypotheses": options.beams * logits,
+        }
+        return max(at_prompts, at_end, key=lambda parts: sum(parts.values()))
+
+    def training_flops(self) -> float:
+        """Of one forward and backward pass.
+
+        Frozen weights have no gradients, but what goes into them has.
+        """
+        facts, lora, sizes = self.facts, self.speech.lora, matrices(self.facts)
+        products = 2 * sum(a * b for a, b in sizes.values())
+        attention = 4 * self.n_positions * facts.heads * facts.head_width
+        added = 2 * lora_parameters(lora, facts) / facts.layers
+        # Backward, attention's weights are computed a second time: five products for two.
+        layer: float = 2 * products + 3.5 * attention + 3 * added
+        if self.speech.gradient_checkpointing:  # all again, up to what is kept last
+            layer += products + attention + added
+            layer -= (
+                0 if lora and "down_proj" in lora.modules else 2 * math.prod(sizes["down_proj"])
+            )
+        head = 4 * facts.text_width * facts.vocab_size * self.load.answer_tokens
+        project = 4 * facts.audio_width * facts.text_width * self.n_patches
+        return float(self.n_trials * (self.n_positions * facts.layers * layer + head + project))
+
+    def generation_flops(self) -> float:
+        """Of all sentences, as long as may be."""
+        facts, options = self.facts, self.speech.generation
+        products = 2 * sum(a * b for a, b in matrices(facts).values())
+        attention = 4 * facts.heads * facts.head_width  # for each position before
+        written = options.beams * (options.max_length - 1)  # the first token is that of the prompt
+        layer: float = self.n_prompt * (products + attention * self.n_prompt)
+        layer += written * (products + attention * (self.n_prompt + options.max_length / 2))
+        head = 2 * facts.text_width * facts.vocab_size * (1 + written)
+        project = 2 * facts.audio_width * facts.text_width * self.n_patches
+        return float(self.n_trials * (facts.layers * layer + head + project))

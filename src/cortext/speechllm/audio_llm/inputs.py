@@ -1,0 +1,116 @@
+"""What a language model reads.
+
+Prompt, brain embeddings where those of audio would stand, and the answer.
+
+B trials, P patches, A width of the audio tower, H width of the language model, S positions, K
+answer tokens, V tokens of the vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+
+from cortext.speechllm.audio_llm.model import AudioLLM
+
+Prompt = tuple[list[int], list[int]]
+"""Tokens before and after the audio, see `AudioLLM.prompt`."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Prompts, brains and answers of a batch, padded on the right, for learning with the true
+    answer before each token.
+
+    Attributes:
+        embeds_BSH: What the language model reads; the last token of an answer is only a target.
+        mask_BS: Bool, what is no padding.
+        reader_BK: The position whose hidden units tell each token of an answer: the one before it.
+        targets_BK: The answers' tokens, 0 behind.
+        n_tokens_B: How many each has, its end included.
+    """
+
+    embeds_BSH: torch.Tensor
+    mask_BS: torch.Tensor
+    reader_BK: torch.Tensor
+    targets_BK: torch.Tensor
+    n_tokens_B: torch.Tensor
+
+
+def teacher_forced(
+    llm: AudioLLM,
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    prompt: Prompt,
+    answers: Many[Many[int]],
+) -> Sequence:
+    """Sequences in which each answer stands behind its prompt and brain.
+
+    What is neither gives no loss.
+
+    Args:
+        brain_BPA, n_patches_B: In the place of the audio tower's frames, and how many are true.
+        answers: Tokens with their end, at least one each (`AudioLLM.answer`).
+    """
+    embeds_BSH, mask_BS, begin_B = lay_out(
+        llm, brain_BPA, n_patches_B, prompt, [answer[:-1] for answer in answers]
+    )
+    targets_BK = _padded(answers, llm.device)
+    reader_BK = begin_B[:, None] - 1 + torch.arange(targets_BK.shape[1], device=llm.device)
+    n_tokens_B = torch.tensor([len(answer) for answer in answers], device=llm.device)
+    return Sequence(
+        embeds_BSH, mask_BS, reader_BK.clamp(max=mask_BS.shape[1] - 1), targets_BK, n_tokens_B
+    )
+
+
+def answer_logits(llm: AudioLLM, sequence: Sequence) -> torch.Tensor:
+    """Logits [B, K, V] of the answers' tokens; those of other positions are never computed."""
+    hidden_BSH = llm.hidden(sequence.embeds_BSH, sequence.mask_BS)
+    reader_BKH = sequence.reader_BK[..., None].expand(-1, -1, hidden_BSH.shape[-1])
+    return llm.logits(hidden_BSH.gather(1, reader_BKH))
+
+
+def lay_out(
+    llm: AudioLLM,
+    brain_BPA: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    prompt: Prompt,
+    answers: Many[Many[int]],
+    left: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Embeddings [B, S, H], their mask [B, S], and the position [B] at which each answer begins.
+
+    Args:
+        left: Pad on the left, so that all answers go on at the same position.
+    """
+    before, after = prompt
+    texts_BT = _padded([[*before, *after, *answer] for answer in answers], llm.device)
+    n_B = n_patches_B.to(llm.device)
+    n_text_B = torch.tensor(
+        [len(before) + len(after) + len(answer) for answer in answers], device=llm.device
+    )
+    length_B = n_text_B + n_B
+    n_positions = int(length_B.max())
+    shift_B = n_positions - length_B if left else torch.zeros_like(length_B)
+    at_BS = (
+        torch.arange(n_positions, device=llm.device) - shift_B[:, None]
+    )  # counted from where a trial's prompt begins
+    brain_BS = at_BS - len(before)
+    is_brain_BS = (brain_BS >= 0) & (brain_BS < n_B[:, None])
+    text_BS = torch.where(brain_BS < 0, at_BS, at_BS - n_B[:, None]).clamp(0, texts_BT.shape[1] - 1)
+    embeds_BSH = llm.embed(texts_BT.gather(1, text_BS))
+    projected_BPH = llm.project(brain_BPA.to(llm.device)).to(embeds_BSH.dtype)
+    brain_BS = brain_BS.clamp(0, projected_BPH.shape[1] - 1)
+    brain_BSH = projected_BPH.gather(1, brain_BS[..., None].expand(-1, -1, projected_BPH.shape[-1]))
+    embeds_BSH = torch.where(is_brain_BS[..., None], brain_BSH, embeds_BSH)
+    mask_BS = (at_BS >= 0) & (at_BS < length_B[:, None])
+    return embeds_BSH, mask_BS, shift_B + len(before) + n_B + len(after)
+
+
+def _padded(rows: Many[Many[int]], device: torch.device) -> torch.Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor(
+        [[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long, device=device
+    )

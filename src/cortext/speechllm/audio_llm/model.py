@@ -1,0 +1,483 @@
+"""Audio LLMs of transformers.
+
+An audio tower, a projector and a language model, loaded once and frozen.
+
+B trials, P patches, N frames of the tower, A width of the tower, H width of the language model, S
+positions, V tokens
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from cortext.decoding.llm.explain import explained
+from cortext.decoding.llm.loading import check_complete, device_named, quiet, revision_of
+from cortext.decoding.llm.room import free_bytes, free_gpu_bytes
+from cortext.errors import DataError, LanguageModelError, first_line
+from cortext.extras import need
+from cortext.speechllm.audio_llm.chat import Chat
+from cortext.speechllm.audio_llm.loading import (
+    KIND,
+    AudioFacts,
+    read_audio_config,
+    read_facts,
+    read_network,
+    read_processor,
+    read_tower,
+    weight_kinds,
+)  # fmt: skip
+from cortext.speechllm.audio_llm.lora import add_lora, dropouts
+from cortext.speechllm.config import LoRAConfig
+
+QUANTIZATIONS = ("4bit", "8bit")
+
+
+class AudioLLM:
+    """An audio LLM whose weights stay as they are; LoRA can be added to its language model.
+
+    device, dtype: of the weights
+
+    Attributes:
+        name: What it was loaded by.
+        revision: Commit on the Hub, or a checksum of the directory.
+        network: The transformers model, in evaluation mode, without gradients.
+        processor: Of transformers: waves to the tower's input, the chat template; with the
+            tokenizer.
+        facts: Widths and sizes.
+        chat: Prompts and answers as tokens.
+        lora: What was added to the language model, by name.
+        notes: What a user should be told of, one line each.
+        lock: Held while the tower is at work.
+    """
+
+    def __init__(
+        self, name: str, network: Any, processor: Any, facts: AudioFacts, revision: str
+    ) -> None:
+        self.name, self.revision, self.facts = name, revision, facts
+        self.network, self.processor = network.eval().requires_grad_(False), processor
+        self.device = next(
+            weight.device for weight in network.parameters() if weight.device.type != "meta"
+        )
+        self.dtype: torch.dtype = self.projector_layer.weight.dtype
+        self.chat = Chat(name, processor, network.config, network.generation_config)
+        self.lora: dict[str, torch.nn.Parameter] = {}
+        self.notes: list[str] = []
+        self.lock = threading.RLock()
+
+    @classmethod
+    def load(
+        cls,
+        name: Any,
+        device: str = "auto",
+        *,
+        quantize: str | None = None,
+        bf16: bool | None = None,
+        hears: bool = True,
+        reads: bool = True,
+    ) -> AudioLLM:
+        """The audio LLM of a directory or, by its name there, of the Hugging Face Hub.
+
+        Only safetensors are read.
+
+        Args:
+            device: `cpu`, `cuda`, `cuda:N`, or `auto`: a GPU where there is one.
+            quantize: `4bit` or `8bit`: the language model's matrices so, by bitsandbytes.
+            bf16: Whether weights are bfloat16 or float32; by default as they are stored on a GPU,
+                float32 on a CPU.
+            hears: Without, the tower's memory is free again once the weights are read: there are no
+                `audio_features`.
+            reads: Without, only the tower is loaded, and `audio_features` are all that there is.
+
+        Raises:
+            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
+        """
+        transformers, name = need("transformers", "speechllm"), str(name)
+        where = device_named(device)
+        _check_quantizable(quantize, where)
+        config = read_audio_config(transformers, name)
+        facts = read_facts(transformers, config, name)
+        processor = read_processor(transformers, config, name)
+        Chat(name, processor, config)  # what it lacks is told before the weights are fetched
+        kinds = weight_kinds(transformers, where, quantize, bf16)
+        _check_room(
+            facts,
+            where,
+            config.dtype if kinds["dtype"] == "auto" else kinds["dtype"],
+            quantize,
+            reads,
+            name,
+        )
+        with quiet(transformers), explained(name, f"cannot be loaded as an {KIND}"):
+            network, told = (read_network if reads else read_tower)(
+                transformers, config, name, kinds
+            )
+        check_complete(told, name, KIND)
+        if not hears:
+            network.model.audio_tower = None
+        return cls(name, network, processor, facts, revision_of(name, config))
+
+    @staticmethod
+    def check(name: Any) -> AudioFacts:
+        """Raise what `load` raises where there is no such model; its widths and sizes.
+
+        No weights are read.
+        """
+        transformers, name = need("transformers", "speechllm"), str(name)
+        facts = read_facts(transformers, read_audio_config(transformers, name), name)
+        AudioLLM.read_chat(name)
+        return facts
+
+    @staticmethod
+    def read_chat(name: str) -> Chat:
+        """How to talk with it. No weights are read.
+
+        Raises LanguageModelError where there is no such model.
+        """
+        transformers = need("transformers", "speechllm")
+        config = read_audio_config(transformers, name)
+        return Chat(name, read_processor(transformers, config, name), config)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer."""
+        return self.processor.tokenizer
+
+    @property
+    def audio_width(self) -> int:
+        """Width of the tower's frames: what the projector takes."""
+        return self.facts.audio_width
+
+    @property
+    def text_width(self) -> int:
+        """Width of the language model's embeddings."""
+        return self.facts.text_width
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        return self.facts.vocab_size
+
+    @property
+    def n_parameters(self) -> int:
+        """All of the model's, LoRA aside."""
+        return self.facts.n_parameters
+
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end an answer; the first is the one that answers are taught with."""
+        return self.chat.ends
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the waves that the tower hears."""
+        return int(self.processor.feature_extractor.sampling_rate)
+
+    @property
+    def window_s(self) -> float:
+        """The longest wave that the tower hears."""
+        return float(self.processor.feature_extractor.n_samples / self.sample_rate)
+
+    @cached_property
+    def frame_ms(self) -> float:
+        """What a frame of the tower stands for."""
+        samples = self.processor.feature_extractor.n_samples
+        with quiet(need("transformers", "speechllm")):
+            n_frames = int(self._heard([np.zeros(samples, np.float32)])[1])
+        return float(1000 * samples / self.sample_rate / n_frames)
+
+    @property
+    def body(self) -> Any:
+        """The network without its output layer."""
+        return self.network.model
+
+    @property
+    def language_model(self) -> Any:
+        """The language model, without its output layer."""
+        return self.body.language_model
+
+    @property
+    def projector_layer(self) -> torch.nn.Linear:
+        """The first layer of the projector."""
+        return next(
+            each
+            for each in self.body.multi_modal_projector.modules()
+            if isinstance(each, torch.nn.Linear)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What a result file should say about the model."""
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            "class": type(self.network).__name__,
+            "n_parameters": self.n_parameters,
+            "n_lora_parameters": sum(weight.numel() for weight in self.lora.values()),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "notes": list(self.notes),
+        }
+
+    # what it hears
+
+    @torch.no_grad()
+    def audio_features(self, waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
+        """The tower's frames of waves at `sample_rate` (float32 [samples]), before the projector.
+
+        Float32 on the CPU, [N, A] each, and only the frames of the wave: those of the silence that
+        fills the tower's window are masked at work, as in the model's own forward pass, and cut.
+        Raises DataError for a wave that is longer than the window, or too short for one frame.
+        """
+        if self.body.audio_tower is None:
+            raise LanguageModelError(
+                "was loaded without its audio tower", where=self.name, fix="load it with hears=True"
+            )
+        if not waves:
+            return []
+        for number, wave in enumerate(waves):
+            self._check_wave(np.asarray(wave), number)
+        with self.lock, quiet(need("transformers", "speechllm")):
+            inputs, n_frames = self._heard(waves)
+            heard: list[torch.Tensor] = []
+
+            def stop(_: Any, given: tuple[torch.Tensor]) -> None:
+                heard.append(given[0])
+                raise _Heard
+
+            hook = self.body.multi_modal_projector.register_forward_pre_hook(stop)
+            try:
+                self.body(**inputs.to(self.device))
+            except _Heard:
+                pass
+            finally:
+                hook.remove()
+        for number, count in enumerate(n_frames.tolist()):
+            if count < 1:
+                raise DataError(
+                    f"wave {number} is too short for one frame of the audio tower", where=self.name
+                )
+        frames_BNA = heard[0].float().cpu()
+        return [
+            frames_NA[:count].clone()
+            for frames_NA, count in zip(frames_BNA, n_frames.tolist(), strict=True)
+        ]
+
+    def _heard(self, waves: Sequence[np.ndarray]) -> tuple[Any, torch.Tensor]:
+        """The network's inputs for waves, and how many frames of the tower each has."""
+        with torch.autocast(
+            self.device.type, enabled=False
+        ):  # a training's bfloat16 is none of a spectrogram
+            inputs = self.processor(
+                text=[self.chat.marker] * len(waves),
+                audio=[np.asarray(wave, np.float32) for wave in waves],
+                sampling_rate=self.sample_rate,
+                return_tensors="pt",
+                text_kwargs={"padding": True},
+                audio_kwargs={
+                    "device": str(self.device)
+                },  # the spectrogram takes a CPU longer than a GPU's tower
+            )
+        return inputs, (inputs["input_ids"] == self.chat.audio_token).sum(-1)
+
+    def _check_wave(self, wave: np.ndarray, number: int) -> None:
+        seconds = len(wave) / self.sample_rate if wave.ndim == 1 else 0
+        if wave.ndim != 1 or not len(wave):
+            raise DataError(
+                f"wave {number} has shape {list(wave.shape)}; one channel is needed",
+                where=self.name,
+            )
+        if seconds > self.window_s:
+            raise DataError(
+                f"wave {number} takes {seconds:.1f} s, and the audio tower hears at most"
+                f" {self.window_s:g} s",
+                where=self.name,
+                fix="leave the sentence out, or split it",
+            )
+
+    # what it reads and writes
+
+    def prompt(self, instruction: str) -> tuple[list[int], list[int]]:
+        """Tokens before and after the audio, by the model's own chat template."""
+        return self.chat.prompt(instruction)
+
+    def answer(self, sentence: str) -> list[int]:
+        """Tokens of an answer, with the one that ends it."""
+        return self.chat.answer(sentence)
+
+    def project(self, x_BPA: torch.Tensor) -> torch.Tensor:
+        """The model's own projector: what stands in the tower's place -> embeddings [B, P, H]."""
+        projected: torch.Tensor = self.body.multi_modal_projector(x_BPA.to(self.dtype))
+        return projected
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embeddings of tokens, [..., H]."""
+        embedded: torch.Tensor = self.network.get_input_embeddings()(tokens)
+        return embedded
+
+    def hidden(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> torch.Tensor:
+        """The language model's last hidden units [B, S, H].
+
+        Positions are counted where the mask is.
+        """
+        found: torch.Tensor = self.step(
+            embeds_BSH, mask_BS, use_cache=False, **more
+        ).last_hidden_state
+        return found
+
+    def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
+        """What the language model gives for the last S of the positions that the mask has (see
+        transformers).
+
+        Raises:
+            DataError: For more positions than the model knows.
+        """
+        window = self.chat.window
+        if window is not None and mask_BS.shape[1] > window:
+            what = (
+                f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model"
+                f" knows {window}"
+            )
+            raise DataError(
+                what, where=self.name, fix="leave long trials out, or use another model"
+            )
+        positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
+        # what is compiled is training: with a cache each layer and each length would be compiled by
+        # itself
+        with nullcontext() if torch.is_grad_enabled() else torch.compiler.set_stance("force_eager"):
+            return self.language_model(
+                inputs_embeds=embeds_BSH.to(self.dtype),
+                attention_mask=mask_BS.long(),
+                position_ids=positions_BS,
+                **more,
+            )
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output layer: [..., H] -> [..., V]."""
+        found: torch.Tensor = self.network.get_output_embeddings()(hidden)
+        return found
+
+    # how it is trained
+
+    def add_lora(self, config: LoRAConfig) -> dict[str, torch.nn.Parameter]:
+        """Add LoRA to the language model.
+
+        The trainable parameters by names that stay the same (without dots).
+        """
+        if self.lora:
+            raise LanguageModelError("has LoRA already", where=self.name)
+        self.lora = add_lora(self.language_model, config, self.name)
+        return self.lora
+
+    def train_lora(self, mode: bool = True) -> None:
+        """Whether what goes into LoRA is dropped at random.
+
+        All that is frozen stays in evaluation mode.
+        """
+        for each in dropouts(self.language_model):
+            each.train(mode)
+
+    def checkpointing(self, on: bool) -> None:
+        """Keep only what goes into each layer of the language model, and compute the rest again
+        for the gradient.
+        """
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
+            if on:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+    def use(self, compile: bool) -> None:
+        """Whether the language model's layers are compiled.
+
+        A note says so where that cannot be done here.
+
+        To be called after `add_lora` and `checkpointing`; it takes a minute. Only what has
+        gradients is compiled.
+        """
+        for layer in self._layers:
+            layer._compiled_call_impl = None
+        if not compile:
+            return
+        try:
+            with torch.enable_grad(), quiet(need("transformers", "speechllm")):
+                for layer in self._layers:
+                    layer.compile(dynamic=True)
+                probe = torch.zeros(2, 5, self.text_width, device=self.device, requires_grad=True)
+                self.hidden(probe, torch.ones(2, 5, device=self.device)).sum().backward()  # type: ignore[no-untyped-call]
+            for weight in self.lora.values():
+                weight.grad = None
+        except Exception as error:  # the compiler raises what it happens to
+            self.use(compile=False)
+            self.notes.append(
+                f"torch.compile does not work here and is left out ({first_line(error)})"
+            )
+
+    @property
+    def _layers(self) -> list[Any]:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        return [
+            each
+            for each in self.language_model.modules()
+            if isinstance(each, GradientCheckpointingLayer)
+        ]
+
+
+class _Heard(Exception):
+    """Ends a forward pass once the tower was heard."""
+
+
+def _check_quantizable(quantize: str | None, device: torch.device) -> None:
+    from importlib.util import find_spec
+
+    if quantize is None:
+        return
+    if quantize not in QUANTIZATIONS:
+        raise LanguageModelError(
+            f"quantize is {quantize!r}; {' and '.join(QUANTIZATIONS)} are possible"
+        )
+    if find_spec("bitsandbytes") is None:
+        fix = "pip install bitsandbytes, or set speech.quantize to null"
+        raise LanguageModelError(
+            f"{quantize} weights need bitsandbytes, which is not installed", fix=fix
+        )
+    if (
+        quantize == "4bit" and device.type == "cpu"
+    ):  # where they are packed anew, and nothing is learnt through them
+        raise LanguageModelError(
+            "4bit weights need a GPU", fix="set speech.quantize to 8bit, or use the device cuda"
+        )
+
+
+def _check_room(
+    facts: AudioFacts,
+    device: torch.device,
+    dtype: Any,
+    quantize: str | None,
+    reads: bool,
+    name: str,
+) -> None:
+    """Raise LanguageModelError where the free memory is less than the weights take."""
+    from cortext.speechllm.audio_llm.cost import Load, frozen_bytes, tower_bytes
+
+    load = Load(bf16=dtype != torch.float32)
+    needed = frozen_bytes(facts, load, quantize) if reads else tower_bytes(facts, load)
+    free = free_bytes() if device.type == "cpu" else free_gpu_bytes(device)
+    if free is not None and needed > free:
+        fewer = (
+            ""
+            if quantize or not reads
+            else f"speech.quantize={'8bit' if device.type == 'cpu' else '4bit'}, "
+        )
+        raise LanguageModelError(
+            f"not enough memory to load the model: its weights take {needed / 1e9:.1f} GB, and"
+            f" {device} has {free / 1e9:.1f} GB free",
+            where=name,
+            fix=f"use {fewer}a smaller model or another device",
+        )

@@ -1,0 +1,168 @@
+"""Sentences of a whole split, written by a speech LLM, in the formats that every other decoder
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.config import from_mapping
+from cortext.data import PackedSplit
+from cortext.data.checks import Problem
+from cortext.data.disk import disk_errors
+from cortext.decoding.options import NBest
+from cortext.evaluation import Metrics
+from cortext.evaluation.recognise import TRIALS_AT_ONCE, Progress, Recognised, recognise, stage
+from cortext.evaluation.run import config_of, evaluation_directory, origin_of
+from cortext.evaluation.submission import file_beside, write_predictions
+from cortext.speechllm.audio_llm.generate import check_room
+from cortext.speechllm.config import GenerationConfig
+from cortext.speechllm.model import SpeechLLM
+
+ENGINE = "speech-llm"
+
+
+def evaluate(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    out: str | Path,
+    *,
+    audio_llm: str | Path | None = None,
+    generation: Mapping[str, Any] | None = None,
+    nbest: int = 10,
+    device: str = "cpu",
+    skip_bad: bool = False,
+    description: str | Path | None = None,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> Metrics:
+    """Write a split's sentences freely, measure them, and write an evaluation directory like
+    `cortext.evaluate`.
+
+    Other arguments are those of `cortext.evaluate`. Raises a CortextError for what a user can put
+    right.
+
+    Args:
+        run: Run directory of a speech LLM; PER and logits are those of its encoder's own read-out.
+        audio_llm: Where the audio language model is now, if not where it was in training.
+        generation: Changes to the configuration's `speech.generation`.
+        nbest: Sentences kept for each trial.
+    """
+    with evaluation_directory(out) as write:
+        config = config_of(run)
+        found, options = _written(
+            run, data, split, audio_llm, generation, nbest, device=device, skip_bad=skip_bad,
+            description=description, progress=progress,
+        )  # fmt: skip
+        origin = origin_of(run, data, found, device, seed) | {"config": config}
+        return write(
+            found,
+            Path(run),
+            origin | {"lm": None, "engine": ENGINE, "options": options},
+            description,
+        )
+
+
+def decode(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    out: str | Path,
+    *,
+    audio_llm: str | Path | None = None,
+    generation: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    skip_bad: bool | list[Problem] = False,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Write a split's sentences to the CSV file `out` (`id,text`) and return them.
+
+    See `evaluate` and `cortext.evaluation.decode`. Labels are not needed.
+    """
+    with file_beside(Path(out)) as temporary:
+        found, _ = _written(
+            run,
+            data,
+            split,
+            audio_llm,
+            generation,
+            1,
+            device=device,
+            skip_bad=skip_bad is not False,
+            progress=progress,
+        )
+        with disk_errors(Path(out)):
+            texts = write_predictions(temporary, found.trials, found.skipped)
+            temporary.replace(out)
+    if isinstance(skip_bad, list):
+        skip_bad.extend(found.skipped.values())
+    return texts
+
+
+def _written(
+    run: str | Path,
+    data: str | Path,
+    split: str,
+    audio_llm: str | Path | None,
+    generation: Mapping[str, Any] | None,
+    nbest: int,
+    *,
+    device: str,
+    progress: Progress | None,
+    **settings: Any,
+) -> tuple[Recognised, dict[str, Any]]:
+    """The trials of a split with the sentences written for them, and how they were written."""
+    model = SpeechLLM.load(run, device, audio_llm)
+    speech = model.network.speech
+    options = from_mapping(
+        GenerationConfig, asdict(speech.generation) | dict(generation or {}), prefix="generation."
+    )
+    found = recognise(run, data, split, None, device=device, **settings)
+    trials = found.data.split(split)
+    with stage(found.seconds, "writing"):
+        lists = _write(model, trials, found.indices, options, nbest, progress)
+    written = tuple(
+        replace(trial, nbest=each) for trial, each in zip(found.trials, lists, strict=True)
+    )
+    described = model.network.llm.describe() | {
+        "lora": "the LoRA weights of the run" if speech.lora else None
+    }
+    facts = asdict(options) | {"nbest": nbest, "llm": {"prompt": speech.prompt}}
+    return replace(found, trials=written, engine=ENGINE, llm=described), facts
+
+
+def _write(
+    model: SpeechLLM,
+    trials: PackedSplit,
+    chosen: tuple[int, ...],
+    options: GenerationConfig,
+    nbest: int,
+    progress: Progress | None,
+) -> list[NBest]:
+    """The sentences of each chosen trial. Trials of similar length are written for together."""
+    network, speech = model.network, model.network.speech
+    if chosen and not speech.merge_blanks:  # known before hours of writing
+        n_patches = int(network.n_patches(trials.n_bins_N[list(chosen)].max()))
+        check_room(
+            network.llm.chat, network.llm.prompt(speech.prompt), n_patches, options.max_length
+        )
+    by_length = sorted(range(len(chosen)), key=lambda n: int(trials.n_bins_N[chosen[n]]))
+    lists: dict[int, NBest] = {}
+    for start in range(0, len(by_length), TRIALS_AT_ONCE):
+        places = by_length[start : start + TRIALS_AT_ONCE]
+        rows = np.array([chosen[place] for place in places])
+        batch = trials.batch(rows)
+        sessions = [trials.session(row) for row in rows.tolist()]
+        found = model.generate(
+            batch.features_BTC, sessions, batch.n_bins_B, nbest=nbest, options=options
+        )
+        lists |= dict(zip(places, found, strict=True))
+        if progress:
+            progress(start + len(places), len(chosen))
+    return [lists[place] for place in range(len(chosen))]

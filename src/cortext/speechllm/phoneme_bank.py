@@ -1,0 +1,114 @@
+"""Sentences that nobody attempted, as an encoder would have heard them: what to learn reading from.
+
+For each phoneme of the training labels it is known what the encoder made of it: none, one or
+several merged vectors, so that deletions, substitutions and insertions come as often as they do. A
+sentence is pronounced by the dictionary, and each of its phonemes takes what the encoder made of
+one such phoneme somewhere.
+
+P patches, Q merged patches, D hidden units.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedDataset
+from cortext.errors import DataError
+from cortext.features import Augmentation
+from cortext.models import AcousticModel
+from cortext.speechllm.network import merge_blanks
+from cortext.text import align, to_phonemes
+from cortext.text.phonemes import RELEASE
+from cortext.training.batches import Batches
+from cortext.training.setup import day_layers
+
+TRIALS_AT_ONCE = 32
+
+
+class HeardPhonemes:
+    """What an encoder made of each phoneme of the training split.
+
+    Attributes:
+        readings: How often each trial is heard, each time with other noise.
+
+    Raises:
+        DataError: Where the encoder hears nothing but blanks, and what reading the data raises.
+    """
+
+    def __init__(
+        self,
+        model: AcousticModel,
+        data: PackedDataset,
+        noise: Augmentation,
+        seed: int = 0,
+        readings: int = 2,
+    ) -> None:
+        split = data.split("train").select(
+            sessions=[name for name in data.sessions if name in model.sessions]
+        )
+        network = model.network.eval()
+        batches = Batches(
+            split, day_layers(data, model.sessions), noise, model.device, network.n_patches
+        )
+        generator = torch.Generator(model.device).manual_seed(seed)
+        order = np.argsort(split.n_bins_N, kind="stable")
+        self._pieces: dict[int, list[torch.Tensor]] = {}
+        for start in range(0, len(order) * readings, TRIALS_AT_ONCE):
+            batch = batches.batch(
+                np.resize(order, len(order) * readings)[start : start + TRIALS_AT_ONCE], generator
+            )
+            with torch.no_grad():
+                hidden_BPD, _ = network.hidden(
+                    batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B
+                )
+                tokens_BP = network.read_out(hidden_BPD).argmax(-1)
+            merged_BQD, n_merged_B = merge_blanks(
+                hidden_BPD, tokens_BP, batch.n_patches_B.to(hidden_BPD.device)
+            )
+            for row, i in enumerate(batch.indices.tolist()):
+                labels_U = split.labels(i)
+                heard = torch.unique_consecutive(tokens_BP[row, : int(batch.n_patches_B[row])])
+                if labels_U is not None and (heard := heard[heard != 0]).numel():
+                    self._keep(
+                        labels_U.tolist(), heard.tolist(), merged_BQD[row, : int(n_merged_B[row])]
+                    )
+        if not self._pieces:
+            what = "the encoder hears no phoneme in any training trial: it has not learnt"
+            raise DataError(
+                what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss"
+            )
+
+    def _keep(self, labels: list[int], heard: list[int], merged_QD: torch.Tensor) -> None:
+        """Share the merged vectors of a trial out among its labels.
+
+        What was inserted goes to the label before.
+        """
+        own: list[list[int]] = [[] for _ in labels]
+        label, vector = -1, 0
+        for wanted, found in align(labels, heard):
+            label += wanted is not None
+            if found is not None:
+                own[max(label, 0)].append(vector)
+                vector += 1
+        for token, vectors in zip(labels, own, strict=True):
+            self._pieces.setdefault(token, []).append(merged_QD[vectors].half())
+
+    def hear(self, phonemes: Sequence[int], rng: random.Random) -> torch.Tensor:
+        """Hidden units float32 [Q, D] of a pronunciation, at least one vector.
+
+        Unknown phonemes are not heard.
+        """
+        pieces = [rng.choice(self._pieces[token]) for token in phonemes if token in self._pieces]
+        heard_QD = torch.cat(pieces) if pieces else next(iter(self._pieces.values()))[0][:0]
+        return heard_QD.float() if len(heard_QD) else torch.zeros(1, heard_QD.shape[1])
+
+
+def pronounced(sentence: str) -> list[list[int]]:
+    """Phonemes of each word of a normalised sentence, its closing silence among them, as labels
+    have them.
+    """
+    return [[int(token) for token in RELEASE.ids(to_phonemes(word))] for word in sentence.split()]

@@ -1,0 +1,312 @@
+"""Sentences as the audio tower hears them: spoken, heard, and kept, once for all trainings.
+
+Voices speak in processes of their own while the tower, on its device, hears what they have said:
+neither waits for the other. The tower's window has one length, so a batch is a number of windows,
+with one sentence in each.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.data.packed import open_data
+from cortext.decoding.llm.explain import out_of_memory
+from cortext.errors import CortextError, Interrupted, LanguageModelError, RunError, TextError
+from cortext.processes import interrupts
+from cortext.speechllm.audio_llm.loading import revision_there
+from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.targets.cache import Origin, TargetCache, padded, spoken, text_key
+from cortext.speechllm.targets.cache_parts import GO_ON, UnfinishedCache
+from cortext.training.loss import trial_name
+from cortext.voices import SAMPLE_RATE, Voice, open_voice
+from cortext.voices.synthesis import say, say_all
+from cortext.voices.voice import resampled
+
+Progress = Callable[[int, int], None]
+WINDOWS = {"cpu": 4, "cuda": 32}
+"""Sentences that go through the tower at once; fewer once memory has not held them."""
+_PER_WORKER = 32
+"""Fewer sentences are not worth the start of another process."""
+
+
+def build_cache(
+    sentences: Mapping[str, str] | Iterable[str],
+    audio_llm: AudioLLM | str | Path,
+    voice: Voice | str,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Make the cache `out` of audio targets of sentences, or go on with it.
+
+    What it has is not made again.
+
+    Killed at any moment, it loses half a minute of work. Returns the cache's facts, how many
+    sentences are new, and which are spoken only in part. Raises TextError for a sentence that
+    cannot be spoken, DataError for an `out` that was made with another model or voice, RunError for
+    a full disk or while another process makes it, Interrupted after a Ctrl-C.
+
+    Args:
+        sentences: Each is spoken once, however often it is there; a mapping says where each comes
+            from, for messages.
+        audio_llm: Whose tower hears them; a name is loaded on `device`.
+        voice: See `open_voice`.
+        workers: Processes that speak; 0 speaks in this one, by default all processors but one.
+        skip_bad: Leave out what cannot be spoken.
+        progress: Called with sentences done and in all.
+    """
+    began, out = time.monotonic(), Path(out)
+    named = _named(sentences)
+    speaker = open_voice(voice) if isinstance(voice, str) else voice
+    left_out = _unspeakable(named, speaker, skip_bad)
+    in_part = [
+        f"{named[text]}: {text!r} without {lost!r}"
+        for text in named
+        if (lost := speaker.passed_over(text))
+    ]
+    unfinished = UnfinishedCache(out)
+    with unfinished.held():
+        llm = None if isinstance(audio_llm, str | Path) else audio_llm
+        unfinished.open(llm.revision if llm else revision_there(str(audio_llm)), speaker.revision)
+        todo = sorted(
+            (text for text in named if text_key(text) not in unfinished), key=len, reverse=True
+        )
+        if todo:  # the longest first: what does not fit is told at once
+            tower = Tower(llm or AudioLLM.load(audio_llm, device, reads=False))
+            _Work(named, speaker, tower, unfinished).run(
+                todo, _workers(workers, len(todo)), progress
+            )
+        unfinished.finish()
+    seconds = time.monotonic() - began
+    return {
+        **TargetCache(out).facts,
+        "added": len(todo),
+        "damaged_parts": unfinished.n_damaged,
+        "left_out": left_out,
+        "in_part": in_part,
+        "seconds": round(seconds, 2),
+    }
+
+
+class LiveTargets:
+    """What a cache of the same model and voice gives, spoken and heard anew each time.
+
+    See `TargetCache.features`.
+    """
+
+    def __init__(self, llm: AudioLLM, voice: Voice) -> None:
+        self._tower, self._voice = Tower(llm), voice
+
+    def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Targets float32 [B, N, A], zero behind the end of each, and how many frames each has,
+        int64 [B].
+        """
+        heard: list[torch.Tensor] = []
+        texts = [spoken(text) for text in sentences]
+        while batch := texts[len(heard) : len(heard) + self._tower.windows]:
+            heard += self._tower.hear(batch, [say(self._voice, text) for text in batch])
+        return padded(heard, self._tower.llm.audio_width)
+
+
+class Tower:
+    """The audio tower at work.
+
+    windows: sentences that go through it at once
+    """
+
+    def __init__(self, llm: AudioLLM) -> None:
+        self.llm, self.windows = llm, WINDOWS[llm.device.type]
+
+    def hear(self, texts: Sequence[str], waves: Sequence[np.ndarray]) -> list[torch.Tensor]:
+        """Targets of waves of 16 kHz, float16 [N, A].
+
+        Raises:
+            DataError, LanguageModelError: Which names the text, for what it cannot hear.
+        """
+        rate = self.llm.sample_rate
+        try:
+            frames = self.llm.audio_features([resampled(wave, SAMPLE_RATE, rate) for wave in waves])
+        except Exception as error:
+            if not (out_of_memory(error) or isinstance(error, CortextError)):
+                raise
+            if len(texts) == 1:
+                raise _unheard(texts[0], error) from error
+            half = (len(texts) + 1) // 2
+            if out_of_memory(error):
+                self.windows = half
+            return self.hear(texts[:half], waves[:half]) + self.hear(texts[half:], waves[half:])
+        targets = [frames_NA.half() for frames_NA in frames]
+        for text, target_NA in zip(texts, targets, strict=True):
+            if not torch.isfinite(target_NA).all():
+                what = f"the audio tower's numbers for {text!r} are not finite in half precision"
+                raise LanguageModelError(
+                    what, where=self.llm.name, fix="use another audio LLM or --device cpu"
+                )
+        return targets
+
+
+def _unheard(text: str, error: Exception) -> CortextError:
+    if isinstance(error, CortextError):
+        return type(error)(
+            f"{text!r} cannot be heard: {error.what}", where=error.where, fix=error.fix
+        )
+    fix = "use another --device, or a smaller audio LLM"
+    return LanguageModelError(f"not enough memory for the audio tower to hear {text!r}", fix=fix)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What turns texts into targets of a cache.
+
+    named: where each text comes from
+    """
+
+    named: Mapping[str, str]
+    speaker: Voice
+    tower: Tower
+    unfinished: UnfinishedCache
+
+    @property
+    def origin(self) -> Origin:
+        """What the targets are made by."""
+        llm, speaker = self.tower.llm, self.speaker
+        return Origin(
+            llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
+        )
+
+    def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
+        """Make the targets of all texts; whatever ends it before, what is done is saved."""
+        n_all, done = len(self.named), len(self.named) - len(texts)
+        with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
+            try:
+                while batch := list(islice(said, self.tower.windows)):
+                    heard = self.tower.hear(*zip(*batch, strict=True))
+                    for (text, _), target_NA in zip(batch, heard, strict=True):
+                        self.unfinished.add(text_key(text), target_NA)
+                    self.unfinished.save(self.origin)
+                    done += len(batch)
+                    if progress is not None:
+                        progress(done, n_all)
+                    if interrupted.is_set() and done < n_all:
+                        raise self._interrupted(f" after {done} of {n_all} sentences")
+                self.unfinished.save(self.origin, now=True)
+            except BaseException:
+                with suppress(RunError):  # a full disk, which may be the error itself
+                    self.unfinished.save(self.origin, now=True)
+                raise
+
+    def _said(
+        self, texts: Sequence[str], workers: int, interrupted: Event
+    ) -> Generator[tuple[str, np.ndarray], None, None]:
+        """Each text with its wave. Raises TextError with where it comes from."""
+        with closing(say_all(self.speaker, texts, workers)) as waves:
+            for text in texts:
+                try:
+                    yield text, next(waves)
+                except TextError as error:
+                    raise TextError(error.what, where=self.named[text], fix=error.fix) from error
+                except RunError:
+                    if (
+                        interrupted.is_set()
+                    ):  # a scheduler's SIGTERM ends the processes that speak, too
+                        raise self._interrupted() from None
+                    raise
+
+    def _interrupted(self, when: str = "") -> Interrupted:
+        return Interrupted(f"interrupted{when}", where=self.unfinished.out, fix=GO_ON)
+
+
+def sentences_of_data(
+    data: str | Path, *, skip_bad: bool = False, progress: Progress | None = None
+) -> dict[str, str]:
+    """The distinct sentences of session files or packed data, with the first trial that each is of.
+
+    Raises:
+        DataError: See `open_data`.
+    """
+    found: dict[str, str] = {}
+    dataset = open_data(data, skip_bad=skip_bad, progress=progress)
+    for name in dataset.splits:
+        split = dataset.split(name)
+        for i in range(len(split)):
+            if (sentence := split.sentence(i)) is not None:  # else they are withheld
+                found.setdefault(spoken(sentence), f"{data}: {trial_name(split, i)}")
+    return found
+
+
+def sentences_of_text(path: Path) -> dict[str, str]:
+    """The distinct lines of a text, with the first place of each; blank ones are passed over.
+
+    Raises TextError.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise TextError(
+            f"cannot be read: {error.strerror}", where=path, fix="give a file of text"
+        ) from None
+    except UnicodeDecodeError:
+        raise TextError("is not UTF-8 text", where=path, fix="save it as UTF-8") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if text := spoken(line):
+            found.setdefault(text, f"{path} line {number}")
+    return found
+
+
+def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Distinct sentences with where they come from."""
+    if not isinstance(sentences, Mapping):
+        found: dict[str, str] = {}
+        for number, text in enumerate(sentences, 1):
+            found.setdefault(spoken(text), f"sentence {number}")
+        return found
+    return {spoken(text): place for text, place in sentences.items()}
+
+
+def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[str]:
+    """Take what cannot be spoken out of `named`, and return where it came from.
+
+    A TextError without `skip_bad`.
+    """
+    bad = [text for text in named if not voice.can_speak(text)]
+    if bad and not skip_bad:
+        more = f" (and {len(bad) - 1} more sentences)" if len(bad) > 1 else ""
+        foreign = any(character.isalnum() for character in bad[0])
+        why = "it reads none of its letters and digits" if foreign else "there is no word in it"
+        what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
+        other = (
+            "write it in words that the voice reads, or give another (--voice)"
+            if foreign
+            else "correct it"
+        )
+        raise TextError(
+            what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad"
+        )
+    left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
+    if not named:
+        raise TextError("there is no sentence to speak", fix="give data with sentences, or a text")
+    return left_out
+
+
+def _workers(wanted: int | None, n_texts: int) -> int:
+    """How many processes speak."""
+    return (
+        min(len(os.sched_getaffinity(0)) - 1, n_texts // _PER_WORKER)
+        if wanted is None
+        else min(wanted, n_texts)
+    )

@@ -1,0 +1,134 @@
+"""A cache of audio targets while it is made.
+
+Parts beside the file, each of them whole, which become one in the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from cortext.data.disk import disk_errors
+from cortext.errors import DataError, RunError
+from cortext.files import alone_in
+from cortext.speechllm.targets.cache import Origin, TargetCache, write_targets
+
+PART_BYTES, PART_S = 64 << 20, 30.0
+"""A part is written when it has so many bytes, or is so old: what a kill may cost."""
+GO_ON = "the same command goes on with what is done"
+
+
+class UnfinishedCache:
+    """What is done of the cache `out`: its file, if there is one, and the parts of what is new.
+
+    n_damaged: parts that were damaged, and have been removed
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.folder = out, out.with_name(f"{out.name}.parts")
+        self.n_damaged = 0
+        self._stored: dict[str, TargetCache] = {}
+        self._fresh: dict[str, torch.Tensor] = {}
+        self._since = time.monotonic()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A context in which no other process makes this cache. Raises DataError or RunError."""
+        if self.out.is_dir():
+            raise DataError(
+                "is a directory; a file is to be written", where=self.out, fix="give another --out"
+            )
+        with disk_errors(self.out):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        fix = "wait for it, or give another --out"
+        try:
+            with alone_in(
+                self.folder,
+                RunError("another process is making this cache", where=self.out, fix=fix),
+            ):
+                yield
+        finally:
+            with suppress(OSError):  # there are parts in it
+                self.folder.rmdir()
+
+    def open(self, revision: str, voice_revision: str) -> None:
+        """Take up what is there.
+
+        Raises DataError where another model or voice made it, or the file is damaged.
+        """
+        for left in (
+            *self.folder.glob(".part-*.tmp"),
+            *self.out.parent.glob(f".{self.out.name}.*.tmp"),
+        ):
+            left.unlink(missing_ok=True)  # of a process that was killed
+        if self.out.exists():
+            cache = TargetCache(self.out)
+            cache.check(f"give another --out, or delete {self.out}", revision, voice_revision)
+            self._take(cache)
+        for path in self._parts:
+            try:
+                part = TargetCache(path)
+                part.verify()
+            except DataError:
+                path.unlink()
+                self.n_damaged += 1
+                continue
+            part.check(f"give another --out, or delete {self.folder}", revision, voice_revision)
+            self._take(part)
+
+    @property
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.safetensors"))
+
+    def _take(self, cache: TargetCache) -> None:
+        self._stored = dict.fromkeys(cache.keys(), cache) | self._stored
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._stored or key in self._fresh
+
+    def add(self, key: str, target_NA: torch.Tensor) -> None:
+        """Take a target, float16 [N, A]."""
+        self._fresh[key] = target_NA
+
+    def save(self, origin: Origin, now: bool = False) -> None:
+        """Write what is new as a part where it has become much, or old.
+
+        Raises RunError for a full disk.
+        """
+        size = sum(
+            target_NA.numel() * target_NA.element_size() for target_NA in self._fresh.values()
+        )
+        if not self._fresh or not (
+            now or size >= PART_BYTES or time.monotonic() - self._since >= PART_S
+        ):
+            return
+        last = max((int(path.stem.removeprefix("part-")) for path in self._parts), default=0)
+        path = self.folder / f"part-{last + 1:06d}.safetensors"
+        _write(path, self._fresh, origin)
+        self._take(TargetCache(path))
+        self._fresh, self._since = {}, time.monotonic()
+
+    def finish(self) -> None:
+        """Write the file of all that is there, where something is new, and remove the parts."""
+        assert not self._fresh
+        made = next((cache for cache in self._stored.values() if cache.path != self.out), None)
+        if made is not None:
+            # Views of mapped files: none of them is in memory but the one that is being copied.
+            _write(
+                self.out,
+                {key: cache.target(key) for key, cache in self._stored.items()},
+                made.origin,
+            )
+        for path in self._parts:
+            path.unlink()
+
+
+def _write(path: Path, targets: dict[str, torch.Tensor], origin: Origin) -> None:
+    try:
+        write_targets(path, targets, origin)
+    except RunError as error:
+        raise RunError(error.what, where=error.where, fix=f"free some space; {GO_ON}") from None

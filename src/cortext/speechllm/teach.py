@@ -1,0 +1,227 @@
+"""A small language model learns to read phonemes, from text alone.
+
+A published audio language model has written down thousands of hours of speech: it looks up in what
+it hears. One that was assembled from a text model has never looked anything up, and some hundred
+recordings do not teach it. Text is not scarce: each sentence, pronounced by the dictionary and
+heard as the encoder hears phonemes, is an example. They are short at first, as what stands where is
+found in few words sooner than in many.
+
+B sentences, Q merged patches, D hidden units.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cortext.data import open_data
+from cortext.decoding.llm.loading import quiet
+from cortext.decoding.llm.neural.loss import autocast
+from cortext.decoding.llm.neural.saving import check_target, write_facts
+from cortext.decoding.llm.neural.train_neural import optimizers, schedule, threads
+from cortext.decoding.ngram.build import in_place_of
+from cortext.errors import ConfigError, DataError
+from cortext.extras import need
+from cortext.features import Augmentation
+from cortext.models import load_model
+from cortext.provenance import provenance
+from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext.speechllm.audio_llm.loading import revision_there
+from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext.speechllm.config import SpeechConfig
+from cortext.speechllm.losses.tokens import token_cross_entropy
+from cortext.speechllm.model import AUDIO_LLM, SpeechLLM
+from cortext.speechllm.phoneme_bank import HeardPhonemes, pronounced
+from cortext.text.normalize import normalize
+
+LONGEST = 14
+"""Words of the longest pieces before whole sentences are read."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How reading is learnt. Raises ConfigError for values that cannot be."""
+
+    batches: int = 600
+    lr: float = 4e-3
+    """Highest learning rate."""
+    positions: int = 1600
+    """About so many phonemes and tokens in a batch."""
+    short: float = 0.5
+    """Share of the batches in which sentences are cut to pieces, which grow from one word to
+    whole sentences.
+    """
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, bound in {"batches": 1, "positions": 1, "seed": 0, "threads": 1}.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
+        if not (self.lr > 0 and 0 <= self.short < 1):
+            raise ConfigError(
+                f"lr is {self.lr} and short {self.short}; above 0, and in [0, 1), are needed"
+            )
+
+
+def teach_reading(
+    run: str | Path,
+    texts: Sequence[str | Path],
+    data: str | Path,
+    audio_llm: str | Path,
+    out: str | Path,
+    options: ReadingOptions | None = None,
+    *,
+    prompt: str = SpeechConfig.prompt,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a speech LLM whose language model reads what the encoder of `run` hears, and has
+    seen no recording.
+
+    Returns what it took, and the loss. Raises a CortextError for what a user can put right.
+
+    Args:
+        run: Of `cortext train`, with a CTC loss.
+        texts: Files of a sentence in each line; those of the evaluation must not be among them.
+        data: The recordings that the run was trained on; they say how phonemes are heard.
+        audio_llm: Of one's own (`cortext speech-llm assemble`): all of its language model is
+            trained, in float32.
+        out: Run directory of a speech LLM (`SpeechLLM.load`); the language model that has learnt
+            lies in it.
+    """
+    options, out = options or ReadingOptions(), Path(out)
+    sentences = [
+        words for path in texts for line in _lines(Path(path)) if (words := normalize(line).split())
+    ]
+    if not sentences:
+        raise DataError(
+            "there is no sentence in the text",
+            where=texts[0] if texts else None,
+            fix="give another file",
+        )
+    encoder, llm = load_model(run), AudioLLM.load(audio_llm, device="cpu")
+    speech = SpeechConfig(
+        audio_llm=str(out / AUDIO_LLM), prompt=prompt, alpha=0.0, merge_blanks=True
+    )
+    check_target(out, [run, audio_llm, data, *texts])
+    with threads(options.threads), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        model = SpeechLLM.around(encoder, speech, llm.audio_width, llm)
+        phonemes = HeardPhonemes(encoder, open_data(data), Augmentation(), options.seed)
+        facts = _Lesson(model, phonemes, sentences, options).learn(progress)
+    with in_place_of(out) as partial:
+        with quiet(need("transformers", "speechllm")):
+            llm.network.save_pretrained(partial / AUDIO_LLM)
+            llm.processor.save_pretrained(partial / AUDIO_LLM)
+        llm.revision = revision_there(partial / AUDIO_LLM)
+        model.save(partial)
+        facts |= {"kind": "speech LLM that reads", "run": str(run), "options": asdict(options)}
+        facts |= {"sentences": len(sentences), "provenance": provenance()}
+        write_facts(partial, facts)
+    return facts
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"cannot be read as text ({error})", where=path, fix="give a file of sentences"
+        ) from None
+
+
+class _Lesson:
+    """One training: the projectors, and the language model with its output layer."""
+
+    def __init__(
+        self,
+        model: SpeechLLM,
+        phonemes: HeardPhonemes,
+        sentences: list[list[str]],
+        options: ReadingOptions,
+    ) -> None:
+        self.network, self.llm, self.phonemes = model.network, model.network.llm, phonemes
+        self.sentences, self.options = sentences, options
+        self.pronounced = {word: pronounced(word)[0] for words in sentences for word in words}
+        self.rng = random.Random(options.seed)
+        self.prompt = self.llm.prompt(self.network.speech.prompt)
+        learns = [self.llm.body.language_model, self.llm.body.multi_modal_projector]
+        learns += [self.llm.network.get_output_embeddings(), self.network.projector]
+        self.weights = list(
+            dict.fromkeys(weight for module in learns for weight in module.parameters())
+        )
+        for weight in self.weights:
+            weight.requires_grad_(True)
+        self.optimizers = optimizers(
+            self.llm.language_model.layers, self.weights, options.lr, weight_decay=0.0
+        )
+
+    def learn(self, progress: Progress | None) -> dict[str, Any]:
+        """Read so many batches; seconds, and the losses of the first and the last tenth."""
+        started, losses, total = time.monotonic(), list[float](), self.options.batches
+        for number in range(total):
+            heard, answers = self._batch(number / total)
+            n_heard_B = torch.tensor([len(each) for each in heard])
+            self.network.train()
+            with autocast():
+                read_BQA = self.network.projector(
+                    torch.nn.utils.rnn.pad_sequence(heard, batch_first=True)
+                )
+                sequence = teacher_forced(self.llm, read_BQA, n_heard_B, self.prompt, answers)
+                logits_BKV = answer_logits(self.llm, sequence)
+            loss_B = token_cross_entropy(logits_BKV, sequence.targets_BK, sequence.n_tokens_B)
+            share_B = sequence.n_tokens_B / sequence.n_tokens_B.sum()  # each token counts alike
+            loss = (loss_B * share_B).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
+            for optimizer in self.optimizers:
+                optimizer.param_groups[0]["lr"] = self.options.lr * schedule(number / total)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.item())
+            if progress:
+                progress(number + 1, total)
+        for weight in self.weights:
+            weight.requires_grad_(False)
+        self.network.eval()
+        tenth = max(1, total // 10)
+        first, last = (
+            round(sum(part) / len(part), 4) for part in (losses[:tenth], losses[-tenth:])
+        )
+        return {
+            "seconds": round(time.monotonic() - started, 1),
+            "loss_first": first,
+            "loss_last": last,
+        }
+
+    def _batch(self, share: float) -> tuple[list[torch.Tensor], list[list[int]]]:
+        """What is heard and what is to be written, of sentences of similar length."""
+        grown = share / self.options.short if self.options.short else 1.0
+        most = 1 + int(grown * (LONGEST - 1)) if grown < 1 else None
+        words = (
+            min(most, 9) / 2 + 0.5 if most else 9
+        )  # a piece is half as long as it may be; a sentence has about nine
+        count = max(8, int(self.options.positions / (20 + 6 * words)))
+        pool = sorted((self._piece(most) for _ in range(4 * count)), key=len)
+        first = count * self.rng.randrange(4)
+        chosen = pool[first : first + count]
+        heard = [
+            self.phonemes.hear([p for word in one for p in self.pronounced[word]], self.rng)
+            for one in chosen
+        ]
+        return heard, [self.llm.answer(" ".join(one)) for one in chosen]
+
+    def _piece(self, most: int | None) -> list[str]:
+        """A sentence, or a piece of it of at most that many words."""
+        words = self.rng.choice(self.sentences)
+        length = len(words) if most is None else min(self.rng.randint(1, most), len(words))
+        first = self.rng.randrange(len(words) - length + 1)
+        return words[first : first + length]

@@ -1,0 +1,32 @@
+"""Voices: text to speech, the same wave for the same text on every call."""
+
+from __future__ import annotations
+
+from cortext.voices.voice import SAMPLE_RATE, Voice
+
+__all__ = ["DEFAULT", "SAMPLE_RATE", "Voice", "open_voice"]
+
+DEFAULT = "facebook/mms-tts-eng"
+
+
+def open_voice(name: str = DEFAULT) -> Voice:
+    """The voice of that name.
+
+    Raises MissingLibrary without what it needs, LanguageModelError for a model that cannot be
+    loaded.
+
+    Args:
+        name: `formant`, the project's own synthesiser; `espeak-ng`, the program; else a VITS model
+            of transformers, as a directory or by its name on the Hugging Face Hub.
+    """
+    if name == "formant":
+        from cortext.voices.formant import FormantVoice
+
+        return FormantVoice()
+    if name == "espeak-ng":
+        from cortext.voices.espeak import EspeakVoice
+
+        return EspeakVoice()
+    from cortext.voices.vits import VitsVoice
+
+    return VitsVoice.load(name)

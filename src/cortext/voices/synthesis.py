@@ -1,0 +1,87 @@
+"""Many texts spoken, in this process or in several, in their order."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+
+import numpy as np
+
+from cortext.errors import CortextError, RunError, TextError, first_line
+from cortext.processes import end_with_parent, interrupts_held
+from cortext.voices.voice import Voice
+
+_AHEAD = 32
+"""Texts given to each process at once: about a minute and a half of speech, 6 MB."""
+
+
+def say(voice: Voice, text: str) -> np.ndarray:
+    """A text as a wave. Raises TextError where the voice fails, or nothing can be heard."""
+    try:
+        wave = voice.speak(text)
+    except CortextError:
+        raise
+    except Exception as error:  # a voice's library raises what it happens to
+        raise TextError(
+            f"{voice.name} cannot speak {text!r} ({first_line(error)})", fix="leave it out"
+        ) from error
+    if not np.isfinite(wave).all() or not wave.any():
+        raise TextError(f"nothing is heard when {voice.name} speaks {text!r}", fix="leave it out")
+    return wave
+
+
+def say_all(
+    voice: Voice, texts: Iterable[str], workers: int = 0
+) -> Generator[np.ndarray, None, None]:
+    """The waves of texts, one after the other.
+
+    workers: processes that speak, some texts ahead; with 0 it is this one
+    Raises what `say` does; RunError where a process was killed.
+    """
+    if not workers:
+        yield from (say(voice, text) for text in texts)
+        return
+    # Fresh processes, since forking one that holds threads or a GPU may fail.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(voice,))
+    try:
+        with closing(_in_order(pool, texts, workers * _AHEAD)) as waves:
+            yield from waves
+    except BrokenProcessPool:
+        fix = "the same command goes on with what is left; fewer --workers need less memory"
+        raise RunError(
+            "a process that speaks was killed (out of memory?)", where=voice.name, fix=fix
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, texts: Iterable[str], ahead: int
+) -> Generator[np.ndarray, None, None]:
+    pending: deque[Future[np.ndarray]] = deque()
+    for text in texts:
+        with interrupts_held():  # it may start a process, which is to obey no Ctrl-C
+            pending.append(pool.submit(_say, text))
+        if len(pending) >= ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+_voice: Voice
+
+
+def _begin(voice: Voice) -> None:
+    """What a process does first."""
+    global _voice
+    end_with_parent()
+    _voice = voice
+
+
+def _say(text: str) -> np.ndarray:
+    return say(_voice, text)

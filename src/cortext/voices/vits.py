@@ -1,0 +1,93 @@
+"""VITS voices of transformers (Kim et al., ICML 2021), such as those of MMS."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from cortext.decoding.llm.explain import explained
+from cortext.decoding.llm.loading import (
+    check_complete,
+    quiet,
+    read_config,
+    read_tokenizer,
+    revision_of,
+)
+from cortext.errors import LanguageModelError
+from cortext.extras import need
+from cortext.voices.voice import Voice, resampled, trimmed
+
+KIND = "VITS voice"
+
+
+class VitsVoice(Voice):
+    """A VITS model on the CPU. Its durations and its breath are drawn at random, here by the
+    text.
+    """
+
+    def __init__(self, name: str, network: Any, tokenizer: Any, revision: str) -> None:
+        self.name, self.revision = name, revision
+        self._network, self._tokenizer = network.eval().requires_grad_(False), tokenizer
+
+    @classmethod
+    def load(cls, name: str) -> VitsVoice:
+        """The voice of a directory or of the Hugging Face Hub; only safetensors are read.
+
+        Raises:
+            LanguageModelError: For whatever cannot be loaded, MissingLibrary without transformers.
+        """
+        transformers = need("transformers", "speechllm")
+        config = read_config(transformers, name)
+        if config.model_type != "vits":
+            fix = "give `formant`, `espeak-ng`, or a VITS model"
+            raise LanguageModelError(
+                f"is no {KIND}, but of the type {config.model_type}", where=name, fix=fix
+            )
+        tokenizer = read_tokenizer(transformers, name)
+        with quiet(transformers), explained(name, f"cannot be loaded as a {KIND}"):
+            network, told = transformers.VitsModel.from_pretrained(
+                name,
+                config=config,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which is told below
+                dtype=torch.float32,
+            )
+        check_complete(told, name, KIND)
+        return cls(name, network, tokenizer, revision_of(name, config))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VitsVoice.load, (self.name,)  # another process reads the weights itself
+
+    def can_speak(self, text: str) -> bool:
+        """Whether a letter or a digit that it knows is left of the text."""
+        return any(character.isalnum() for character in self._prepared(text))
+
+    def passed_over(self, text: str) -> str:
+        """See `Voice.passed_over`: what its tokenizer does not know, such as digits."""
+        if self._tokenizer.phonemize:  # by a program that reads all
+            return ""
+        prepared = self._prepared(text)
+        return "".join(
+            dict.fromkeys(each for each in text.lower() if each.isalnum() and each not in prepared)
+        )
+
+    def speak(self, text: str) -> np.ndarray:
+        """See `Voice.speak`. The silence at the ends is cut."""
+        rate = self._network.config.sampling_rate
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            torch.default_generator.manual_seed(zlib.crc32(text.encode()))
+            wave = (
+                self._network(self._tokenizer(text, return_tensors="pt")["input_ids"])
+                .waveform[0]
+                .numpy()
+            )
+        return resampled(trimmed(wave, rate), rate)
+
+    def _prepared(self, text: str) -> str:
+        with explained(self.name, "its tokenizer cannot read the text"):
+            prepared: str = self._tokenizer.prepare_for_tokenization(text)[0]
+        return prepared

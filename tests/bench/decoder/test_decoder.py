@@ -1,0 +1,145 @@
+import json
+
+import pytest
+
+from cortext.bench.decoder.compare import (
+    Plan,
+    oracle,
+    points,
+    ratios,
+    read_settings,
+    write_settings,
+)
+from cortext.bench.decoder.tuning import Tried
+from cortext.cli import run
+from cortext.errors import DataError
+
+POINT = {
+    "settings", "utterances", "ms_per_frame", "ms_per_frame_p99", "ms_per_frame_mean", "ms_per_nonblank_frame",
+    "cpu_ms_per_frame", "wer", "wer_ci95", "oracle_wer", "nbest",
+}  # fmt: skip
+OURS = {
+    "frame_ms_median", "frame_ms_p99", "frame_ms_worst", "frame_cpu_ms_worst", "end_ms_worst",
+    "strained_settings", "strained_frame_cpu_ms_worst",
+    "strained_frame_ms_worst", "strained_end_ms_worst", "two_threads_speedup",
+}  # fmt: skip
+
+
+def test_the_oracle_takes_the_best_sentence_of_each_list():
+    lists = [["a b c", "a x c"], ["d", "d e"]]
+    assert oracle(["a x y", "d e"], lists) == pytest.approx(1 / 5)
+    assert oracle([], []) is None
+
+
+def test_equal_is_the_fastest_at_the_worse_of_both_best():
+    slow, fast, bad = (
+        Tried({"beam": 3}, 0.20, 9.0),
+        Tried({"beam": 2}, 0.25, 4.0),
+        Tried({"beam": 1}, 0.40, 1.0),
+    )
+    theirs = Tried({"size": 1}, 0.25, 50.0)
+    found = points(
+        {"cortext": [slow, fast, bad], "flashlight": [theirs], "kaldi": [Tried({"k": 1}, 0.3, 2.0)]}
+    )
+    assert found["cortext"] == {"best": {"beam": 3}, "equal": {"beam": 2}}
+    assert found["flashlight"] == {"best": {"size": 1}, "equal": {"size": 1}}
+    assert found["kaldi"] == {"best": {"k": 1}, "equal": {"k": 1}}
+
+
+def test_ratios_are_theirs_over_ours():
+    def decoder(best, equal):
+        times = {"best": best, "equal": equal}
+        return {
+            "points": {
+                point: {"ms_per_frame": ms, "cpu_ms_per_frame": ms / 2}
+                for point, ms in times.items()
+            }
+        }
+
+    found = ratios(
+        {"cortext": decoder(0.1, 0.02), "flashlight": decoder(1.0, 0.4), "kaldi": decoder(0.3, 0.3)}
+    )
+    assert found["ratio"] == pytest.approx(20)
+    assert found["ratios"]["flashlight"]["best"] == pytest.approx(10)
+    assert found["ratios"]["kaldi"]["equal"] == pytest.approx(15)
+    assert found["ratio_cpu"] == pytest.approx(20)
+    assert ratios({"flashlight": decoder(1, 1)}) == {"ratio": None, "ratio_cpu": None, "ratios": {}}
+    assert ratios({"cortext": decoder(1, 1)})["ratio"] is None
+
+
+def test_tuning_one_search_again_keeps_the_others(tmp_path):
+    path = tmp_path / "settings.json"
+    write_settings(
+        path,
+        {"cortext": [Tried({"beam": 3}, 0.2, 9.0)], "flashlight": [Tried({"size": 1}, 0.2, 50.0)]},
+        {},
+    )
+    write_settings(path, {"cortext": [Tried({"beam": 2}, 0.2, 1.0)]}, {})
+    found = read_settings(path)
+    assert found["cortext"]["best"] == {"beam": 2}
+    assert found["flashlight"]["best"] == {"size": 1}
+
+
+def test_without_tuned_settings_the_way_out_is_named(tmp_path):
+    with pytest.raises(DataError, match="--tune"):
+        read_settings(tmp_path / "none.json")
+
+
+def test_all_searches_run_by_default():
+    assert Plan().names[0] == "cortext"
+    assert {"flashlight", "kaldi", "pyctcdecode"} <= set(Plan().names)
+
+
+def arguments(lm_dir, trials_file, tmp_path, *more):
+    base = [
+        "bench",
+        "decoder",
+        "--lm",
+        str(lm_dir),
+        "--trials",
+        str(trials_file),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
+    settings = ["--settings", str(tmp_path / "settings.json")]
+    return [*base, *settings, "--tuning-trials", "2", "--repeats", "2", "--only", "cortext", *more]
+
+
+def test_the_verb_compares_what_is_installed(lm_dir, trials_file, tmp_path, capsys):
+    pytest.importorskip("flashlight.lib.text")
+    out = tmp_path / "result.json"
+    more = ("--only", "flashlight", "--json", "--out", str(out))
+    assert run([*arguments(lm_dir, trials_file, tmp_path, *more), "--tune"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result == json.loads(out.read_text())
+    assert {"ratio", "ratios", "decoders", "missing", "ours", "input", "lm", "provenance"} <= set(
+        result
+    )
+    assert result["missing"] == {}
+    assert set(result["ours"]) == OURS
+    assert set(result["decoders"]) == {"cortext", "flashlight"}
+    for decoder in result["decoders"].values():
+        assert decoder["version"]
+        assert decoder["load_s"] > 0
+        assert decoder["memory"]["peak_rss_mb"] > decoder["memory"]["before_pss_mb"] > 0
+        for point in decoder["points"].values():
+            assert set(point) == POINT
+            assert point["ms_per_frame_p99"] >= point["ms_per_frame"] > 0
+            assert point["oracle_wer"] <= point["wer"]
+    assert result["input"]["utterances"] == result["input"]["tuning_utterances"] == 6
+    theirs, ours = (
+        result["decoders"][name]["points"]["equal"] for name in ("flashlight", "cortext")
+    )
+    assert result["ratio"] == pytest.approx(theirs["ms_per_frame"] / ours["ms_per_frame"])
+    # The settings were kept: the next run need not tune.
+    kept = json.loads((tmp_path / "settings.json").read_text())
+    assert len(kept["trials"]["cortext"]) == len(kept["trials"]["flashlight"]) == 2
+    assert run(arguments(lm_dir, trials_file, tmp_path)) == 0
+    assert "ms/frame" in capsys.readouterr().out
+
+
+def test_the_verb_refuses_what_does_not_go_together(lm_dir, trials_file, tmp_path, capsys):
+    assert run(["bench", "decoder", "--run", "runs/x"]) == 2
+    assert "--run and --data go together" in capsys.readouterr().err
+    assert run(arguments(lm_dir, trials_file, tmp_path)) == 2
+    assert "--tune" in capsys.readouterr().err

@@ -1,0 +1,229 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from cortext.bench.training import compare
+from cortext.bench.training.compare import Plan, Shape, ratios, shapes, too_large
+from cortext.bench.training.curves import training_curves
+from cortext.bench.training.data import Recording, ReleaseBatches
+from cortext.bench.training.sides import PARTS, Clock
+from cortext.cli import run
+from cortext.data import DayBalancedSampler, open_packed
+from cortext.errors import ConfigError
+
+TINY = Recording(n_sessions=3, trials_per_session=6, n_features=4, bins=80)
+OVERRIDES = ("model.n_units=8", "dataset.batch_size=4")
+SIDE = {
+    "ms", "ms_10_90", "cpu_ms", "steps", "trials_per_s", "wait_ms", "wait_share", "parts_ms", "hours_of_120k_batches",
+    "memory", "n_parameters", "precision", "threads", "matrix_share",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    TINY.write(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_matrix(monkeypatch):
+    monkeypatch.setattr(compare, "MATRIX", {"cpu": 64})
+
+
+@pytest.fixture
+def tiny_shapes(monkeypatch):
+    monkeypatch.setattr(
+        compare, "shapes", lambda model, batch_size: {"tiny": Shape("tiny", TINY, OVERRIDES)}
+    )
+
+
+def side(ms, precision, cpu_ms=None):
+    return {"ms": ms, "precision": precision, "cpu_ms": cpu_ms or ms}
+
+
+def test_ratios_are_the_releases_time_over_ours():
+    sides = {
+        "release": side(60.0, "fp32", 50.0),
+        "release_compiled": side(40.0, "fp32", 45.0),
+        "release_bf16": side(30.0, "bf16"),
+        "ours": side(10.0, "bf16", 9.0),
+        "ours_fp32": side(20.0, "fp32"),
+    }
+    assert ratios(sides) == {"ratio": 4.0, "ratio_cpu": 5.0, "ratio_bf16": 3.0, "ratio_fp32": 2.0}
+    on_gpu = {"release_compiled": side(105.0, "bf16"), "ours": side(15.0, "bf16")}
+    assert ratios(on_gpu) == {"ratio": 7.0, "ratio_cpu": 7.0, "ratio_bf16": 7.0, "ratio_fp32": None}
+    assert set(ratios({"ours": side(1.0, "bf16")}).values()) == {None}
+
+
+def test_the_release_reads_the_trials_that_our_sampler_draws(recorded):
+    split = open_packed(recorded / "packed").split("train")
+    sampler = DayBalancedSampler(split.day_N, 5, 2, seed=0)
+    batches = ReleaseBatches(recorded, sampler, split)
+    for step in range(4):
+        chosen = batches[step]
+        found = sorted(
+            (path.parent.name, number) for path, numbers in chosen.values() for number in numbers
+        )
+        indices = sampler.indices(step)
+        assert found == sorted((split.session(int(i)), int(split.trial_N[i])) for i in indices)
+
+
+def test_a_clock_counts_from_tick_to_tick():
+    import torch
+
+    clock = Clock(torch.device("cpu"))
+    clock.ticks, clock.busy = [1.0, 1.5, 1.75], [0.0, 0.25, 0.25]
+    assert clock.ms() == [500.0, 250.0]
+    assert clock.cpu_ms() == [250.0, 0.0]
+
+
+@pytest.mark.slow
+def test_operations_are_counted_by_hand():
+    """GRU of 8 units on 14 bins of 4 features, two layers: 24 rows each.
+
+    41 tokens; 4 x 4 day layer.
+    """
+    matrices = 24 * (14 * 4 + 8) + 24 * (8 + 8) + 41 * 8
+    plan = Plan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
+    result = compare.bench_training({"tiny": Shape("tiny", TINY, OVERRIDES)}, plan)
+    found = result["shapes"]["tiny"]
+    assert result["ratio"] is None
+    assert found["sides"]["ours"]["flops_per_patch"] == 6 * matrices
+    assert found["sides"]["ours"]["flops_per_bin"] == 4 * 16
+    batch = found["batch"]
+    assert 4 * 40 <= batch["bins"] <= 4 * 80
+    assert batch["flops"] == pytest.approx(batch["patches"] * 6 * matrices + batch["bins"] * 64)
+
+
+@pytest.mark.slow
+def test_the_verb_compares_both_sides_and_writes_one_object(tiny_shapes, tmp_path, capsys):
+    out = tmp_path / "new" / "training.json"
+    command = [
+        "bench",
+        "training",
+        "--shape",
+        "tiny",
+        "--turns",
+        "1",
+        "--steps",
+        "2",
+        "--threads",
+        "1",
+    ]
+    assert (
+        run(
+            [
+                *command,
+                "--workers",
+                "1",
+                "--only",
+                "release",
+                "--only",
+                "ours",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
+    result = json.loads(capsys.readouterr().out)
+    assert result == json.loads(out.read_text())
+    sides = result["shapes"]["tiny"]["sides"]
+    assert result["ratio"] == pytest.approx(sides["release"]["ms"] / sides["ours"]["ms"])
+    for values in sides.values():
+        assert set(values) >= SIDE
+        assert set(values["parts_ms"]) == set(PARTS)
+        assert values["steps"] == 2
+        assert min(values["parts_ms"].values()) >= 0
+    assert sides["release"]["n_parameters"] == sides["ours"]["n_parameters"]
+
+
+@pytest.mark.slow
+def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("cortext.bench.training.sides.YARDSTICK", tmp_path / "absent.py")
+    command = [
+        "bench",
+        "training",
+        "--turns",
+        "1",
+        "--steps",
+        "1",
+        "--threads",
+        "1",
+        "--only",
+        "release",
+    ]
+    assert run([*command, "--only", "ours"]) == 0
+    shown = capsys.readouterr().out
+    assert "release left out: the restated published trainer is not at" in shown
+    assert "ours alone" in shown
+
+
+@pytest.mark.slow
+def test_curves_begin_alike_and_are_drawn(tmp_path):
+    picture = tmp_path / "curves.png"
+    overrides = [
+        "model.n_units=8",
+        "model.rnn_dropout=0",
+        "model.input_network.input_layer_dropout=0",
+    ]
+    transforms = {"white_noise_std": 0, "constant_offset_std": 0, "random_cut": 0}
+    overrides += [f"dataset.data_transforms.{name}={value}" for name, value in transforms.items()]
+    overrides += ["dataset.batch_size=4", "dataset.days_per_batch=2"]
+    plan = Plan([], threads=1, workers=0)
+    result = training_curves(8, plan, picture, TINY, overrides)
+    ours, release = (result["curves"][name] for name in ("ours", "release"))
+    # Nothing random is left and the weights are the same: the sides differ by rounding (ours in
+    # bf16 where it can).
+    np.testing.assert_allclose(ours["losses"], release["losses"], rtol=0.02)
+    assert [step for step, _, _ in ours["validations"]] == list(range(1, 9))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    pixels = imread(picture)[..., :3]
+    for colour in ((0x1F, 0x6F, 0xAE), (0xC2, 0x4E, 0x1A)):  # one side blue, the other orange
+        assert (np.abs(pixels - np.array(colour) / 255).max(axis=-1) < 0.02).any()
+
+
+def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
+    monkeypatch.setattr(compare, "_available_bytes", lambda device: 9e9)
+    wide = shapes("triple_gru", 8)["noise 7168"]
+    reason = too_large(wide, "cpu")
+    assert reason is not None
+    # 2 x 3 x 7168 x 14336 = 617 M of the noise model, 25 M and 22 M of the other GRUs, 12 M of 45
+    # days.
+    assert "676 M parameters" in reason
+    assert too_large(shapes("gru", 8)["published"], "cpu") is None
+    result = compare.bench_training({"wide": wide}, Plan(["ours"]))
+    assert result["missing"] == {"wide": reason}
+    assert result["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--yardstick", "absent.py"],
+            "absent.py: there is no such file; give benchmarks/release_trainer.py",
+        ),
+        (["--picture", "curves.png"], "--picture draws the curves of --curves"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_before_anything_is(options, message, capsys):
+    assert run(["bench", "training", *options]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+
+
+def test_unknown_names_are_one_line(capsys):
+    assert run(["bench", "training", "--shape", "publishd"]) == 2
+    assert "did you mean 'published'" in capsys.readouterr().err
+    assert run(["bench", "training", "--only", "our"]) == 2
+    assert run(["bench", "training", "--model", "grou"]) == 2
+    with pytest.raises(ConfigError):
+        compare.start("theirs", None, replace(Shape("tiny", TINY)), Plan([]))
