@@ -174,7 +174,7 @@ def test_settings_that_cannot_be_right_are_named(augmentations, message):
 def test_another_class_under_a_known_name_is_refused():
     with pytest.raises(
         ConfigError,
-        match=r"two augmentations are called 'gain': cortext.features.gain.Gain and \S+Mine",
+        match=r"two augmentations are called 'gain': cortext.features.augmentations.Gain and \S+Mine",
     ):
 
         @register_augmentation("gain")

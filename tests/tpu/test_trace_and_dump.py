@@ -13,8 +13,7 @@ import pytest
 
 from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
-from cortext.tpu.profile import _window, traced_jax, traced_tensorflow
-from cortext.tpu.xla_dump import dump_xla
+from cortext.tpu.profile import _window, dump_xla, traced_jax, traced_tensorflow
 from cortext.training import train
 from cortext.training.engine import TorchEngine, engine_class
 
@@ -82,8 +81,7 @@ def test_training_lets_its_engine_trace(tmp_path, monkeypatch):
 JAX = """
 import sys, json
 from pathlib import Path
-from cortext.tpu.xla_dump import dump_xla
-from cortext.tpu.profile import traced_jax
+from cortext.tpu.profile import dump_xla, traced_jax
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import jax
@@ -98,8 +96,7 @@ print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
 TENSORFLOW = """
 import sys, json
 from pathlib import Path
-from cortext.tpu.xla_dump import dump_xla
-from cortext.tpu.profile import traced_tensorflow
+from cortext.tpu.profile import dump_xla, traced_tensorflow
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import tensorflow as tf

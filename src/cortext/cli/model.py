@@ -99,7 +99,7 @@ def train(
 
     Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
     """
-    from cortext.tpu.xla_dump import dump_xla
+    from cortext.tpu.profile import dump_xla
     from cortext.training import DeviceSpec
     from cortext.training import train as train_model
     from cortext.training.callbacks import First

@@ -1,7 +1,4 @@
-"""What happens to neural features between the recording and the model.
-
-Smoothing and augmentation.
-"""
+"""Neural features between the recording and the model: smoothing, normalising, augmentation."""
 
 from cortext.features.augment import (
     Augmentation,
@@ -12,10 +9,8 @@ from cortext.features.augment import (
     prepare,
     register_augmentation,
 )
-from cortext.features.channel_dropout import ChannelDropoutConfig
-from cortext.features.gain import GainConfig
+from cortext.features.augmentations import ChannelDropoutConfig, GainConfig, TimeMaskConfig
 from cortext.features.smooth import gaussian_kernel, smooth
-from cortext.features.time_mask import TimeMaskConfig
 
 __all__ = [
     "Augmentation",

@@ -1,0 +1,183 @@
+"""Registered augmentations of training batches: channel dropout, gain and time masks.
+
+Each is a dataclass with its settings and a class that changes a batch. B trials, T bins, C
+features, E electrodes, M masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from cortext.errors import ConfigError
+from cortext.features.augment import register_augmentation
+
+MOST_MASKS = 100
+"""Most time masks of a trial: each takes a byte for each bin of a batch."""
+
+
+@dataclass
+class ChannelDropoutConfig:
+    """An entry of `dataset.augmentations` for `kind: channel_dropout`."""
+
+    kind: Literal["channel_dropout"] = "channel_dropout"
+    """Which augmentation this is."""
+    probability: float = 0.1
+    """Probability of an electrode to be silent in a trial."""
+    features_per_electrode: int = 1
+    """Features that an electrode has, and loses together.
+
+    2 for threshold crossings of all electrodes, then spike-band power of all; with 1 every feature
+    is an electrode of its own.
+    """
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability < 1:
+            raise ConfigError(
+                f"channel_dropout has probability {self.probability}; it must be in (0, 1)"
+            )
+        if self.features_per_electrode < 1:
+            found = f"channel_dropout has features_per_electrode {self.features_per_electrode}"
+            raise ConfigError(f"{found}; it must be at least 1")
+
+
+@register_augmentation("channel_dropout")
+class ChannelDropout:
+    """Electrodes that are silent for a whole trial, as when they come loose or lose their neurons.
+
+    Dropout of whole channels is that of Tompson et al. (CVPR 2015, SpatialDropout), here along
+    time. What remains is not scaled up: nothing makes up for an electrode that a recording has
+    lost either.
+    """
+
+    Config: ClassVar[type] = ChannelDropoutConfig
+
+    def __init__(self, config: ChannelDropoutConfig) -> None:
+        self.config = config
+
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """See `Augmenter`.
+
+        Raises ConfigError where the features are no multiple of `features_per_electrode`.
+        """
+        n_trials, _, n_features = x_BTC.shape
+        per_electrode = self.config.features_per_electrode
+        if n_features % per_electrode:
+            found = (
+                f"channel_dropout.features_per_electrode is {per_electrode}; the data have"
+                f" {n_features} features"
+            )
+            raise ConfigError(
+                found, fix="set it to 1, or to the number of features that an electrode has"
+            )
+        shape = (n_trials, n_features // per_electrode)
+        silent_BE = (
+            torch.rand(shape, generator=generator, device=x_BTC.device) < self.config.probability
+        )
+        return x_BTC.masked_fill(silent_BE.repeat(1, per_electrode)[:, None], 0.0)
+
+
+@dataclass
+class GainConfig:
+    """An entry of `dataset.augmentations` for `kind: gain`."""
+
+    kind: Literal["gain"] = "gain"
+    """Which augmentation this is."""
+    trial_std: float = 0.05
+    """Standard deviation of the trial's factor around 1."""
+    feature_std: float = 0.1
+    """Standard deviation of a feature's factor around its trial's."""
+
+    def __post_init__(self) -> None:
+        for name in ("trial_std", "feature_std"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"gain has {name} {getattr(self, name)}; it must be in [0, 1]")
+
+
+@register_augmentation("gain")
+class Gain:
+    """A factor for each feature of a trial, the same in all its bins.
+
+    Sussillo et al. (Nature Communications 2016) multiply recordings in training by the sum of a
+    factor of the trial, drawn around 1, and one of the electrode, drawn around 0, so that a decoder
+    withstands changes from day to day.
+    """
+
+    Config: ClassVar[type] = GainConfig
+
+    def __init__(self, config: GainConfig) -> None:
+        self.config = config
+
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """See `Augmenter`."""
+        n_trials, _, n_features = x_BTC.shape
+        trial_B11 = torch.randn(n_trials, 1, 1, generator=generator, device=x_BTC.device)
+        feature_B1C = torch.randn(n_trials, 1, n_features, generator=generator, device=x_BTC.device)
+        return x_BTC * (
+            1 + self.config.trial_std * trial_B11 + self.config.feature_std * feature_B1C
+        )
+
+
+@dataclass
+class TimeMaskConfig:
+    """An entry of `dataset.augmentations` for `kind: time_mask`."""
+
+    kind: Literal["time_mask"] = "time_mask"
+    """Which augmentation this is."""
+    n_masks: int = 2
+    """Masks per trial; they may overlap."""
+    max_share: float = 0.1
+    """Longest mask as a share of the trial's bins; lengths from 0 up to it are equally likely."""
+    max_bins: int | None = None
+    """Longest mask in bins, where that is less; null for no such limit."""
+
+    def __post_init__(self) -> None:
+        if (
+            not 1 <= self.n_masks <= MOST_MASKS
+            or not 0 < self.max_share <= 1
+            or (self.max_bins is not None and self.max_bins < 1)
+        ):
+            found = (
+                f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
+            )
+            needed = f"from 1 to {MOST_MASKS}, in (0, 1] and 1 or more (or null)"
+            raise ConfigError(f"time_mask has {found}; {needed} are needed")
+
+
+@register_augmentation("time_mask")
+class TimeMask:
+    """Zeros in some stretches of every trial, so that the model bridges gaps from the context.
+
+    The time masks of SpecAugment (Park et al., Interspeech 2019). Feghhi et al. (NeurIPS 2025,
+    arXiv 2507.02800) bring them to neural speech decoding with many masks: more than half of each
+    trial is masked.
+    """
+
+    Config: ClassVar[type] = TimeMaskConfig
+
+    def __init__(self, config: TimeMaskConfig) -> None:
+        self.config = config
+
+    def __call__(
+        self, x_BTC: torch.Tensor, n_bins_B: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """See `Augmenter`. Masks lie within the trial's bins."""
+        n_trials, n_bins, _ = x_BTC.shape
+        bins_B1 = n_bins_B.to(x_BTC.device)[:, None]
+        longest_B1 = (bins_B1 * self.config.max_share).floor()
+        if self.config.max_bins is not None:
+            longest_B1 = longest_B1.clamp(max=self.config.max_bins)
+        draw = torch.rand(
+            2, n_trials, self.config.n_masks, generator=generator, device=x_BTC.device
+        )
+        length_BM = (draw[0] * (longest_B1 + 1)).floor()
+        start_BM = (draw[1] * (bins_B1 - length_BM + 1)).floor()
+        t_T = torch.arange(n_bins, device=x_BTC.device)
+        inside_BMT = (t_T >= start_BM[..., None]) & (t_T < (start_BM + length_BM)[..., None])
+        return x_BTC.masked_fill(inside_BMT.any(1)[..., None], 0.0)
