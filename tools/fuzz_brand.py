@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS / name) for name in ("live", "support")]
+sys.path.insert(0, str(TESTS / "support"))
 
 from brand_rig import Rig, World, make_world  # noqa: E402
 from redis_process import RedisServer  # noqa: E402

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS / name) for name in ("live", "decoding")]
+sys.path.insert(0, str(TESTS / "support"))
 
 from engine_cases import SENTENCES, sentence_entries, write_lm  # noqa: E402
 from lm_cases import SAID, spoken_logits  # noqa: E402

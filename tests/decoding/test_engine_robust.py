@@ -363,7 +363,12 @@ decoder = Decoder.from_dir({directory!r})
 
 def in_a_process(directory, code, timeout):
     """Run code on a decoder in a process of its own; what it prints."""
-    code = IN_A_PROCESS.format(tests=str(Path(__file__).parent), directory=str(directory)) + code
+    code = (
+        IN_A_PROCESS.format(
+            tests=str(Path(__file__).parents[1] / "support"), directory=str(directory)
+        )
+        + code
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, check=False
     )

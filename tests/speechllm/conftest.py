@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny import save_tiny_audio_llm, save_tiny_vits
+from tiny_speech_llm import save_tiny_audio_llm, save_tiny_vits
 
 from cortext.data import open_packed, pack
 from cortext.data.simulate import simulate

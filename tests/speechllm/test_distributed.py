@@ -4,8 +4,8 @@ import json
 import socket
 from dataclasses import replace
 
-import forked
 import forked_speech
+import forked_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -43,7 +43,7 @@ def test_two_processes_train_what_one_does(settings, recordings, cached, tmp_pat
         port = server.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
-        forked.Started(
+        forked_training.Started(
             tmp_path / f"{rank}.txt", shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, forked_speech.run,
             tmp_path / "speech.yaml", recordings, tmp_path / "two", cached,
         )

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 pytest.importorskip("transformers")
 
 import transformers
-from tiny import save_tiny_audio_llm
+from tiny_speech_llm import save_tiny_audio_llm
 from typer.testing import CliRunner
 
 from cortext.cli import speech_llm_memory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import save_tiny_audio_llm
+from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.data import open_packed
 from cortext.errors import DataError, LanguageModelError, RunError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import save_tiny_audio_llm
+from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.data import open_packed
 from cortext.features import Augmentation

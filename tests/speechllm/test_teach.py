@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import save_tiny_audio_llm
+from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.cli import run
 from cortext.data import open_packed

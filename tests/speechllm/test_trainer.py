@@ -231,7 +231,7 @@ def test_it_starts_from_another_speech_llm(config, recordings, cached, trained, 
 def test_a_projector_for_another_audio_llm_is_one_line(
     config, recordings, cached, trained, tmp_path
 ):
-    from tiny import save_tiny_audio_llm
+    from tiny_speech_llm import save_tiny_audio_llm
 
     other = save_tiny_audio_llm(tmp_path / "other", seed=1)
     speech = replace(config.speech, audio_llm=str(other), alpha=0.0)
@@ -385,7 +385,7 @@ def test_sentences_longer_than_the_models_positions_are_told_before_training(
 def test_another_audio_llm_cannot_finish_a_run(
     config, recordings, cached, tmp_path, tiny_audio_llm
 ):
-    from tiny import save_tiny_audio_llm
+    from tiny_speech_llm import save_tiny_audio_llm
 
     with SpeechTrainer(
         config, recordings, tmp_path / "run", cache=cached, progress=False

@@ -23,7 +23,7 @@ from cortext.training import Trainer
 from cortext.training.config import TPUConfig
 from cortext.training.loss import build_loss
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def start(script, *arguments, devices, **variables):
@@ -35,7 +35,7 @@ def start(script, *arguments, devices, **variables):
         "OMP_NUM_THREADS": "1",
         **variables,
     }
-    command = [sys.executable, HERE / script, *map(str, arguments)]
+    command = [sys.executable, SUPPORT / script, *map(str, arguments)]
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -5,7 +5,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-import forked
+import forked_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 def train_in_two(
-    config: TrainConfig, data: Path, out: Path, *arguments, function=forked.run
+    config: TrainConfig, data: Path, out: Path, *arguments, function=forked_training.run
 ) -> list[str]:
     """What torchrun does, without its watching: two processes of one world.
 
@@ -34,7 +34,7 @@ def train_in_two(
     save_config(config, file)
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     running = [
-        forked.Started(
+        forked_training.Started(
             out.with_suffix(f".{rank}"), shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, function,
             file, data, out, *arguments
         )
@@ -114,7 +114,9 @@ def test_a_batch_of_fewer_trials_than_processes_is_refused_by_each(config, packe
 @pytest.mark.slow
 def test_an_interrupt_of_one_process_stops_both_at_the_next_line(config, packed, tmp_path):
     config = replace(config, batches_per_val_step=1000)
-    for message in train_in_two(config, packed, tmp_path / "run", function=forked.run_interrupted):
+    for message in train_in_two(
+        config, packed, tmp_path / "run", function=forked_training.run_interrupted
+    ):
         assert "interrupted after 3 of 12 batches; everything is saved" in message
     train(config, packed, tmp_path / "one", progress=False)
     train(config, packed, tmp_path / "run", resume=True, progress=False)

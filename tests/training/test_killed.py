@@ -5,7 +5,7 @@ import random
 import time
 from pathlib import Path
 
-import forked
+import forked_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,11 +14,11 @@ from cortext.config import save_config
 from cortext.training import train
 
 
-def start(config: Path, data: Path, run: Path) -> forked.Started:
-    return forked.Started(
+def start(config: Path, data: Path, run: Path) -> forked_training.Started:
+    return forked_training.Started(
         run.with_suffix(".errors"),
         {},
-        forked.run,
+        forked_training.run,
         config,
         data,
         run,
@@ -26,7 +26,7 @@ def start(config: Path, data: Path, run: Path) -> forked.Started:
     )
 
 
-def wait_until(started: forked.Started, condition, patience: float = 60) -> bool:
+def wait_until(started: forked_training.Started, condition, patience: float = 60) -> bool:
     """Whether the condition came true before the process ended."""
     deadline = time.monotonic() + patience
     while started.process.is_alive() and time.monotonic() < deadline:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny import save_tiny_audio_llm
+from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.bench.memory import memory, restart_peak
 from cortext.bench.speech_llm import compare as bench

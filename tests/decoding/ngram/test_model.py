@@ -1,6 +1,6 @@
 """Scoring with back-off.
 
-The oracle (tests/decoding/ngram_oracle.py) that the compiled models are compared with.
+The oracle (tests/support/ngram_oracle.py) that the compiled models are compared with.
 """
 
 import itertools

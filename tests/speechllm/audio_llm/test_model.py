@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import AUDIO, CHAT, TEXT_END, TURN_END, WINDOW_S, save_tiny_audio_llm, tiny_tokenizer
+from tiny_speech_llm import (
+    AUDIO,
+    CHAT,
+    TEXT_END,
+    TURN_END,
+    WINDOW_S,
+    save_tiny_audio_llm,
+    tiny_tokenizer,
+)
 
 from cortext.errors import CortextError, DataError, LanguageModelError
 from cortext.speechllm.audio_llm.chat import Chat

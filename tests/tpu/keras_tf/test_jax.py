@@ -62,7 +62,7 @@ print(json.dumps(found))
 
 
 def test_logits_losses_and_gradients_are_those_of_torch():
-    folder = Path(__file__).resolve().parents[1]
+    folder = Path(__file__).resolve().parents[2] / "support"
     environment = os.environ | {
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",

@@ -1,4 +1,4 @@
-"""What a process of several trains; see `forked`."""
+"""What a process of several trains; see `forked_training`."""
 
 from pathlib import Path
 
