@@ -295,7 +295,7 @@ def test_demo_leaves_the_terminal_to_the_bar_that_training_draws(tmp_path, monke
             stage(name)
         raise CortextError("far enough")
 
-    monkeypatch.setattr("cortext.cli.demo.progress_bar", progress_bar)
+    monkeypatch.setattr("cortext.cli.tools.progress_bar", progress_bar)
     monkeypatch.setattr("cortext.demo.run_demo", run_demo)
     assert run(["demo", "--out", str(tmp_path)]) == 2
     assert drawn == ["pack", "evaluate"]

@@ -24,7 +24,7 @@ import transformers
 from tiny_speech_llm import save_tiny_audio_llm
 from typer.testing import CliRunner
 
-from cortext.cli import speech_llm_memory
+from cortext.cli import speech_llm_prepare
 from cortext.errors import ConfigError, LanguageModelError
 from cortext.models import build_model
 from cortext.models.gru import GRUConfig
@@ -485,9 +485,9 @@ def test_an_unknown_gpu_is_an_error():
         gpu_named("h10")
 
 
-def test_the_verb_prints_tables_or_json():
+def test_the_command_prints_tables_or_json():
     app = typer.Typer()
-    speech_llm_memory.add_verbs(app)
+    app.command("memory")(speech_llm_prepare.memory)
     app.command()(lambda: None)
     arguments = [
         "memory",
@@ -539,7 +539,7 @@ def test_the_pages_table_is_what_is_estimated():
 
 def test_the_pages_commands_run_and_its_line_is_what_is_said():
     app = typer.Typer()
-    speech_llm_memory.add_verbs(app)
+    app.command("memory")(speech_llm_prepare.memory)
     app.command()(lambda: None)
     commands = [
         line

@@ -1,6 +1,6 @@
-"""The command line: thin verbs that parse, call one function and print.
+"""The command line: thin commands that parse, call one function and print.
 
-Every verb returns 0 on success and 2 on a user's error, which is one line on stderr without a
+Every command returns 0 on success and 2 on a user's error, which is one line on stderr without a
 traceback.
 """
 
@@ -8,44 +8,166 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from cortext import __version__
 from cortext.cli import (
-    adapt,
     bench,
-    brand_node,
+    bench_llm,
     data,
     decode,
-    demo,
-    doctor,
     ensemble,
-    exchange,
-    finetune,
-    launch,
+    live,
     lm,
-    lm_import,
     lm_neural,
-    lm_server,
-    model,
-    replay,
-    report,
-    serve,
+    redis_streams,
     speech_llm,
+    speech_llm_prepare,
+    tools,
+    train,
     tune,
+    tune_decoder,
 )
 from cortext.cli.console import print_lines
 from cortext.errors import CortextError, shown
 
-app = typer.Typer(
-    name="cortext",
-    help="Intracortical recordings of attempted speech, decoded into text.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
+Command = Callable[..., Any]
 
+
+@dataclass(frozen=True)
+class Group:
+    """Commands under a common name, such as `cortext lm build`."""
+
+    help: str
+    commands: Mapping[str, Command]
+
+
+COMMANDS: dict[str, dict[str, Command | Group]] = {
+    "Data": {
+        "simulate": data.simulate,
+        "fetch": data.fetch,
+        "inspect": data.inspect,
+        "pack": data.pack,
+    },
+    "Training": {
+        "train": train.train,
+        "adapt": train.adapt,
+        "tune": Group(
+            "Search for good settings of the training or of the decoder.",
+            {"training": tune.training, "decoder": tune_decoder.decoder},
+        ),
+        "launch": tools.launch,
+        "import-checkpoint": train.import_checkpoint,
+        "export": train.export,
+    },
+    "Language models": {
+        "lm": Group(
+            "Build, describe and use n-gram language models.",
+            {
+                "build": lm.build,
+                "info": lm.info,
+                "score": lm.score,
+                "import": lm.import_folder,
+                "train-neural": lm_neural.train,
+                "compare": lm_neural.compare,
+            },
+        ),
+        "finetune-llm": lm_neural.finetune,
+    },
+    "Decoding": {
+        "evaluate": decode.evaluate,
+        "decode": decode.decode,
+        "ensemble": ensemble.ensemble,
+    },
+    "Live": {
+        "serve": live.serve,
+        "lm-server": redis_streams.lm_server,
+        "brand-node": redis_streams.brand_node,
+        "replay": redis_streams.replay,
+        "report": Group("Draw what was recorded in daily use.", {"use": live.use}),
+    },
+    "Speech LLM": {
+        "speech-llm": Group(
+            "Train and use an audio language model that reads neural activity.",
+            {
+                "assemble": speech_llm_prepare.assemble,
+                "cache": speech_llm_prepare.cache,
+                "teach": speech_llm_prepare.teach,
+                "train": speech_llm.train,
+                "evaluate": speech_llm.evaluate,
+                "decode": speech_llm.decode,
+                "memory": speech_llm_prepare.memory,
+            },
+        ),
+    },
+    "Benchmarks and tools": {
+        "demo": tools.demo,
+        "doctor": tools.doctor,
+        "bench": Group(
+            "Compare cortext with the best alternatives, side by side.",
+            {
+                "decoder": bench.decoder,
+                "training": bench.training,
+                "latency": bench.latency,
+                "tpu-compile": bench.tpu_compile,
+                "llm": bench_llm.llm,
+                "speech-llm": bench_llm.speech_llm,
+            },
+        ),
+    },
+}
+"""All commands, by the heading under which `cortext --help` shows them."""
+
+
+class _Headings(TyperGroup):
+    """A list of commands under headings, as plain text, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            text = " ".join((command.help or "").split("\n\n")[0].split())
+            rows = sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
+            rows.append((name, re.split(r"(?<=[a-z]\.) ", text)[0]))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def _application() -> typer.Typer:
+    # Without Rich's markup help is plain text, which pipes and screen readers take as it is.
+    plain: dict[str, Any] = {"rich_markup_mode": None, "cls": _Headings}
+    text = "Intracortical recordings of attempted speech, decoded into text."
+    application = typer.Typer(name="cortext", help=text, **plain)
+    for heading, commands in COMMANDS.items():
+        for name, command in commands.items():
+            if isinstance(command, Group):
+                group = typer.Typer(help=command.help, **plain)
+                for inner, each in command.commands.items():
+                    _add(group, inner, each)
+                application.add_typer(group, name=name, rich_help_panel=heading)
+            else:
+                _add(application, name, command, heading)
+    return application
+
+
+def _add(parent: typer.Typer, name: str, command: Command, heading: str | None = None) -> None:
+    settings: dict[str, Any] = {"rich_help_panel": heading}
+    if command is lm.build:
+        settings["cls"] = lm.ManyNumbers
+    if command is redis_streams.brand_node:
+        # A supervisor may pass flags of later specifications: nodes ignore what they do not know.
+        settings["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
+    parent.command(name, **settings)(command)
+
+
+app = _application()
 
 # Typer carries click inside; of its exceptions only BadParameter is public, and what a user can
 # cause shares its base.
@@ -67,39 +189,13 @@ def _options(
     pass
 
 
-for module in (
-    demo,
-    data,
-    model,
-    adapt,
-    exchange,
-    decode,
-    ensemble,
-    lm,
-    lm_import,
-    lm_neural,
-    finetune,
-    lm_server,
-    tune,
-    speech_llm,
-    serve,
-    bench,
-    brand_node,
-    replay,
-    report,
-    doctor,
-    launch,
-):
-    module.add_verbs(app)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one verb and return its status."""
+    """Run one command and return its status."""
     try:
         status = app(arguments or ["--help"], prog_name="cortext", standalone_mode=False)
         if status == 130:  # Typer ends quietly on Ctrl-C
@@ -109,8 +205,8 @@ def run(arguments: list[str]) -> int:
         return _complain(str(error), 2)
     except _ClickError as error:
         context = getattr(error, "ctx", None)
-        verb = context.command_path if context else "cortext"
-        return _complain(f"{error.format_message().rstrip('.')}; see `{verb} --help`", 2)  # type: ignore[attr-defined]
+        command = context.command_path if context else "cortext"
+        return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", 2)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)
     except MemoryError:

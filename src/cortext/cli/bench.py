@@ -1,4 +1,4 @@
-"""Verbs that measure: bench decoder, training, latency; the others are in files of their own."""
+"""Commands that measure: bench decoder, training, latency, tpu-compile."""
 
 from __future__ import annotations
 
@@ -7,30 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cortext.cli.bench_llm import llm
-from cortext.cli.bench_out import Out, hand_over, make_room, stage
-from cortext.cli.bench_speech import speech_llm
-from cortext.cli.bench_tables import print_curves, print_latency, print_training
-from cortext.cli.bench_tpu import tpu_compile
-from cortext.cli.console import DEVICE, JSON, OVERRIDES, percent, print_lines, print_table
+from cortext.cli.bench_tables import (
+    print_curves,
+    print_decoder,
+    print_latency,
+    print_program,
+    print_training,
+)
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    Out,
+    hand_over,
+    make_room,
+    stage,
+)
 
 if TYPE_CHECKING:
     from cortext.bench.posteriors import Utterance
-
-bench = typer.Typer(
-    help="Compare cortext with the best alternatives, side by side.", rich_markup_mode=None
-)
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    bench.command()(decoder)
-    bench.command()(training)
-    bench.command()(latency)
-    bench.command()(tpu_compile)
-    bench.command()(llm)
-    bench.command()(speech_llm)
-    app.add_typer(bench, name="bench")
 
 
 def decoder(
@@ -91,7 +86,7 @@ def decoder(
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
     plan = Plan(names, tuning_trials, tuning_utterances, utterances, repeats)
     result = bench_decoder(found, facts, paths, settings, plan, tuning=tune, stage=stage)
-    hand_over(result, out, as_json, _print)
+    hand_over(result, out, as_json, print_decoder)
 
 
 def training(
@@ -246,6 +241,46 @@ def latency(
     hand_over(result, out, as_json, print_latency)
 
 
+def tpu_compile(
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Only this shape; may be given several times.")
+    ] = None,
+    bins: Annotated[
+        int, typer.Option(min=1, help="Bins of 20 ms that trials are padded to.")
+    ] = 900,
+    topology: Annotated[str, typer.Option(help="The TPU, as libtpu names it.")] = "v5e:2x4",
+    overrides: list[str] = OVERRIDES,
+    out: Out = None,
+    as_json: bool = JSON,
+) -> None:
+    """Compile whole training steps for a TPU that is not there.
+
+    Memory, operations, exchanges, and a time estimated.
+
+    Takes minutes for each shape: baseline; adversarial, noise 768; adversarial, noise 7168.
+
+    Example: cortext bench tpu-compile --shape baseline --json
+    """
+    from dataclasses import replace
+
+    from cortext.bench.tpu_compile import SHAPES, bench_tpu_compile
+    from cortext.errors import ConfigError, nearest
+
+    for name in shape or []:
+        if name not in SHAPES:
+            raise ConfigError(f"unknown {name!r}; {nearest(name, SHAPES)}")
+    make_room(out)
+    chosen = {name: SHAPES[name] for name in shape or SHAPES}
+    targets = {
+        name: replace(
+            target, n_bins=bins, topology=topology, overrides=(*target.overrides, *overrides)
+        )
+        for name, target in chosen.items()
+    }
+    result = bench_tpu_compile(targets, stage)
+    hand_over(result, out, as_json, print_program)
+
+
 def _utterances(
     run: Path | None, data: Path | None, logits: Path | None, trials: Path | None
 ) -> tuple[list[Utterance], dict[str, Any]]:
@@ -261,88 +296,3 @@ def _utterances(
     if logits is not None:
         return posteriors.evaluation_posteriors(logits)
     return posteriors.pseudo_posteriors(trials or RealData.find().trials)
-
-
-def _print(result: dict[str, Any]) -> None:
-    source = result["input"]
-    title = (
-        f"{source['utterances']} utterances, {source['frames']} frames,"
-        f" {percent(source['blank_share'])} blank; {result['lm']['lexicon_words']:,} words,"
-        f" {result['lm']['order']}-gram"
-    )
-    points = [
-        (name, decoder, point, values)
-        for name, decoder in result["decoders"].items()
-        for point, values in decoder["points"].items()
-    ]
-    times = [
-        (
-            name,
-            point,
-            f"{values['ms_per_frame']:.4f}",
-            f"{values['ms_per_frame_p99']:.4f}",
-            _number(values["ms_per_nonblank_frame"], "{:.4f}"),
-            _number(result["ratios"].get(name, {}).get(point), "{:.1f}x faster"),
-        )
-        for name, _, point, values in points
-    ]
-    print_table(
-        title,
-        ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"],
-        times,
-        right_from=2,
-    )
-    errors = [
-        (
-            name,
-            point,
-            percent(values["wer"]),
-            _interval(values["wer_ci95"]),
-            percent(values["oracle_wer"]),
-        )
-        for name, _, point, values in points
-    ]
-    print_table(
-        "", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2
-    )
-    sizes = [
-        (
-            name,
-            decoder["version"],
-            f"{decoder['load_s']:.2f} s",
-            f"{decoder['memory']['peak_rss_mb']:.0f} MB",
-        )
-        for name, decoder in result["decoders"].items()
-    ]
-    print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
-    for name, why in result["missing"].items():
-        print_lines(f"{name} left out: {why}")
-    for name, decoder in result["decoders"].items():
-        if decoder["note"]:
-            print_lines(f"{name}: {decoder['note']}")
-    _print_ours(result)
-
-
-def _print_ours(result: dict[str, Any]) -> None:
-    ours = result.get("ours")
-    if not ours:
-        return
-    memory = result["decoders"]["cortext"]["memory"]
-    print_lines(
-        f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99"
-        f" {ours['frame_ms_p99']:.3f} ms, worst {ours['frame_ms_worst']:.2f} ms, end of an"
-        f" utterance {ours['end_ms_worst']:.2f} ms; worst at acoustic scale 1 and twice the beam"
-        f" {ours['strained_frame_ms_worst']:.2f} ms",
-        f"two threads: {ours['two_threads_speedup']:.2f}x one; "
-        f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB",
-    )
-    if result["ratio"] is not None:
-        print_lines(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
-
-
-def _interval(bounds: list[float | None]) -> str:
-    return " to ".join(percent(bound) for bound in bounds)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)

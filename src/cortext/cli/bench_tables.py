@@ -1,4 +1,4 @@
-"""What `cortext bench training` prints."""
+"""Tables that the commands of `cortext bench` print."""
 
 from __future__ import annotations
 
@@ -164,3 +164,185 @@ def print_latency(result: dict[str, Any]) -> None:
 
 def _four(values: dict[str, float]) -> str:
     return " / ".join(f"{values[name]:.2f}" for name in ("p50", "p95", "p99", "max"))
+
+
+def print_decoder(result: dict[str, Any]) -> None:
+    """Print times, word errors and memory of each search."""
+    source = result["input"]
+    title = (
+        f"{source['utterances']} utterances, {source['frames']} frames,"
+        f" {percent(source['blank_share'])} blank; {result['lm']['lexicon_words']:,} words,"
+        f" {result['lm']['order']}-gram"
+    )
+    points = [
+        (name, decoder, point, values)
+        for name, decoder in result["decoders"].items()
+        for point, values in decoder["points"].items()
+    ]
+    times = [
+        (
+            name,
+            point,
+            f"{values['ms_per_frame']:.4f}",
+            f"{values['ms_per_frame_p99']:.4f}",
+            _number(values["ms_per_nonblank_frame"], "{:.4f}"),
+            _number(result["ratios"].get(name, {}).get(point), "{:.1f}x faster"),
+        )
+        for name, _, point, values in points
+    ]
+    print_table(
+        title,
+        ["search", "settings", "ms/frame", "p99", "ms/non-blank", "cortext is"],
+        times,
+        right_from=2,
+    )
+    errors = [
+        (
+            name,
+            point,
+            percent(values["wer"]),
+            _interval(values["wer_ci95"]),
+            percent(values["oracle_wer"]),
+        )
+        for name, _, point, values in points
+    ]
+    print_table(
+        "", ["search", "settings", "WER", "95 % interval", "best of 100"], errors, right_from=2
+    )
+    sizes = [
+        (
+            name,
+            decoder["version"],
+            f"{decoder['load_s']:.2f} s",
+            f"{decoder['memory']['peak_rss_mb']:.0f} MB",
+        )
+        for name, decoder in result["decoders"].items()
+    ]
+    print_table("", ["search", "version", "loading", "peak memory"], sizes, right_from=2)
+    for name, why in result["missing"].items():
+        print_lines(f"{name} left out: {why}")
+    for name, decoder in result["decoders"].items():
+        if decoder["note"]:
+            print_lines(f"{name}: {decoder['note']}")
+    _print_ours(result)
+
+
+def _print_ours(result: dict[str, Any]) -> None:
+    ours = result.get("ours")
+    if not ours:
+        return
+    memory = result["decoders"]["cortext"]["memory"]
+    print_lines(
+        f"cortext, frame by frame: median {ours['frame_ms_median']:.4f} ms, p99"
+        f" {ours['frame_ms_p99']:.3f} ms, worst {ours['frame_ms_worst']:.2f} ms, end of an"
+        f" utterance {ours['end_ms_worst']:.2f} ms; worst at acoustic scale 1 and twice the beam"
+        f" {ours['strained_frame_ms_worst']:.2f} ms",
+        f"two threads: {ours['two_threads_speedup']:.2f}x one; "
+        f"peak memory beyond the model's file: {memory['peak_beyond_model_mb']:.0f} MB",
+    )
+    if result["ratio"] is not None:
+        print_lines(f"ratio to flashlight at equal word errors: {result['ratio']:.1f}")
+
+
+def _interval(bounds: list[float | None]) -> str:
+    return " to ".join(percent(bound) for bound in bounds)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def print_program(result: dict[str, Any]) -> None:
+    """Print memory, operations and estimated times of each compiled training step."""
+    shapes = result["shapes"]
+    target = next(iter(shapes.values()))["target"]
+    title = (
+        f"one step on one of {target['chips']} chips ({target['topology']}), trials of"
+        f" {target['n_bins']} bins, {target['n_features']} features, {target['n_days']} days;"
+        " compiled, not run"
+    )
+    _print_program(title, shapes)
+    _print_memory(shapes)
+    _print_estimate(shapes)
+    for name, why in result["missing"].items():
+        print_lines(f"{name} left out: {why}")
+    for name, found in shapes.items():
+        for check, holds in found["checks"].items():
+            print_lines(f"{name}: {check}: {'yes' if holds else 'NO'}")
+    print_lines(
+        "times are estimates of what the program needs at least; nothing was measured on a TPU"
+    )
+    print_lines(f"{result['batches']:,} batches elsewhere: {'; '.join(result['claims'])}")
+
+
+def _print_program(title: str, shapes: dict[str, Any]) -> None:
+    rows = [
+        (
+            name,
+            f"{found['target']['parameters'] / 1e6:.1f} M",
+            found["target"]["batch"],
+            f"{found['flops'] / 1e9:,.0f} G",
+            f"{found['flops_by_formula'] / 1e9:,.0f} G",
+            f"{found['hbm_bytes'] / 1e9:.2f} GB",
+            f"{sum(exchange['n_bytes'] for exchange in found['exchanges']) / 1e6:,.0f} MB",
+            f"{found['compile_s']:.0f}",
+        )
+        for name, found in shapes.items()
+    ]
+    columns = [
+        "shape",
+        "parameters",
+        "batch",
+        "operations",
+        "by formula",
+        "HBM traffic",
+        "exchanged",
+        "compiled in s",
+    ]
+    print_table(title, columns, rows)
+
+
+def _print_memory(shapes: dict[str, Any]) -> None:
+    parts = ("arguments", "temporaries", "output", "aliased", "program", "total")
+    rows = [
+        (name, *(f"{found['memory'][part] / 2**30:.2f}" for part in parts))
+        for name, found in shapes.items()
+    ]
+    print_table("", ["GiB of a chip's memory", *parts], rows)
+
+
+def _print_estimate(shapes: dict[str, Any]) -> None:
+    estimates = {name: found["estimate"] for name, found in shapes.items()}
+    latencies = [each["latency_us"] for each in next(iter(estimates.values()))["latencies"]]
+    rows = [
+        (
+            name,
+            *(
+                f"{found[part]:.1f}"
+                for part in (
+                    "compute_ms",
+                    "memory_ms",
+                    "overlapped_ms",
+                    "exchange_ms",
+                    "roofline_ms",
+                )
+            ),
+            f"{found['waits']:,}",
+            *(f"{each['ms']:.1f}" for each in found["latencies"]),
+            "-" if found["schedule_ms"] is None else f"{found['schedule_ms']:.1f}",
+        )
+        for name, found in estimates.items()
+    ]
+    waits = [f"at {latency:g} µs each" for latency in latencies]
+    parts = ["products", "memory", "overlapped exchange", "exchange", "roofline", "waits"]
+    print_table("", ["ms a step, estimated", *parts, *waits, "compiler's"], rows)
+    rows = [
+        (
+            name,
+            f"{found['hours']:.1f}",
+            *(f"{each['hours']:.1f}" for each in found["latencies"]),
+            "-" if found["schedule_hours"] is None else f"{found['schedule_hours']:.1f}",
+        )
+        for name, found in estimates.items()
+    ]
+    print_table("", ["h of 120,000, estimated", "roofline", *waits, "compiler's"], rows)

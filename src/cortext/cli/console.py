@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -146,3 +147,45 @@ def progress_bar(task: str) -> Iterator[Callable[[int, int], None]]:
     ) as bar:
         number = bar.add_task(plain(task, 80), total=None)
         yield lambda done, total: bar.update(number, completed=done, total=total)
+
+
+Out = Annotated[Path | None, typer.Option("--out", help="Write the JSON object to this file, too.")]
+
+
+def stage(name: str) -> None:
+    """Say what begins now."""
+    print_lines(f"{name} ...", err=True)
+
+
+def make_room(out: Path | None) -> None:
+    """Make the folder of a result's file, before the work that the result takes."""
+    from cortext.data.disk import disk_errors
+
+    if out is not None:
+        with disk_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def hand_over(
+    result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> None:
+    """Write a result to its file, where one is named, and print it: as JSON, or as `show` does."""
+    from cortext.data.disk import disk_errors
+
+    if out is not None:
+        with disk_errors(out):
+            out.write_text(json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(result)
+    else:
+        show(result)
+
+
+def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
+    """Progress bars one after the other, each with the name of a stage."""
+
+    def stage(name: str) -> Callable[[int, int], None]:
+        bars.close()
+        return bars.enter_context(progress_bar(name))
+
+    return stage

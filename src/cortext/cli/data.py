@@ -27,12 +27,6 @@ MOST_FEATURES = typer.Option(
 )
 
 
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    for verb in (simulate, fetch, inspect, pack):
-        app.command()(verb)
-
-
 def simulate(
     out: Annotated[Path, typer.Argument(help="Directory to write; it must not exist or be empty.")],
     preset: Annotated[str, typer.Option(help="Size and difficulty: tiny, demo or t15.")] = "demo",

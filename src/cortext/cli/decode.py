@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,15 +21,28 @@ from cortext.cli.console import (
     print_json,
     print_left_out,
     print_lines,
+    print_metrics,
     print_notes,
     print_table,
     progress_bar,
 )
-from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, Options, Threads
-from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
+from cortext.cli.options import (
+    Context,
+    Data,
+    Engine,
+    GpusPerWorker,
+    Llm,
+    LlmDevice,
+    LlmLora,
+    Options,
+    Ray,
+    Run,
+    Threads,
+    check_ray,
+    llm_files,
+)
 from cortext.data.checks import Problem
-from cortext.errors import DecodingError
+from cortext.errors import ConfigError, DecodingError
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -47,11 +61,6 @@ FORMS = {
 """What may be decoded: the parameters that it needs, and those that it may have."""
 
 SEE_HELP = "see `cortext decode --help`"
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(decode)
 
 
 def decode(
@@ -276,3 +285,78 @@ def _print_nbest(nbest: NBest) -> None:
         ]
         rows.append((hypothesis.text, f"{hypothesis.score:.2f}", ", ".join(times)))
     print_table("", ["text", "score", "words (s)"], rows, 2)
+
+
+SEARCHING = ("options", "engine", "threads")
+"""Parameters of `evaluate` that say how words are searched for."""
+
+
+def evaluate(
+    call: typer.Context,
+    run: Run,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Evaluation directory to write.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "val",
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory; without it only PER is reported.")
+    ] = None,
+    options: Options = None,
+    engine: Engine = "native",
+    description: Annotated[
+        Path | None, typer.Option(help="CSV of blocks: post-implant day and corpus.")
+    ] = None,
+    threads: Threads = None,
+    ray: Ray = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
+    llm: Llm = None,
+    llm_lora: LlmLora = None,
+    llm_device: LlmDevice = "auto",
+    context: Context = "",
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
+    as_json: bool = JSON,
+) -> None:
+    """Decode a split, measure PER, WER and CER, and write predictions, n-best lists and a report.
+
+    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --out runs/eval
+
+    Example: cortext evaluate runs/first --data runs/packed --lm runs/lm --llm facebook/opt-6.7b
+    --out runs/eval
+    """
+    from cortext import evaluation
+
+    for name in SEARCHING:
+        if lm is None and is_given(call, name):
+            raise ConfigError(
+                f"--{name} is given without --lm, and no words are searched for",
+                fix="give an n-gram, too",
+            )
+    check_ray(ray, gpus_per_worker, threads, llm_device)
+    large = llm_files(llm, llm_lora, llm_device, context)
+    load_plugins(plugins)
+    with progress_bar("evaluating") as progress:
+        metrics = evaluation.evaluate(
+            run,
+            data,
+            split,
+            lm,
+            out,
+            options=options,
+            engine=engine,
+            device=device,
+            skip_bad=skip_bad,
+            description=description,
+            threads=threads,
+            ray=ray,
+            gpus_per_worker=gpus_per_worker,
+            llm=large,
+            context=context,
+            progress=progress,
+        )
+    print_notes(metrics.notes)
+    if as_json:
+        print_json(dataclasses.asdict(metrics))
+        return
+    print_metrics(metrics)
+    print_lines(f"report: {out / 'report.html'}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table, progress_bar
-from cortext.cli.llm_options import Llm, LlmDevice, LlmLora, check_llm
+from cortext.cli.options import Llm, LlmDevice, LlmLora, check_llm
 from cortext.errors import CortextError, DataError, DecodingError
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from cortext.decoding.options import DecoderOptions
 
 SEE_HELP = "see `cortext ensemble --help`"
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(ensemble)
 
 
 def ensemble(

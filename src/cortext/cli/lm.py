@@ -1,8 +1,7 @@
-"""Verbs about language models: lm build, lm info, lm score."""
+"""Commands about n-gram language models: lm build, info, score and import."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,12 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cortext.cli.console import JSON, print_json, print_table, progress_bar
-
-lm = typer.Typer(help="Build, describe and use n-gram language models.", rich_markup_mode=None)
+from cortext.cli.console import JSON, print_json, print_table, progress_bar, stages
 
 
-class _ManyNumbers(TyperCommand):
+class ManyNumbers(TyperCommand):
     """`--prune 0 0 1`: an option that takes as many numbers as follow it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -28,14 +25,6 @@ class _ManyNumbers(TyperCommand):
             if end > first:
                 args = [*args[:first], " ".join(args[first:end]), *args[end:]]
         return super().parse_args(ctx, args)
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    lm.command(cls=_ManyNumbers)(build)
-    for verb in (info, score):
-        lm.command()(verb)
-    app.add_typer(lm, name="lm")
 
 
 def build(
@@ -91,17 +80,12 @@ def build(
     from cortext.decoding.ngram.vocabulary import read_vocabulary
 
     with ExitStack() as bars:
-
-        def stage(name: str) -> Callable[[int, int], None]:
-            bars.close()
-            return bars.enter_context(progress_bar(name))
-
         model = LanguageModel.build(
             texts,
             order,
             out,
             read_vocabulary(vocab) if vocab is not None else None,
-            stage=stage,
+            stage=stages(bars),
             prune=_numbers(prune),
             interpolate=interpolate,
             held_out=held_out,
@@ -178,3 +162,40 @@ def _readable(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def import_folder(
+    folder: Annotated[
+        Path, typer.Argument(help="Kaldi folder with G.fst or G_no_prune.fst, and words.txt.")
+    ],
+    out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
+    grammar: Annotated[
+        str | None, typer.Option(help="Which grammar in it; by default G_no_prune.fst, else G.fst.")
+    ] = None,
+    binary: Annotated[
+        str, typer.Option(help="File type of lm.bin: trie, probing, or quantised (smallest).")
+    ] = "trie",
+    as_json: bool = JSON,
+) -> None:
+    """Convert a published Kaldi folder into a language-model directory.
+
+    Example: cortext lm import languageModel/ --out runs/lm
+    """
+    from cortext.decoding.ngram.kaldi import import_kaldi
+
+    with ExitStack() as bars:
+        facts = import_kaldi(folder, out, grammar, binary, stages(bars)).info()
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        ("order", facts["order"]),
+        ("n-grams", "  ".join(f"{count:,}" for count in facts["counts"])),
+        ("bytes", f"{facts['bytes']:,}"),
+        ("vocabulary", f"{facts['vocabulary']:,}"),
+        *(
+            (f"pronunciations {name.replace('_', ' ')}", f"{count:,}")
+            for name, count in facts["pronunciations"].items()
+        ),
+    ]
+    print_table("", [str(out), ""], rows, right_from=2)

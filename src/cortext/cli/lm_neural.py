@@ -1,22 +1,14 @@
-"""Verbs about neural language models: lm train-neural, lm compare."""
+"""Commands about neural language models: lm train-neural, lm compare, finetune-llm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar
-from cortext.cli.lm import lm
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs to the group `lm`."""
-    lm.command("train-neural")(train)
-    lm.command()(compare)
+from cortext.cli.console import JSON, print_json, print_lines, print_table, progress_bar, stages
 
 
 def train(
@@ -73,16 +65,6 @@ def train(
     )
 
 
-def stages(bars: ExitStack) -> Callable[[str], Callable[[int, int], None]]:
-    """Progress bars one after the other, each with the name of a stage."""
-
-    def stage(name: str) -> Callable[[int, int], None]:
-        bars.close()
-        return bars.enter_context(progress_bar(name))
-
-    return stage
-
-
 def compare(
     directory: Annotated[Path, typer.Argument(help="Language-model directory.")],
     model: Annotated[Path, typer.Argument(help="Directory that lm train-neural wrote.")],
@@ -119,3 +101,79 @@ def compare(
         f" {facts['weights']['neural']:.3f} fitted on {facts['weights']['fitted_on_words']:,} other"
         " words"
     )
+
+
+def finetune(
+    model: Annotated[
+        str, typer.Argument(help="Causal language model: a directory, or OWNER/NAME on the Hub.")
+    ],
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT[:FACTOR]...", help="Files of English text, plain or .gz."),
+    ],
+    out: Annotated[Path, typer.Option(help="Adapter directory to write, for --llm-lora.")],
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text that decides which weights are kept. Default: a part of each TEXT."
+        ),
+    ] = None,
+    merge: Annotated[
+        Path | None, typer.Option(help="Write the model with the adapter merged into it here, too.")
+    ] = None,
+    rank: Annotated[int, typer.Option(help="Rank of what is added to each matrix.")] = 16,
+    alpha: Annotated[float, typer.Option(help="What is added is scaled by alpha / rank.")] = 32.0,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-4,
+    epochs: Annotated[float, typer.Option(help="Readings of the texts.")] = 2.0,
+    batch_tokens: Annotated[
+        int, typer.Option(help="Tokens of a batch; less takes less memory.")
+    ] = 1024,
+    device: Annotated[
+        str, typer.Option(help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads to compute with on a CPU.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the added weights and the order of the text.")] = 0,
+    as_json: bool = JSON,
+) -> None:
+    """Finetune a causal language model on text with LoRA; a FACTOR reads a text so often.
+
+    Needs the extra `llm`.
+
+    Example: cortext finetune-llm Qwen/Qwen3.5-4B prompts.txt:3 general.txt.gz --out runs/lora
+    --merge runs/merged
+    """
+    from cortext.decoding.llm.finetune import FinetuneOptions
+    from cortext.decoding.llm.finetune import finetune as finetuned
+
+    options = FinetuneOptions(
+        rank=rank,
+        alpha=alpha,
+        lr=lr,
+        epochs=epochs,
+        batch_tokens=batch_tokens,
+        threads=threads,
+        seed=seed,
+    )
+    with ExitStack() as bars:
+        facts = finetuned(
+            model,
+            texts,
+            out,
+            options,
+            held_out=held_out,
+            merge=merge,
+            device=device,
+            stage=stages(bars),
+        )
+    if as_json:
+        print_json(facts)
+        return
+    rows = [
+        ("held-out perplexity before", f"{facts['perplexity_before']:.2f}"),
+        ("and after", f"{facts['perplexity_after']:.2f}"),
+        ("trained parameters", f"{facts['trained_parameters']:,}"),
+        ("in", " ".join(facts["target_modules"])),
+        ("batches", f"{facts['steps']:,}"),
+        ("seconds", f"{facts['seconds']:.0f}"),
+    ]
+    print_table("", [str(out), ""], rows)

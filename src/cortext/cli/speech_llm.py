@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from cortext.cli import speech_llm_assemble, speech_llm_cache, speech_llm_memory, speech_llm_teach
 from cortext.cli.console import (
     DEVICE,
     JSON,
@@ -22,10 +21,6 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.plugins import load_plugins
-
-speech_llm = typer.Typer(
-    help="Neural activity read by an audio language model.", rich_markup_mode=None
-)
 
 Run = Annotated[Path, typer.Argument(help="Run directory of a speech LLM.")]
 Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
@@ -43,16 +38,6 @@ LengthPenalty = Annotated[
     float | None,
     typer.Option(help="Compare by log-probability / length ** this; the run's without it."),
 ]
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs, and the others of the group, to the command line."""
-    for module in (speech_llm_assemble, speech_llm_cache, speech_llm_teach):
-        module.add_verbs(speech_llm)
-    for verb in (train, evaluate, decode):
-        speech_llm.command()(verb)
-    speech_llm_memory.add_verbs(speech_llm)
-    app.add_typer(speech_llm, name="speech-llm")
 
 
 def train(

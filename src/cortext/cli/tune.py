@@ -17,23 +17,14 @@ from cortext.cli.console import (
     print_lines,
     print_table,
 )
-from cortext.cli.ray_options import Ray
-from cortext.cli.tune_decoder import decoder
+from cortext.cli.options import Ray
 
 if TYPE_CHECKING:
     from cortext.tuning import Search, Study
 
-tune = typer.Typer(help="Search for good settings.", rich_markup_mode=None)
 
 SHOWN = 30
 """Trials in the table on the screen; trials.csv has them all."""
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verbs to the command line."""
-    tune.command()(training)
-    tune.command()(decoder)
-    app.add_typer(tune, name="tune")
 
 
 def training(

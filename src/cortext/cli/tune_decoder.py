@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import DEVICE, JSON, is_given, print_json, print_lines, print_table
-from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, llm_files
-from cortext.cli.model import Engine, Options
-from cortext.cli.ray_options import GpusPerWorker, Ray, check_ray
+from cortext.cli.options import (
+    Context,
+    Engine,
+    GpusPerWorker,
+    Llm,
+    LlmDevice,
+    LlmLora,
+    Options,
+    Ray,
+    check_ray,
+    llm_files,
+)
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:

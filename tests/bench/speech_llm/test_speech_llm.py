@@ -29,7 +29,7 @@ from cortext.bench.speech_llm.materials import CacheOrder, Given, prepare, rando
 from cortext.bench.speech_llm.worker import Setting, begin
 from cortext.bench.training.data import Recording
 from cortext.bench.workers import Missing, WorkerProcess
-from cortext.cli import bench_speech, run
+from cortext.cli import bench_llm, run
 from cortext.config import to_mapping
 from cortext.decoding.llm.neural.train_neural import NeuralOptions
 from cortext.errors import ConfigError, DataError
@@ -379,7 +379,7 @@ def test_the_verb_compares_in_processes_and_writes_one_object(tiny, tmp_path, ca
     assert found["live"]["voice_ms"] > 0 == found["cached"]["voice_ms"]
     assert result["input"]["cache"]["sentences"] > 4
     assert {"torch", "transformers"} <= set(result["provenance"]["versions"])
-    bench_speech._print(result | {"missing": {"cached compiled": "no compiler"}})
+    bench_llm._print_speech(result | {"missing": {"cached compiled": "no compiler"}})
     shown = capsys.readouterr().out
     for words in (
         "claimed of cached targets: 3 to 4 times faster, 40.0 % less memory",

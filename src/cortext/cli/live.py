@@ -1,10 +1,10 @@
-"""The verb `serve`: live decoding with a web page, in one process."""
+"""Commands of daily use: serve, and report use."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,14 +14,18 @@ from cortext.cli.console import (
     OVERRIDES,
     PLUGINS,
     SKIP_BAD,
+    percent,
     print_json,
     print_lines,
+    print_table,
     progress_bar,
 )
-from cortext.cli.llm_options import Context, Llm, LlmDevice, LlmLora, check_llm
-from cortext.cli.model import Options
+from cortext.cli.options import Context, Llm, LlmDevice, LlmLora, Options, check_llm
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from cortext.usage.statistics import UseStatistics
 
 
 class Backend(StrEnum):
@@ -51,11 +55,6 @@ class Normalise(StrEnum):
 
     none = "none"
     rolling = "rolling"
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add this file's verb to the command line."""
-    app.command()(serve)
 
 
 def serve(
@@ -223,3 +222,57 @@ def _speed(text: str) -> float:
         raise ConfigError(
             f"--speed is {text!r}; 1 (the recording's own), another number or max is needed"
         ) from None
+
+
+def use(
+    logs: Annotated[
+        list[Path], typer.Argument(help="Directories that a decoder wrote with --session-log.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write. Default: use.html in the first directory.")
+    ] = None,
+    as_json: bool = JSON,
+) -> None:
+    """Hours of use, sentences, correctness, words per minute and word error rates by day, as a
+    page.
+
+    Example: cortext report use runs/log --out use.html
+    """
+    from cortext.usage.report import write_use_report
+    from cortext.usage.statistics import read_use
+
+    found = read_use(logs)
+    page = out or logs[0] / "use.html"
+    write_use_report(page, found)
+    if as_json:
+        print_json(found.to_json() | {"page": str(page)})
+        return
+    rows = [(day.date, *_cells(day.tally)) for day in found.days]
+    columns = [
+        "day",
+        "use, h",
+        "sentences",
+        "words/min",
+        "rated",
+        "right",
+        "mostly right",
+        "wrong",
+        "WER",
+    ]
+    print_table("", columns, [*rows, ("all", *_cells(found.overall))])
+    for note in found.notes:
+        print_lines(note)
+    print_lines(f"page: {page}")
+
+
+def _cells(tally: UseStatistics) -> tuple[str, ...]:
+    speed = "-" if tally.words_per_minute is None else f"{tally.words_per_minute:.1f}"
+    shares = (percent(tally.share(rating)) for rating in tally.ratings)
+    return (
+        f"{tally.use_hours:.2f}",
+        str(tally.sentences),
+        speed,
+        str(tally.rated),
+        *shares,
+        percent(tally.wer),
+    )

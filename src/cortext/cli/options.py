@@ -1,4 +1,4 @@
-"""The options of every verb that can ask a large language model."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
     from cortext.evaluation.cluster import LargeModelFiles
+
 
 DEVICE = "auto"
 
@@ -72,3 +73,43 @@ def llm_files(
 
     check_llm(llm, lora, context, device)
     return None if llm is None else LargeModelFiles(llm, lora, device)
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Work on this Ray cluster, or on a `local` one."),
+]
+GpusPerWorker = Annotated[
+    float, typer.Option(min=0, help="Share of a GPU for each task on Ray, for a large model.")
+]
+
+
+def check_ray(
+    ray: str | None,
+    gpus_per_worker: float = 0.0,
+    threads: int | None = None,
+    llm_device: str = "auto",
+) -> None:
+    """Raise ConfigError for what would be passed over with a cluster, or without one."""
+    if ray is None and gpus_per_worker:
+        raise ConfigError(
+            "--gpus-per-worker is given without --ray", fix="name a cluster, or `--ray local`"
+        )
+    if ray is not None and threads is not None:
+        raise ConfigError(
+            "--threads is given with --ray, whose tasks have one each", fix="leave out one of them"
+        )
+    if ray is not None and llm_device.startswith("cuda:"):
+        what = (
+            f"--llm-device is {llm_device}, and a task on Ray sees only the GPUs that it is given"
+        )
+        raise ConfigError(what, fix="leave it out, and give --gpus-per-worker")
+
+
+Run = Annotated[Path, typer.Argument(help="Run directory of a trained model.")]
+Data = Annotated[Path, typer.Option(help="Directory of session files, or a packed one.")]
+Options = Annotated[Path | None, typer.Option("--options", help="YAML file of decoder options.")]
+Engine = Annotated[str, typer.Option(help="Search engine: native, or reference (slow, plain).")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads for the search; all cores without it.")
+]

@@ -1,0 +1,296 @@
+"""Commands around the others: demo, doctor, launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cortext.cli.console import (
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    percent,
+    print_json,
+    print_lines,
+    print_metrics,
+    print_table,
+    progress_bar,
+)
+
+if TYPE_CHECKING:
+    from cortext.tpu.doctor import Report
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Directory to write; an earlier demo there is replaced.")
+    ] = Path("runs/demo"),
+    preset: Annotated[
+        str, typer.Option(help="demo (minutes), or tiny (seconds, and far less accurate).")
+    ] = "demo",
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting of the training recipe."
+        ),
+    ] = None,
+    llm: Annotated[
+        bool,
+        typer.Option(
+            "--llm",
+            help="Train a small neural language model, too, and decode with it (extra `llm`).",
+        ),
+    ] = False,
+    as_json: bool = JSON,
+) -> None:
+    """Simulate recordings, train a decoder on them, decode held-out sentences, and write a report.
+
+    Example: cortext demo --preset tiny --out runs/tiny
+    """
+    from cortext.demo import run_demo
+
+    with ExitStack() as bars:
+
+        def stage(name: str) -> Callable[[int, int], None] | None:
+            bars.close()
+            print_lines(f"{name} ...", err=True)
+            # Training draws a bar of its own; two bars on one terminal overwrite each other.
+            return None if name == "train" else bars.enter_context(progress_bar(name))
+
+        workers = os.cpu_count() or 1
+        result = run_demo(
+            out, preset, seed=seed, workers=workers, overrides=overrides or (), llm=llm, stage=stage
+        )
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    print_metrics(result.metrics)
+    if result.llm:
+        words = {"n-gram": result.metrics} | {
+            f"and the neural model, {name}": each for name, each in result.llm.items()
+        }
+        rows = [
+            (name, percent(each.wer), *map(percent, each.wer_ci95 or ()))
+            for name, each in words.items()
+        ]
+        print_table("", ["word error rate with", "", "from", "to"], rows)
+    total = sum(result.seconds.values())
+    print_table(
+        "",
+        [*result.seconds, "in all"],
+        [[f"{seconds:.0f} s" for seconds in (*result.seconds.values(), total)]],
+        0,
+    )
+    for reference, hypothesis in result.examples:
+        print_lines(f"said     {reference}", f"decoded  {hypothesis}", "")
+    print_lines(f"peak memory {result.peak_memory_gb:.1f} GB")
+    print_lines(f"report: {result.report}")
+    print_lines(f"watch it decode: cortext serve {out}/run --lm {out}/lm --data {out}/packed")
+
+
+def doctor(
+    run: Annotated[
+        bool, typer.Option("--run", help="Take a training step of each model on what is found.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="With --run: only on cpu, cuda or tpu.")
+    ] = None,
+    tpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="TPU: a name, grpc://HOST:8470, or local.")
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(min=1, help="Seconds that an engine may take to answer, or for its steps."),
+    ] = 120,
+    as_json: bool = JSON,
+) -> int:
+    """Look for a TPU, ask every installed engine for its devices, and say what is wrong and what
+    to do.
+
+    Ends with status 1 where something that is installed or attached does not work, and with 0
+    otherwise, whatever there is to advise.
+
+    Example: cortext doctor --run
+    """
+    from cortext.tpu.doctor import examine, take_steps
+
+    def stage(name: str) -> None:
+        print_lines(f"{name} ...", err=True)
+
+    report = examine(tpu, limit_s=limit, stage=stage)
+    if run:
+        steps = take_steps(report, device, tpu, limit_s=limit, stage=stage)
+        failed = [
+            f"{step.model} with {step.engine} on {step.kind}: {step.problem}"
+            for step in steps
+            if step.problem
+        ]
+        if not steps:
+            failed.append(
+                f"no installed engine has a device{f' of kind {device!r}' if device else ''}"
+            )
+        report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        _print(report)
+    return 1 if report.broken else 0
+
+
+def _print(report: Report) -> None:
+    print_table("TPU", ["looked at", "there"], report.looked, right_from=9)
+    print_lines(f"found: {report.found}", "")
+    rows = []
+    for engine in report.engines:
+        names = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
+        rows.append(
+            (engine.name, names, "; ".join(_devices(engine.devices)) or engine.problem or "none")
+        )
+    print_table("Engines", ["engine", "versions", "devices"], rows, right_from=9)
+    if report.steps:
+        print_table(
+            "One training step",
+            ["model", "engine", "on", "cores", "loss", "seconds"],
+            [
+                (
+                    step.model,
+                    step.engine,
+                    step.device or step.kind,
+                    *map(_number, (step.cores, step.loss, step.seconds)),
+                )
+                for step in report.steps
+            ],
+            right_from=3,
+        )
+    print_lines(f"transparent hugepages: {report.hugepages.state or 'none'}")
+    for title, lines in (("advice", report.advice), ("broken", report.broken)):
+        for line in lines:
+            print_lines(f"{title}: {line}")
+    if not report.broken:
+        print_lines("everything that is installed works")
+
+
+def _devices(devices: list[dict[str, Any]]) -> list[str]:
+    """`8 x TPU v5 lite (15.8 GiB)`: equal devices together."""
+    names = [
+        f"{device['kind']}: {device['name']}"
+        + (f" ({device['memory_gib']} GiB)" if device["memory_gib"] else "")
+        for device in devices
+    ]
+    return [
+        name if names.count(name) == 1 else f"{names.count(name)} x {name}"
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def launch(
+    config: Annotated[
+        str,
+        typer.Option(
+            help="YAML file, or the name of a shipped recipe: gru_tpu, triple_gru_tpu ..."
+        ),
+    ],
+    data: Annotated[
+        str | None, typer.Option(metavar="gs://...", help="Folder in a bucket with packed data.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="gs://...", help="Folder in a bucket for the run directory."),
+    ] = None,
+    accelerator: Annotated[
+        str,
+        typer.Option(help="TPU or GPUs of one machine: tpu-v5litepod-8, v6e-4, H100, A100:8 ..."),
+    ] = "tpu-v5litepod-8",
+    lm: Annotated[
+        str | None,
+        typer.Option(metavar="gs://...", help="Folder in a bucket with a language model, for WER."),
+    ] = None,
+    spot: Annotated[
+        bool,
+        typer.Option(
+            "--spot", help="On machines that may be taken away: cheaper; goes on with the next."
+        ),
+    ] = False,
+    infra: Annotated[
+        str | None,
+        typer.Option(metavar="CLOUD[/REGION[/ZONE]]", help="Where; what is cheapest without it."),
+    ] = None,
+    idle_minutes: Annotated[
+        int, typer.Option(min=1, help="Give the machine back so long after training.")
+    ] = 10,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|git+URL@REV",
+            help="The cortext to install there; the one that runs here without it.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the machine; after the run's folder without it.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Task file to write; launch/NAME/task.yaml without it.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run/--yes", help="Write and show the task only, or start it.")
+    ] = True,
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Train on a rented TPU or GPU, through SkyPilot.
+
+    Without --yes it only writes and shows what would be done.
+
+    Example: cortext launch --config gru_tpu --data gs://lab/packed --out gs://lab/runs/first --spot
+    """
+    from cortext import cloud
+
+    job = cloud.launch(
+        config,
+        accelerator,
+        data,
+        out,
+        lm=lm,
+        spot=spot,
+        infra=infra,
+        idle_minutes=idle_minutes,
+        source=source,
+        name=name,
+        file=file,
+        overrides=overrides,
+        plugins=plugins,
+    )
+    if not as_json:
+        print_lines(*job.text.split("\n"))
+        print_lines(f"written: {job.file}")
+    if not dry_run:
+        job.submit()
+    if as_json:
+        print_json(
+            {
+                "file": job.file,
+                "name": job.name,
+                "started": not dry_run,
+                "stop": job.stop,
+                "task": job.text,
+            }
+        )
+    elif dry_run:
+        print_lines("nothing was started and nothing costs money yet")
+        print_lines(
+            f"prices:  {job.prices}", f"start:   the same command with --yes, or {job.start}"
+        )
+    else:
+        print_lines(f"watch:  {job.watch}", f"stop:   {job.stop}")

@@ -1,0 +1,322 @@
+"""Commands that train a model, fit it to a new day, and exchange it with other software."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cortext.cli.console import (
+    DEVICE,
+    JSON,
+    OVERRIDES,
+    PLUGINS,
+    SKIP_BAD,
+    percent,
+    print_json,
+    print_left_out,
+    print_lines,
+    print_table,
+    progress_bar,
+)
+from cortext.cli.options import (
+    Data,
+)
+from cortext.errors import ConfigError
+from cortext.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from cortext.training.release.exchange import Exchanged
+
+
+def train(
+    config: Annotated[
+        str,
+        typer.Option(
+            help="YAML file, or a recipe: gru, triple_gru, gru_tpu, triple_gru_tpu, demo, tiny."
+        ),
+    ],
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    lm: Annotated[
+        Path | None, typer.Option(help="Language-model directory; without it WER is not reported.")
+    ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Run directory whose weights to start from.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that was stopped.")
+    ] = False,
+    skip_bad: bool = SKIP_BAD,
+    device: Annotated[
+        str, typer.Option(help="Where the model trains: cpu, cuda, cuda:N or tpu.")
+    ] = "cpu",
+    backend: Annotated[str, typer.Option(help="torch, or tensorflow (with Keras 3).")] = "torch",
+    tpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name or address of a TPU.")
+    ] = None,
+    tpu_engine: Annotated[
+        str, typer.Option(help="What runs torch models on a TPU: torchax.")
+    ] = "torchax",
+    require_cores: Annotated[
+        int | None,
+        typer.Option(min=1, help="Fail where there are not so many TPU cores, GPUs or processes."),
+    ] = None,
+    xla_dump: Annotated[
+        Path | None, typer.Option(help="Directory for what XLA compiles, as text.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, bf16 or fp32 matrix products; as the configuration says without it."
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Directory for a trace that TensorBoard shows.")
+    ] = None,
+    profile_steps: Annotated[
+        str, typer.Option(metavar="FIRST:END", help="Batches that the trace covers.")
+    ] = "10:15",
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Train a phoneme decoder.
+
+    Training runs on several GPUs where torchrun starts it: `torchrun --no-python ... cortext train
+    ...`.
+
+    Example: cortext train --config demo --data runs/packed --lm runs/lm --out runs/first
+    """
+    from cortext.tpu.profile import dump_xla
+    from cortext.training import DeviceSpec
+    from cortext.training import train as train_model
+    from cortext.training.callbacks import First
+
+    spec = DeviceSpec(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
+    if xla_dump is not None:
+        if spec.backend_name == "torch":
+            raise ConfigError(
+                f"--xla-dump is given, and XLA compiles nothing with --device {device}"
+            )
+        dump_xla(xla_dump)
+    load_plugins(plugins)
+    if precision is not None:
+        overrides = [*overrides, f"precision={precision}"]
+    first = First()
+    summary = train_model(
+        config,
+        data,
+        out,
+        lm=lm,
+        resume=resume,
+        device=spec,
+        init_from=init_from,
+        overrides=overrides,
+        skip_bad=skip_bad,
+        callbacks=[first],
+        profile=profile,
+        profile_steps=_span(profile_steps),
+    )
+    if not first.here:
+        return
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+        return
+    print_lines(summary)
+    print_left_out(summary.skipped)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """First and end of `first:end`."""
+    first, _, end = text.partition(":")
+    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise ConfigError(
+            f"--profile-steps is {text!r}; two numbers are needed, the smaller first",
+            fix="write 10:15",
+        )
+    return int(first), int(end)
+
+
+def adapt(
+    run: Annotated[
+        Path, typer.Argument(help="Run directory of a trained model; it is not changed.")
+    ],
+    data: Annotated[Path, typer.Option(help="Session files with the day, or a packed directory.")],
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="The day's first training trials to use; all without it."),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="The day, where the data have several.")
+    ] = None,
+    whole_model: Annotated[
+        bool,
+        typer.Option("--whole-model", help="Everything learns, not the new day's layer alone."),
+    ] = False,
+    old_data: Annotated[
+        Path | None, typer.Option(help="Recordings of known days to mix in; needs --whole-model.")
+    ] = None,
+    old_trials: Annotated[int, typer.Option(min=1, help="Trials of known days to mix in.")] = 200,
+    batches: Annotated[int, typer.Option(min=1, help="Batches of 16 trials of the new day.")] = 60,
+    skip_bad: bool = SKIP_BAD,
+    device: str = DEVICE,
+    plugins: list[Path] = PLUGINS,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = JSON,
+) -> None:
+    """Fit a trained model to a new day, from the nearest day that it knows, or to more trials of
+    a known one.
+
+    Example: cortext adapt runs/first --data new-day --trials 50 --out runs/adapted
+    """
+    from cortext.training import adapt as adapt_model
+
+    load_plugins(plugins)
+    summary = adapt_model(
+        run,
+        data,
+        out,
+        trials=trials,
+        session=session,
+        whole_model=whole_model,
+        old_data=old_data,
+        old_trials=old_trials,
+        batches=batches,
+        device=device,
+        overrides=overrides,
+        skip_bad=skip_bad,
+    )
+    if as_json:
+        print_json(dataclasses.asdict(summary))
+        return
+    ranked = sorted(summary.loss_by_session.items(), key=lambda item: item[1])
+    rows = [
+        (name, f"{loss:.2f}", "nearest" if name == summary.nearest else "")
+        for name, loss in ranked[:5]
+    ]
+    print_table("", ["layer of", f"CTC loss on {summary.session}", ""], rows)
+    print_lines(summary)
+    print_left_out(summary.skipped)
+
+
+class Format(StrEnum):
+    """What a run can be exported to."""
+
+    release = "release"
+    onnx = "onnx"
+
+
+def import_checkpoint(
+    directory: Annotated[
+        Path, typer.Argument(help="The release's directory, with checkpoint/best_checkpoint in it.")
+    ],
+    out: Annotated[Path, typer.Option(help="Run directory to write.")],
+    name: Annotated[str, typer.Option(help="Which file in the folder.")] = "best_checkpoint",
+    as_json: bool = JSON,
+) -> None:
+    """Make a run of a checkpoint of the public release. Nothing that the file may hold is run.
+
+    Example: cortext import-checkpoint t15_pretrained_rnn_baseline --out runs/published
+    """
+    from cortext.training.release.exchange import import_checkpoint as import_directory
+
+    with progress_bar("importing"):
+        imported = import_directory(directory, out, name)
+    _print(imported, as_json)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory of a trained model.")],
+    format: Annotated[
+        Format,
+        typer.Option(
+            help="release: for the scripts of the public release; onnx: a graph of one 80 ms step."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Directory to write.")],
+    int8: Annotated[
+        bool, typer.Option("--int8", help="onnx: also a graph with 8-bit weights.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="onnx: measure the phoneme errors of each graph on this.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The labelled split of --data.")] = "val",
+    plugins: list[Path] = PLUGINS,
+    as_json: bool = JSON,
+) -> None:
+    """Write a run for other software.
+
+    Example: cortext export runs/demo/run --format onnx --out runs/demo/onnx --int8 --data
+    runs/demo/packed
+    """
+    load_plugins(plugins)
+    if format is Format.onnx:
+        _export_onnx(run, out, int8, data, split, as_json)
+        return
+    if int8 or data is not None:
+        raise typer.BadParameter("--int8 and --data go with --format onnx")
+    from cortext.training.release.exchange import export_release
+
+    with progress_bar("exporting"):
+        exported = export_release(run, out)
+    _print(exported, as_json)
+
+
+def _export_onnx(
+    run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
+) -> None:
+    from cortext.data import open_data
+    from cortext.evaluation.stepped import stepped_errors
+    from cortext.models.onnx import OnnxStepper, export_onnx, record_errors
+
+    recordings = None if data is None else open_data(data)
+    if recordings is not None:
+        recordings.split(split)  # a split that is not there is said before the work
+    with progress_bar("exporting"):
+        exported = export_onnx(run, out, int8)
+    if recordings is not None:
+        with progress_bar("measuring") as progress:
+            steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}
+            exported = record_errors(
+                out, exported, stepped_errors(steppers, recordings, split, progress)
+            )
+    if as_json:
+        print_json(dataclasses.asdict(exported))
+        return
+    rows = [
+        (
+            graph["file"],
+            name,
+            f"{graph['largest_difference']:.1e}",
+            f"{100 * exported.errors[name]['per']:.2f} %" if exported.errors else "-",
+        )
+        for name, graph in exported.graphs.items()
+    ]
+    print_table("", [str(out), "precision", "logits differ by", "PER"], rows, right_from=2)
+    for name, shape in (exported.inputs | exported.outputs).items():
+        print_lines(f"{name}: {shape}")
+    if int8 and data is None:
+        print_lines("note: what int8 costs in phoneme errors has not been measured; give --data")
+
+
+def _print(exchanged: Exchanged, as_json: bool) -> None:
+    if as_json:
+        print_json(dataclasses.asdict(exchanged))
+        return
+    loss = "-" if exchanged.val_loss is None else f"{exchanged.val_loss:.3f}"
+    rows = [
+        ("files", "  ".join(exchanged.files)),
+        ("sessions", exchanged.n_sessions),
+        ("parameters", f"{exchanged.n_parameters:,}"),
+        ("batches trained on", f"{exchanged.step:,}"),
+        ("validation PER", percent(exchanged.val_per)),
+        ("validation loss", loss),
+    ]
+    print_table("", [exchanged.path, ""], rows, right_from=2)
+    for note in exchanged.notes:
+        print_lines(f"note: {note}")
