@@ -24,7 +24,7 @@ from cortext.speechllm.trainer import SpeechTrainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
 from cortext.training import train
-from cortext.training.callbacks import Callback
+from cortext.training.trainer import Callback
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +91,12 @@ def test_nothing_that_is_written_depends_on_the_reference(
     ) as trainer:
         trainer.run(4)
         validator = trainer.validator
-        _, results = validator.measure(trainer.engine.forward)
+        _, results = validator.measure(trainer.backend.forward)
         texts = [result.text for result in results]
         validator.loss._answers = dict.fromkeys(
             validator.loss._answers, trainer.model.network.llm.answer("not this")
         )
-        metrics, results = validator.measure(trainer.engine.forward)
+        metrics, results = validator.measure(trainer.backend.forward)
     assert [result.text for result in results] == texts
     assert metrics["val_tokens"] != pytest.approx(
         lines(tmp_path / "run", "val")[-1]["val_tokens"], rel=1e-3

@@ -31,9 +31,9 @@ from cortext.tpu.find import Found
 from cortext.tpu.mesh import data_mesh, hosts
 from cortext.tpu.step import Programs
 from cortext.training import DeviceSpec, Trainer
+from cortext.training.backend import StepResult
 from cortext.training.batches import Batches
 from cortext.training.config import TPUConfig
-from cortext.training.engine import Update
 from cortext.training.loss import LOSSES, build_loss
 
 TPU = DeviceSpec("tpu")
@@ -96,9 +96,9 @@ def shared(packed, tmp_path_factory):
         with Trainer(
             small(), packed, out, device=device, resume=bool(states), progress=False
         ) as trainer:
-            begun = copied(trainer.engine.state())
+            begun = copied(trainer.backend.state())
             trainer.run(n_batches)
-            states.append((begun, copied(trainer.engine.state())))
+            states.append((begun, copied(trainer.backend.state())))
     return out, states
 
 
@@ -183,9 +183,9 @@ def test_an_epoch_of_mixed_lengths_compiles_no_more_than_there_are_lengths(
         capsys.readouterr()
         del compilations[:]
         padded = set()
-        for batch in trainer.engine.batches(0, 12):
+        for batch in trainer.backend.batches(0, 12):
             padded.add(batch.n_bins)
-            trainer.engine.update(0, batch)
+            trainer.backend.update(0, batch)
         said = [
             line
             for line in capsys.readouterr().err.splitlines()
@@ -214,7 +214,7 @@ def test_registered_augmentations_are_torchs_own(packed, tmp_path):
         config, dataset=replace(config.dataset, augmentations=[mask], data_transforms=transforms)
     )
     with Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer:
-        engine = trainer.engine
+        engine = trainer.backend
         (found,) = engine.batches(5, 6)
         make = (
             trainer.layer_of_day,
@@ -458,11 +458,11 @@ def test_what_was_found_is_fetched_all_at_once(packed, tmp_path):
             return self.values
 
     updates = [
-        Update(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5))
+        StepResult(step, np.arange(2), {"loss": OnTheCore([1, step])}, OnTheCore(0.5))
         for step in range(3)
     ]
     with Trainer(small(), packed, tmp_path / "run", device=TPU, progress=False) as trainer:
-        found = trainer.engine.read(updates)
+        found = trainer.backend.read(updates)
     assert events == ["start"] * 6 + ["wait"] * 6
     assert [list(each.losses["loss"]) for each in found] == [[1, 0], [1, 1], [1, 2]]
     assert [each.norm for each in found] == [0.5] * 3

@@ -18,7 +18,7 @@ from cortext.tpu.find import Found
 from cortext.tpu.probe import ENGINES, MODELS
 from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
-from cortext.training.engine import ENGINES as TRAINING_ENGINES
+from cortext.training.backend import BACKENDS
 
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
 CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}
@@ -58,7 +58,7 @@ def answers(devices: dict[str, list | str]):
 
 
 def test_every_engine_that_trains_is_asked():
-    assert set(ENGINES) == set(TRAINING_ENGINES)
+    assert set(ENGINES) == set(BACKENDS)
 
 
 def test_only_what_is_installed_is_asked(machine):

@@ -95,12 +95,12 @@ def test_a_run_with_noise_and_dropout_that_stopped_goes_on_bit_by_bit(tmp_path):
         with Trainer(
             config, packed, tmp_path / run, device="tpu", resume=resume, progress=False
         ) as trainer:
-            trainer.engine._compiled = compiled  # the runs differ in nothing that a program knows
+            trainer.backend._compiled = compiled  # the runs differ in nothing that a program knows
             trainer.run(n_batches)
             weights = {
                 name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()
             }
-            ends.append(weights | trainer.engine.state())
+            ends.append(weights | trainer.backend.state())
     whole, half, parts = ends
     assert whole.keys() == parts.keys()
     for name, tensor in whole.items():

@@ -15,7 +15,8 @@ from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
 from cortext.tpu.profile import _window, dump_xla, traced_jax, traced_tensorflow
 from cortext.training import train
-from cortext.training.engine import TorchEngine, engine_class
+from cortext.training.backend import backend_class
+from cortext.training.torch_backend import TorchBackend
 
 
 def test_flags_that_were_set_stay(tmp_path):
@@ -71,7 +72,7 @@ def test_training_lets_its_engine_trace(tmp_path, monkeypatch):
         seen.append((folder, first, end))
         yield lambda: seen.append("a batch")
 
-    monkeypatch.setattr(TorchEngine, "profiled", staticmethod(profiled), raising=False)
+    monkeypatch.setattr(TorchBackend, "profiled", staticmethod(profiled), raising=False)
     overrides = ["num_training_batches=4", "val_wer_trials=0"]
     train("tiny", tmp_path / "data", tmp_path / "run", overrides=overrides, progress=False, profile=tmp_path / "trace",
           profile_steps=(1, 3))  # fmt: skip
@@ -122,7 +123,7 @@ def files_of(program: str, folder) -> list[str]:
 @pytest.mark.tpu
 def test_jax_writes_a_trace_and_its_programs(tmp_path):
     pytest.importorskip("torchax", reason="run `make test-tpu`")
-    assert engine_class("torchax").profiled is traced_jax
+    assert backend_class("torchax").profiled is traced_jax
     files = files_of(JAX, tmp_path)
     assert any(name.endswith(".xplane.pb") for name in files)
     assert any("jit__lambda" in name and name.endswith("after_optimizations.txt") for name in files)
@@ -131,7 +132,7 @@ def test_jax_writes_a_trace_and_its_programs(tmp_path):
 @pytest.mark.tf
 def test_tensorflow_writes_a_trace_and_its_programs(tmp_path):
     pytest.importorskip("tensorflow", reason="run `make test-tf`")
-    assert engine_class("tensorflow").profiled is traced_tensorflow
+    assert backend_class("tensorflow").profiled is traced_tensorflow
     files = files_of(TENSORFLOW, tmp_path)
     assert any(name.endswith(".xplane.pb") for name in files)
     assert any(name.endswith("after_optimizations.txt") for name in files)

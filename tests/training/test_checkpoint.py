@@ -19,7 +19,8 @@ from cortext.config import save_config
 from cortext.errors import RunError
 from cortext.models import load_model
 from cortext.training import Trainer, train
-from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory, write_culprits
+from cortext.training.checkpoint import RunDirectory, RunState, write_culprits
+from cortext.training.runlog import MetricsLog
 
 
 def lines(run: Path) -> list[dict]:
@@ -94,7 +95,7 @@ def test_what_was_logged_after_the_state_before_is_cut_off_and_written_again(
     assert [line["step"] for line in lines(run)] == [3, 4, 6, 8, 9]
     flip(run / "train_state" / "state.safetensors", 0.7)
     with Trainer(config, packed, run, resume=True, progress=False) as trainer:
-        assert trainer.progress.step == 8
+        assert trainer.state.step == 8
         trainer.run()
     assert_same_run(undisturbed, run)
 
@@ -236,7 +237,7 @@ def test_a_named_state_is_what_training_can_go_back_to(config, packed, undisturb
         trainer.save("before.trying")
         trainer.run(4)
         trainer.load("before.trying")
-        assert trainer.progress.step == 5
+        assert trainer.state.step == 5
         trainer.run()
     assert_same_run(undisturbed, run)
     saved = load_file(run / "checkpoints" / "before.trying.safetensors")
@@ -247,7 +248,7 @@ def test_a_named_state_is_what_training_can_go_back_to(config, packed, undisturb
 def test_a_name_that_is_no_file_name_is_refused(tmp_path, name):
     directory = RunDirectory(tmp_path)
     for call in (
-        lambda: directory.save_named(name, {}, Progress()),
+        lambda: directory.save_named(name, {}, RunState()),
         lambda: directory.load_named(name),
     ):
         with pytest.raises(RunError, match="cannot name a state; use letters"):
@@ -258,15 +259,15 @@ def test_an_unknown_name_suggests_a_known_one(tmp_path):
     directory = RunDirectory(tmp_path)
     with pytest.raises(RunError, match="no saved state 'warm'; none was saved"):
         directory.load_named("warm")
-    directory.save_named("warmup", {"a": torch.zeros(1)}, Progress(step=3))
+    directory.save_named("warmup", {"a": torch.zeros(1)}, RunState(step=3))
     with pytest.raises(RunError, match="no saved state 'warm'; did you mean 'warmup'"):
         directory.load_named("warm")
     tensors, progress = directory.load_named("warmup")
-    assert (tensors["a"].tolist(), progress) == ([0.0], Progress(step=3))
+    assert (tensors["a"].tolist(), progress) == ([0.0], RunState(step=3))
 
 
 def test_a_damaged_named_state_is_refused(tmp_path):
-    path = RunDirectory(tmp_path).save_named("a", {"a": torch.zeros(9)}, Progress())
+    path = RunDirectory(tmp_path).save_named("a", {"a": torch.zeros(9)}, RunState())
     flip(path, 1.0)
     with pytest.raises(
         RunError, match=r"checkpoints/a\.safetensors: the saved state cannot be read"

@@ -22,8 +22,8 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.models import load_model
 from cortext.training import RunSummary, TrainConfig, Trainer, loss, train, trainer
-from cortext.training.checkpoint import MetricsLog
-from cortext.training.engine import TorchEngine
+from cortext.training.runlog import MetricsLog
+from cortext.training.torch_backend import TorchBackend
 from cortext.training.validate import Validator
 
 TIMES = ("seconds", "_s")
@@ -129,14 +129,14 @@ def test_training_leaves_the_random_numbers_of_its_caller_alone(config, packed, 
 def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly(
     config, packed, undisturbed, tmp_path, monkeypatch, step
 ):
-    original = TorchEngine.update
+    original = TorchBackend.update
 
     def interrupted_update(engine, number, batch):
         if number == step and not resumed:
             os.kill(os.getpid(), signal.SIGTERM if step == 5 else signal.SIGINT)
         return original(engine, number, batch)
 
-    monkeypatch.setattr(TorchEngine, "update", interrupted_update)
+    monkeypatch.setattr(TorchBackend, "update", interrupted_update)
     resumed = False
     with pytest.raises(RunError, match=f"interrupted after {step + 1} of 12 batches.*--resume"):
         train(config, packed, tmp_path / "run", progress=False)
@@ -232,7 +232,7 @@ def stopped_run(config: TrainConfig, packed: Path, out: Path, monkeypatch) -> Pa
         raise RunError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TorchEngine, "update", fail)
+        patch.setattr(TorchBackend, "update", fail)
         with pytest.raises(RunError, match="stopped"):
             train(config, packed, out, progress=False)
     return out
@@ -318,7 +318,7 @@ def test_a_full_disk_is_one_line_and_the_last_state_survives(
     original = trainer.Trainer._validate
 
     def fill_the_disk(trainer):
-        if trainer.progress.step == 8:
+        if trainer.state.step == 8:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
         original(trainer)
 

@@ -21,8 +21,8 @@ from cortext.models import load_model
 from cortext.models.precision import full_float32
 from cortext.training import Callback, Trainer, train
 from cortext.training.batches import Batches
-from cortext.training.engine import TorchEngine
-from cortext.training.resident import ResidentTrials
+from cortext.training.memory import ResidentTrials
+from cortext.training.torch_backend import TorchBackend
 
 from .conftest import SESSIONS, write_recordings
 
@@ -48,7 +48,7 @@ def test_a_run_in_pieces_is_the_run_in_one(config, packed, tmp_path):
     with Trainer(config, packed, tmp_path / "pieces", progress=False) as trainer:
         assert trainer.run(2) is None
         assert trainer.run(3) is None
-        assert trainer.progress.step == 5
+        assert trainer.state.step == 5
         summary = trainer.run()
     assert summary is not None
     assert summary.steps == 12
@@ -70,7 +70,7 @@ def test_a_named_state_is_gone_back_to(config, packed, tmp_path):
         trainer.save("six")
         trainer.run(4)
         trainer.load("six")
-        assert trainer.progress.step == 6
+        assert trainer.state.step == 6
         assert [line["step"] for line in lines(tmp_path / "back", "val")] == [4]
         trainer.run()
     assert_equal(tmp_path / "one", tmp_path / "back")
@@ -81,7 +81,7 @@ def test_going_back_to_the_beginning_forgets_what_the_optimiser_has_seen(config,
     train(config, packed, tmp_path / "one", progress=False)
     with Trainer(config, packed, tmp_path / "back", progress=False) as trainer:
         assert trainer.run(0) is None
-        assert trainer.progress.step == 0
+        assert trainer.state.step == 0
         trainer.save("beginning")
         trainer.run(5)
         trainer.load("beginning")
@@ -181,9 +181,9 @@ def test_each_process_gets_its_rows_of_the_batch_noise_included(config, packed):
 def test_the_published_kernel_and_losses_of_a_model_are_logged_by_name(config, packed, tmp_path):
     overrides = ["num_training_batches=3", "batches_per_train_log=3"]
     with Trainer(config, packed, tmp_path / "run", overrides=overrides, progress=False) as trainer:
-        ctc = trainer.engine.job.loss
+        ctc = trainer.backend.job.loss
         two = lambda *inputs: ctc(*inputs) | {"two": torch.full((6,), 2.0)}  # noqa: E731
-        trainer.engine.job = replace(trainer.engine.job, loss=two)
+        trainer.backend.job = replace(trainer.backend.job, loss=two)
         trainer.run()
     (line,) = lines(tmp_path / "run", "train")
     assert line["train_two"] == 2.0
@@ -193,16 +193,16 @@ def test_the_published_kernel_and_losses_of_a_model_are_logged_by_name(config, p
 def test_trials_per_second_count_the_time_of_a_device_that_is_not_waited_for(
     config, packed, tmp_path, monkeypatch
 ):
-    read = TorchEngine.read
+    read = TorchBackend.read
 
     def read_late(engine, updates):
         time.sleep(0.1 * len(updates))  # what a device has left to do when somebody asks
         return read(engine, updates)
 
-    monkeypatch.setattr(TorchEngine, "read", read_late)
+    monkeypatch.setattr(TorchBackend, "read", read_late)
     overrides = ["num_training_batches=4", "batches_per_train_log=4"]
     with Trainer(config, packed, tmp_path / "run", overrides=overrides, progress=False) as trainer:
-        trainer.engine.synchronous = False
+        trainer.backend.synchronous = False
         trainer.run()
     (line,) = lines(tmp_path / "run", "train")
     assert line["trials_per_s"] <= config.dataset.batch_size / 0.1

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
 from cortext.training import Trainer, train
-from cortext.training.engine import TorchEngine
+from cortext.training.torch_backend import TorchBackend
 from cortext.tuning import Search, parse_space, run, trial, workers
 from cortext.tuning.trial import Outcome
 
@@ -107,7 +107,7 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_goes_on(t
 
 def test_a_training_that_diverges_has_failed(tune, monkeypatch):
     """The loss of one batch is not a number from the second on, where the learning rate is high."""
-    update = TorchEngine.update
+    update = TorchBackend.update
 
     def diverging(engine, step, batch):
         if engine.job.config.lr_max > 1 and step == 1:
@@ -115,7 +115,7 @@ def test_a_training_that_diverges_has_failed(tune, monkeypatch):
                 parameter.data.fill_(float("nan"))
         return update(engine, step, batch)
 
-    monkeypatch.setattr(TorchEngine, "update", diverging)
+    monkeypatch.setattr(TorchBackend, "update", diverging)
     study = tune(grid("lr_max=10,0.01"))
     assert [one.state for one in study.trials] == ["failed", "finished"]
     assert "the loss of batch 1 is not finite" in study.trials[0].reason
@@ -227,7 +227,7 @@ def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(
     step = Trainer._step
 
     def with_ctrl_c(trainer, *arguments):
-        if trainer.config.lr_max == 0.02 and trainer.progress.step == 2:
+        if trainer.config.lr_max == 0.02 and trainer.state.step == 2:
             signal.raise_signal(signal.SIGINT)
         return step(trainer, *arguments)
 
@@ -242,7 +242,7 @@ def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(
     monkeypatch.setattr(
         Trainer,
         "_step",
-        lambda trainer, *rest: began.append(trainer.progress.step) or step(trainer, *rest),
+        lambda trainer, *rest: began.append(trainer.state.step) or step(trainer, *rest),
     )
     study = tune(search)
     assert began == [3, 0, 1, 2, 3]  # the second trial's last batch, and the third trial

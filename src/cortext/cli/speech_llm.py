@@ -71,10 +71,10 @@ def train(
     runs/speech.safetensors --out runs/speech --device cuda
     """
     from cortext.speechllm.stages import train_speech_llm
-    from cortext.training.callbacks import First
+    from cortext.training.trainer import RankZero
 
     load_plugins(plugins)
-    first = First()
+    first = RankZero()
     summary = train_speech_llm(
         config,
         data,

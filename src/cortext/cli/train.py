@@ -94,7 +94,7 @@ def train(
     from cortext.tpu.profile import dump_xla
     from cortext.training import DeviceSpec
     from cortext.training import train as train_model
-    from cortext.training.callbacks import First
+    from cortext.training.trainer import RankZero
 
     spec = DeviceSpec(device, backend, tpu, tpu_engine, require_cores)  # type: ignore[arg-type] # it checks them
     if xla_dump is not None:
@@ -106,7 +106,7 @@ def train(
     load_plugins(plugins)
     if precision is not None:
         overrides = [*overrides, f"precision={precision}"]
-    first = First()
+    first = RankZero()
     summary = train_model(
         config,
         data,
@@ -131,7 +131,7 @@ def train(
 
 
 def _span(text: str) -> tuple[int, int]:
-    """First and end of `first:end`."""
+    """RankZero and end of `first:end`."""
     first, _, end = text.partition(":")
     if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
         raise ConfigError(

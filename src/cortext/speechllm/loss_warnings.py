@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
-from cortext.training.callbacks import Callback
 from cortext.training.progress import say
-from cortext.training.trainer import Trainer
+from cortext.training.trainer import Callback, Trainer
 
 TENFOLD = 10.0
 RISES = 2

@@ -13,10 +13,11 @@ from cortext.data.packed import PackedDataset
 from cortext.errors import RunError
 from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.speechllm.trainer import SpeechTrainer, check_possible
+from cortext.training.backend import DeviceSpec
 from cortext.training.checkpoint import RunDirectory
-from cortext.training.engine import DeviceSpec, TorchEngine
 from cortext.training.progress import say
 from cortext.training.summary import RunSummary
+from cortext.training.torch_backend import TorchBackend
 
 FOLDER = "stages"
 
@@ -52,8 +53,8 @@ def train_speech_llm(
     for _, stage in stages:  # what cannot be in a later one is known before days of the first
         check_possible(stage, spec, cache)
     summary = None
-    with TorchEngine.processes(spec) as processes:
-        processes.led(lambda: _check_out(out, stages, resume))
+    with TorchBackend.processes(spec) as processes:
+        processes.rank_zero_first(lambda: _check_out(out, stages, resume))
         finished = processes.gather(_n_finished(out, stages))[0]
         for number, (name, stage) in enumerate(stages):
             directory = _directory(out, stages, number)

@@ -21,14 +21,14 @@ from cortext.speechllm.memory import check_gpu_memory
 from cortext.speechllm.model import FILE, SpeechLLM, read_speech_file
 from cortext.speechllm.targets.cache import TargetCache
 from cortext.speechllm.validate import SpeechValidator
+from cortext.training.backend import DeviceSpec
 from cortext.training.batches import Batches
-from cortext.training.callbacks import Callback
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import own_device
-from cortext.training.engine import DeviceSpec, TorchEngine
 from cortext.training.loss import Loss, trial_name
 from cortext.training.setup import new_model
-from cortext.training.trainer import Trainer
+from cortext.training.torch_backend import TorchBackend
+from cortext.training.trainer import Callback, Trainer
 from cortext.training.validate import Validator, wer_trials
 
 
@@ -50,7 +50,7 @@ class SpeechTrainer(Trainer):
     """Whether the audio tower stays in memory: targets are read from the cache."""
     config: SpeechLLMConfig
     model: SpeechLLM
-    engine: TorchEngine
+    backend: TorchBackend
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class SpeechTrainer(Trainer):
     def _validator(self, batches: Batches, lm: str | Path | None) -> Validator:
         self._check_written(self.config, batches.split)
         return SpeechValidator(
-            batches, self.model, self._loss_on(batches.split), self.config, self.engine
+            batches, self.model, self._loss_on(batches.split), self.config, self.backend
         )
 
     def _check_written(self, config: SpeechLLMConfig, split: PackedSplit) -> None:

@@ -14,7 +14,7 @@ from cortext.speechllm.losses.speech_loss import SpeechLoss
 from cortext.speechllm.model import SpeechLLM
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import TrainConfig
-from cortext.training.engine import TorchEngine
+from cortext.training.torch_backend import TorchBackend
 from cortext.training.validate import Forward, TrialResult, Validator
 
 N_SAMPLES = 3
@@ -35,7 +35,7 @@ class SpeechValidator(Validator):
         model: SpeechLLM,
         loss: SpeechLoss,
         config: TrainConfig,
-        engine: TorchEngine,
+        engine: TorchBackend,
     ) -> None:
         super().__init__(batches, model.inventory, config)
         self.model, self.loss, self.engine = model, loss, engine

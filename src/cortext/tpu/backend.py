@@ -41,8 +41,8 @@ from cortext.tpu.optimizer import State, is_day
 from cortext.tpu.profile import traced_jax
 from cortext.tpu.shapes import Shapes
 from cortext.tpu.step import Programs, numbers
+from cortext.training.backend import Job, StepResult, StepValues
 from cortext.training.batches import AUGMENTATION, TrainBatch, derived_seed
-from cortext.training.engine import Found, Job, Update
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import say
 
@@ -69,7 +69,7 @@ class Prepared:
 
 
 class TorchaxBackend:
-    """See `cortext.training.engine.Engine`."""
+    """See `cortext.training.backend.Backend`."""
 
     synchronous = False
     host = torch.device("cpu")
@@ -110,11 +110,11 @@ class TorchaxBackend:
         self.load({})
 
     def running(self) -> Any:
-        """See `Engine`."""
+        """See `Backend`."""
         return nullcontext()
 
     def batches(self, first: int, end: int) -> Generator[Prepared]:
-        """See `Engine`."""
+        """See `Backend`."""
         with ThreadPoolExecutor(THREADS) as threads:
             waiting = deque(
                 threads.submit(self._prepare, step)
@@ -126,17 +126,17 @@ class TorchaxBackend:
                     waiting.append(threads.submit(self._prepare, step + AHEAD))
                 yield prepared
 
-    def update(self, step: int, batch: Prepared) -> Update:
-        """See `Engine`."""
+    def update(self, step: int, batch: Prepared) -> StepResult:
+        """See `Backend`."""
         program = self._program("update", batch.n_bins, self.job.config.dataset.batch_size)
         with self._explained():
             self.weights, self.moments, losses, norm = program(
                 self.weights, self.fixed, self.moments, batch.batch, batch.numbers
             )
-        return Update(step, batch.indices, losses, norm)
+        return StepResult(step, batch.indices, losses, norm)
 
-    def read(self, updates: list[Update]) -> list[Found]:
-        """See `Engine`."""
+    def read(self, updates: list[StepResult]) -> list[StepValues]:
+        """See `Backend`."""
         with self._explained():
             for update in updates:
                 for loss_B in update.losses.values():
@@ -147,12 +147,12 @@ class TorchaxBackend:
                 for update in updates
             ]
         return [
-            Found(update.step, update.indices, own, float(norm))
+            StepValues(update.step, update.indices, own, float(norm))
             for update, own, norm in zip(updates, losses, norms, strict=True)
         ]
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """See `Engine`: on this host's own cores, because hosts share out the trials of a
+        """See `Backend`: on this host's own cores, because hosts share out the trials of a
         validation.
         """
         mesh = data_mesh(jax.local_devices())
@@ -169,7 +169,7 @@ class TorchaxBackend:
 
     @torch.no_grad()
     def gather_weights(self) -> None:
-        """See `Engine`."""
+        """See `Backend`."""
         parameters = dict(self.job.model.network.named_parameters())
         with self._explained():
             weights = own_copy(self.weights)
@@ -177,7 +177,7 @@ class TorchaxBackend:
             parameters[name].copy_(torch.tensor(values))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See `Engine`."""
+        """See `Backend`."""
         moments: State = jax.tree.map(torch.tensor, own_copy(self.moments))
         state: dict[str, torch.Tensor] = {"day_steps": moments.day_steps.long()}
         for part in ("mean", "square", "steps"):
@@ -185,7 +185,7 @@ class TorchaxBackend:
         return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Engine`; a weight of which the state has nothing starts afresh."""
+        """See `Backend`; a weight of which the state has nothing starts afresh."""
         network, whole = self.job.model.network, everywhere(self.mesh)
         named = dict(network.named_parameters())
         weights = {

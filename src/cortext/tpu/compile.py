@@ -21,7 +21,7 @@ from cortext.tpu.cost import Cost, count
 from cortext.tpu.hlo import parse
 from cortext.tpu.roofline import V5E, roofline
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.flops import flops_per_bin, flops_per_patch
+from cortext.training.torch_backend import flops_per_bin, flops_per_patch
 
 ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened, so that whoever has the TPU keeps it

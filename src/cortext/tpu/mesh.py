@@ -21,8 +21,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cortext.errors import RunError
 from cortext.tpu.find import Found, find_tpu
+from cortext.training.backend import DeviceSpec
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.engine import DeviceSpec
 
 DATA = "data"
 """The axis along which the trials of a batch are shared out."""

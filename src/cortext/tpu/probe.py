@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cortext.training.engine import DeviceSpec
+    from cortext.training.backend import DeviceSpec
 
 ANSWER = "cortext.tpu.probe: "
 """How a line begins that answers: libraries write to stdout, too."""
@@ -117,7 +117,7 @@ class Probe:
 
 
 def _device_spec(kind: str, **more: Any) -> DeviceSpec:
-    from cortext.training.engine import DeviceSpec
+    from cortext.training.backend import DeviceSpec
 
     return DeviceSpec(kind, **more)
 
@@ -139,7 +139,7 @@ ENGINES = {
         lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
     ),
 }
-"""Every engine that trains; `training.engine.ENGINES` says where they are."""
+"""Every engine that trains; `training.backend.BACKENDS` says where they are."""
 
 
 def take_step(
@@ -168,7 +168,7 @@ def take_step(
         model, data, out, device=spec, overrides=overrides, callbacks=[loss], progress=False
     ) as trainer:
         trainer.run(1)  # not to the end, where it would compile the validation, too
-        told = {"device": trainer.engine.name, "cores": trainer.engine.cores}
+        told = {"device": trainer.backend.name, "cores": trainer.backend.cores}
     return told | {"loss": loss.value, "seconds": round(time.perf_counter() - started, 1)}
 
 

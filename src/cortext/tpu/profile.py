@@ -1,6 +1,6 @@
 """Traces of training steps for TensorBoard's profiler, and the programs that XLA compiles.
 
-Here are the traces by JAX and by TensorFlow; torch's is in `training.loop`.
+Here are the traces by JAX and by TensorFlow; torch's is in `training.torch_backend`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import numpy as np
 
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
+from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
-from cortext.training.engine import Job
 
 BATCHES = 1000
 """Batches of the sampler whose lengths are looked at."""

@@ -3,13 +3,11 @@
 from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
-from cortext.training.callbacks import Callback
+from cortext.training.backend import DeviceSpec
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config
-from cortext.training.engine import DeviceSpec
-from cortext.training.loop import train
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.summary import RunSummary
-from cortext.training.trainer import Trainer
+from cortext.training.trainer import Callback, Trainer, train
 
 __all__ = [
     "LOSSES",

@@ -404,7 +404,7 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
 
     Returns the losses by session.
     """
-    network, sessions, engine = trainer.model.network, trainer.model.sessions, trainer.engine
+    network, sessions, engine = trainer.model.network, trainer.model.sessions, trainer.backend
     split, transforms = trainer.train_split, trainer.config.dataset.data_transforms
     new = np.flatnonzero(trainer.layer_of_day[split.day_N] == day)
     compared = new[np.linspace(0, len(new) - 1, min(len(new), COMPARED_TRIALS)).astype(np.int64)]

@@ -21,7 +21,7 @@ import torch
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, Augmenter, prepare
-from cortext.training.resident import ResidentTrials
+from cortext.training.memory import ResidentTrials
 
 DROPOUT, AUGMENTATION = 1, 2  # independent streams of random numbers
 

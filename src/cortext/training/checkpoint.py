@@ -9,7 +9,6 @@ was written later and will be written again.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +23,7 @@ import yaml
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
 from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import alone_in, failed_writes, parse_json_object, write_whole
+from cortext.files import alone_in, parse_json_object, write_whole
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -32,7 +31,7 @@ STATE_VERSION = 1
 
 
 @dataclass
-class Progress:
+class RunState:
     """How far a run is: everything that resuming needs beside tensors."""
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -180,7 +179,7 @@ class RunDirectory:
                 fix=fix,
             )
 
-    def save_state(self, tensors: Mapping[str, torch.Tensor], progress: Progress) -> None:
+    def save_state(self, tensors: Mapping[str, torch.Tensor], progress: RunState) -> None:
         """Replace the state; the one before becomes the previous one.
 
         Raises:
@@ -194,7 +193,7 @@ class RunDirectory:
 
     def load_state(
         self, note: Callable[[str], None] = lambda line: None
-    ) -> tuple[dict[str, torch.Tensor], Progress] | None:
+    ) -> tuple[dict[str, torch.Tensor], RunState] | None:
         """Tensors and progress of the newest state that is whole, or None before the first.
 
         `note` is called with a line for the user where that is not the newest one, and where
@@ -224,7 +223,7 @@ class RunDirectory:
         raise RunError(f"{failures[0].what}{also}", where=self.state, fix=fix)
 
     def save_named(
-        self, name: str, tensors: Mapping[str, torch.Tensor], progress: Progress
+        self, name: str, tensors: Mapping[str, torch.Tensor], progress: RunState
     ) -> Path:
         """Write a state that stays until it is written again: `checkpoints/<name>.safetensors`.
 
@@ -236,7 +235,7 @@ class RunDirectory:
 
     def load_named(
         self, name: str, note: Callable[[str], None] = lambda line: None
-    ) -> tuple[dict[str, torch.Tensor], Progress]:
+    ) -> tuple[dict[str, torch.Tensor], RunState]:
         """Tensors and progress that `save_named` wrote; `note` as in `load_state`.
 
         Raises RunError.
@@ -258,7 +257,7 @@ class RunDirectory:
             )
         return self.path / "checkpoints" / f"{name}.safetensors"
 
-    def _forget_lost_best(self, progress: Progress, note: Callable[[str], None]) -> None:
+    def _forget_lost_best(self, progress: RunState, note: Callable[[str], None]) -> None:
         """Take `best` out of the progress if model.safetensors does not hold it.
 
         Damaged, or of a later validation.
@@ -286,13 +285,13 @@ class RunDirectory:
 
 
 def _write_state(
-    path: Path, tensors: Mapping[str, torch.Tensor], progress: Progress, keep: Path | None = None
+    path: Path, tensors: Mapping[str, torch.Tensor], progress: RunState, keep: Path | None = None
 ) -> None:
     metadata = {"version": str(STATE_VERSION), "progress": json.dumps(asdict(progress))}
     write_tensors(path, tensors, metadata, keep)
 
 
-def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
+def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
     what = "the saved state"
     try:
         tensors, metadata, checksum = read_tensors(path, what)
@@ -300,7 +299,7 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], Progress]:
             raise ValueError("it has no checksum")
         version, text = metadata["version"], metadata["progress"]
         if version == str(STATE_VERSION):
-            return tensors, from_mapping(Progress, parse_json_object(text))
+            return tensors, from_mapping(RunState, parse_json_object(text))
     except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:
         raise RunError(f"{what} cannot be read: {error}", where=path) from None
     raise RunError(
@@ -342,39 +341,3 @@ def write_culprits(
     path = culprits_file(Path(run_dir))
     write_whole(path, json.dumps(content, indent=2).encode())
     return path
-
-
-class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line. Fields about time end in `seconds` or `_per_s`.
-
-    length: bytes of it that are kept; fewer where somebody has cut it off
-    """
-
-    def __init__(self, path: Path, length: int) -> None:
-        self.path = path
-        with failed_writes(self.path):
-            self._file = path.open("ab")
-            self._file.truncate(min(length, _whole_lines(path)))
-            self._file.seek(0, os.SEEK_END)
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Append a line."""
-        with failed_writes(self.path):
-            self._file.write(json.dumps(entry).encode() + b"\n")
-            self._file.flush()
-
-    def sync(self) -> int:
-        """Flush to the disk; returns the length in bytes."""
-        with failed_writes(self.path):
-            os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Close the file, which tries once more to write what a full disk has refused."""
-        with failed_writes(self.path):
-            self._file.close()
-
-
-def _whole_lines(path: Path) -> int:
-    """Bytes up to the end of the file's last whole line."""
-    return path.read_bytes().rfind(b"\n") + 1

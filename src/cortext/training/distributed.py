@@ -50,7 +50,7 @@ class Processes:
             network, find_unused_parameters=not all_used, gradient_as_bucket_view=True
         )
 
-    def led(self, action: Callable[[], T]) -> T | None:
+    def rank_zero_first(self, action: Callable[[], T]) -> T | None:
         """Let the first process do something while the others wait.
 
         Its result there, None elsewhere.

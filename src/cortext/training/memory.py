@@ -1,10 +1,74 @@
-"""What becomes of memory between one training step and the next."""
+"""Memory in training: trials that lie on the device, and what is kept from step to step."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedSplit
+from cortext.errors import ConfigError
+
+SHARE = 0.5
+"""Of the device's free memory, the most that trials may take: the rest is the model's."""
+UPLOAD_BINS = 1 << 18
+
+
+class ResidentTrials:
+    """All trials of a split on a device, float16, one after another."""
+
+    def __init__(self, split: PackedSplit, device: torch.device) -> None:
+        n_bins = int(split.n_bins_N.sum())
+        self._bins = torch.empty(n_bins, split.n_features, dtype=torch.float16, device=device)
+        self._first_N = np.cumsum(split.n_bins_N) - split.n_bins_N
+        self._n_bins_N = split.n_bins_N
+        at, waiting = 0, 0
+        parts: list[np.ndarray] = []
+        for i in range(len(split)):
+            parts.append(split.features(i))
+            waiting += len(parts[-1])
+            if waiting >= UPLOAD_BINS or i == len(split) - 1:
+                self._bins[at : at + waiting] = torch.from_numpy(np.concatenate(parts)).to(device)
+                at, waiting, parts = at + waiting, 0, []
+
+    def features(self, indices: np.ndarray, n_bins: int) -> torch.Tensor:
+        """float16 [B, n_bins, C], zero beyond each trial's bins."""
+        device = self._bins.device
+        numbers = torch.from_numpy(np.stack([self._first_N[indices], self._n_bins_N[indices]]))
+        if device.type == "cuda":
+            numbers = numbers.pin_memory()
+        first_B, length_B = numbers.to(device, non_blocking=True)
+        bins_T = torch.arange(n_bins, device=device)
+        inside_BT = bins_T < length_B[:, None]
+        at_BT = (first_B[:, None] + bins_T).where(inside_BT, 0)
+        return self._bins[at_BT].mul_(inside_BT[..., None])
+
+
+def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> ResidentTrials | None:
+    """The split on the device as `dataset.resident` wants it.
+
+    `device`, `host` (None), or `auto`: where it fits.
+
+    On a CPU the page cache holds the packed file already, and `auto` is `host`. Raises ConfigError
+    where the device has too little memory for `device`.
+    """
+    if wanted == "host" or (wanted == "auto" and device.type != "cuda"):
+        return None
+    needed = int(split.n_bins_N.sum()) * split.n_features * 2
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else needed / SHARE
+    if needed <= SHARE * free:
+        return ResidentTrials(split, device)
+    if wanted == "device":
+        found = (
+            f"the training trials take {needed / 1e9:.1f} GB and {device} has {free / 1e9:.1f} GB"
+            " free"
+        )
+        raise ConfigError(f"dataset.resident is 'device'; {found}", fix="use 'auto' or 'host'")
+    return None
+
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from glibc's malloc.h
 

@@ -1,26 +1,14 @@
-"""What a person watching a run sees.
-
-A progress bar on a terminal, and TensorBoard's event files.
-"""
+"""Progress bars and lines on the terminal."""
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.record_writer import RecordWriter
-from tensorboardX.summary import scalar
 
 from cortext.errors import plain
-from cortext.files import failed_writes
 
 Advance = Callable[[int, float, float | None, float], None]
 """Called with batches done, loss, PER (None before the first validation) and trials per second."""
@@ -78,38 +66,3 @@ def say(line: str, shown: bool) -> None:
         Console(stderr=True, highlight=False).print(
             plain(line), markup=False, emoji=False, soft_wrap=True
         )
-
-
-class TensorBoard:
-    """Scalars as TensorBoard event files, written at once.
-
-    tensorboardX's own `SummaryWriter` writes from a thread, which on a full disk dies and leaves
-    its caller waiting. `first_step`: events of an earlier sitting from this step on are hidden.
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        self.folder = folder
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        with failed_writes(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._writer = RecordWriter(str(folder / name))
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        start = SessionLog(status=SessionLog.START)
-        self._write(Event(step=first_step, wall_time=time.time(), session_log=start))
-
-    def scalars(self, values: Mapping[str, float | None], step: int) -> None:
-        """Write numbers; None is left out. Raises RunError on a full disk, as `close` does."""
-        for name, value in values.items():
-            if value is not None:
-                self._write(Event(step=step, wall_time=time.time(), summary=scalar(name, value)))
-        with failed_writes(self.folder):
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file, which tries once more to write what a full disk has refused."""
-        with failed_writes(self.folder):
-            self._writer.close()
-
-    def _write(self, event: Any) -> None:
-        with failed_writes(self.folder):
-            self._writer.write(event.SerializeToString())

@@ -15,7 +15,7 @@ from cortext.data.checks import Problem
 from cortext.files import write_whole
 from cortext.models import AcousticModel
 from cortext.provenance import provenance
-from cortext.training.checkpoint import Progress
+from cortext.training.checkpoint import RunState
 from cortext.training.config import TrainConfig
 
 
@@ -64,7 +64,7 @@ def summarise(
     path: Path,
     config: TrainConfig,
     model: AcousticModel,
-    progress: Progress,
+    progress: RunState,
     skipped: Sequence[Problem],
     device: str,
     loss: str,

@@ -21,28 +21,20 @@ import numpy as np
 import torch
 
 from cortext.config import first_difference
+from cortext.data.disk import disk_errors
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError, first_line
 from cortext.models import AcousticModel, save_model
 from cortext.processes import interrupts
+from cortext.training.backend import Backend, DeviceSpec, Job, StepResult, backend_class
 from cortext.training.batches import Batches
-from cortext.training.callbacks import Callback
-from cortext.training.checkpoint import MetricsLog, Progress, RunDirectory
+from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.config import TrainConfig, read_train_config
-from cortext.training.engine import (
-    DeviceSpec,
-    Engine,
-    Job,
-    Update,
-    engine_class,
-    own_random_numbers,
-)
-from cortext.training.logits import write_logits
 from cortext.training.loss import Loss, build_loss, check_labels_fit
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
-from cortext.training.not_finite import check_finite
 from cortext.training.optim import day_learning_rate, learning_rate
-from cortext.training.progress import Advance, TensorBoard, reading_bar, say, training_bar
+from cortext.training.progress import Advance, reading_bar, say, training_bar
+from cortext.training.runlog import MetricsLog, TensorBoard, check_finite
 from cortext.training.setup import (
     batch_sampler,
     day_layers,
@@ -52,7 +44,30 @@ from cortext.training.setup import (
     training_splits,
 )
 from cortext.training.summary import RunSummary, summarise, write_summary
-from cortext.training.validate import Validator
+from cortext.training.torch_backend import own_random_numbers
+from cortext.training.validate import Validator, write_logits
+
+
+class Callback:
+    """Called as training goes; every method may be left out.
+
+    An exception stops the run, whose last state stays.
+
+    `trainer.model` is the model, `trainer.processes.first` tells which of several processes this
+    is.
+    """
+
+    def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+        """After every `batches_per_train_log` batches.
+
+        Mean losses by name, `grad_norm`, `lr`, `trials_per_s`.
+        """
+
+    def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
+        """After every validation: `val_loss`, `val_per`, `val_per_by_session`, `val_wer`."""
+
+    def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
+        """After the last batch, when everything is written."""
 
 
 class Trainer:
@@ -105,11 +120,11 @@ class Trainer:
         self._check(lm)
         keep_freed_memory()
         bound_kernel_cache()
-        engine = engine_class(self.device_spec.backend_name)
+        engine = backend_class(self.device_spec.backend_name)
         self.run_directory, self.packed = RunDirectory(out), packed
         with ExitStack() as stack:
             self.processes = stack.enter_context(engine.processes(self.device_spec))
-            self.processes.led(lambda: self._begin(stack, resume))
+            self.processes.rank_zero_first(lambda: self._begin(stack, resume))
             try:
                 dataset = self._open(data, skip_bad)
                 self._prepare(engine, dataset, init_from, model, lm)
@@ -151,11 +166,11 @@ class Trainer:
                 dataset.verify(reading)
             return dataset
 
-        return self.processes.led(read) or open_data(data, packed, skip_bad=skip_bad)
+        return self.processes.rank_zero_first(read) or open_data(data, packed, skip_bad=skip_bad)
 
     def _prepare(
         self,
-        engine: type[Engine],
+        engine: type[Backend],
         data: PackedDataset,
         init_from: str | Path | None,
         model: AcousticModel | None,
@@ -194,9 +209,9 @@ class Trainer:
             all_used=self._all_used,
             shown=self.shown,
         )
-        self.engine = engine(job)
+        self.backend = engine(job)
         val_batches = Batches(
-            val_split, layer_of_day, settings.data_transforms, self.engine.host, network.n_patches
+            val_split, layer_of_day, settings.data_transforms, self.backend.host, network.n_patches
         )
         self.validator = self._validator(val_batches, lm)
         self._log: MetricsLog | None = None
@@ -207,8 +222,8 @@ class Trainer:
             "crc32": dict(data.checksums),
             "language_model": lm is not None,
         } | self._identity()
-        self.progress = Progress(data=identity)
-        self.processes.led(self._restore)
+        self.state = RunState(data=identity)
+        self.processes.rank_zero_first(self._restore)
         if not self.processes.first:
             self._restore()
 
@@ -241,7 +256,7 @@ class Trainer:
 
     def _restore(self) -> None:
         """Go on from the last state, or write the first one."""
-        self._updates: list[Update] = []  # those that have not been read
+        self._updates: list[StepResult] = []  # those that have not been read
         self._sums: dict[str, float] = {}
         saved = self.run_directory.load_state(lambda line: say(line, self.processes.first))
         if saved is None:
@@ -249,8 +264,8 @@ class Trainer:
         else:
             self._take_over(*saved)
 
-    def _take_over(self, tensors: dict[str, torch.Tensor], progress: Progress) -> None:
-        identity = self.progress.data
+    def _take_over(self, tensors: dict[str, torch.Tensor], progress: RunState) -> None:
+        identity = self.state.data
         if progress.data and (
             changed := first_difference(progress.data, identity)
         ):  # an imported one has none
@@ -267,11 +282,11 @@ class Trainer:
             parts.setdefault(part, {})[rest] = tensor
         try:
             self.model.network.load_state_dict(parts["model"])
-            self.engine.load(parts["optimizer"])
+            self.backend.load(parts["optimizer"])
         except (KeyError, RuntimeError) as error:  # a tensor that is missing or has another shape
             what = f"the saved state is not one of this model: {first_line(error)}"
             raise RunError(what, where=self.run_directory.path, fix="start another run") from None
-        self.progress = progress
+        self.state = progress
         progress.data = identity
         self._updates, self._sums = [], dict(progress.loss_sums) if self.processes.first else {}
         if (
@@ -296,13 +311,13 @@ class Trainer:
             RunError: For a loss that is not finite (the trials' names are in `not_finite.json`
                 beside the run), when interrupted, and for a full disk; the last state stays.
         """
-        progress, total = self.progress, self.config.num_training_batches
+        progress, total = self.state, self.config.num_training_batches
         started, before = time.perf_counter(), progress.seconds
         wanted = total if n_batches is None else n_batches
         end = progress.step if progress.finished else min(total, progress.step + wanted)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(self.engine.running())
+            enter(self.backend.running())
             self._start_logs(stack)
             bar = enter(training_bar(total, progress.step, self.shown and self.processes.first))
             interrupted = enter(interrupts())
@@ -311,7 +326,7 @@ class Trainer:
                 started,
                 progress.step,
             )  # for trials per second: since the last line about training
-            for batch in enter(closing(self.engine.batches(progress.step, end))):
+            for batch in enter(closing(self.backend.batches(progress.step, end))):
                 due = self._step(batch, bar)
                 progress.seconds = before + time.perf_counter() - started
                 stepped()
@@ -343,7 +358,7 @@ class Trainer:
         """Keep weights, optimiser and progress as `checkpoints/<name>.safetensors`."""
         self._read()
         self._gather_sums()
-        self.processes.led(lambda: self._write_state(name))
+        self.processes.rank_zero_first(lambda: self._write_state(name))
 
     def load(self, name: str) -> None:
         """Go back to what `save(name)` kept, and go on from there.
@@ -354,42 +369,42 @@ class Trainer:
             *self.run_directory.load_named(name, lambda line: say(line, self.processes.first))
         )
         if self.processes.first:
-            MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes).close()
+            MetricsLog(self.run_directory.metrics, self.state.metrics_bytes).close()
         self._save_state()
 
     def _start_logs(self, stack: ExitStack) -> None:
         if self.processes.first:
             stack.callback(self._forget_logs)
             self._log = stack.enter_context(
-                closing(MetricsLog(self.run_directory.metrics, self.progress.metrics_bytes))
+                closing(MetricsLog(self.run_directory.metrics, self.state.metrics_bytes))
             )
-            board = TensorBoard(self.run_directory.path / "tensorboard", self.progress.step)
+            board = TensorBoard(self.run_directory.path / "tensorboard", self.state.step)
             self._board = stack.enter_context(closing(board))
 
     def _forget_logs(self) -> None:
         # After an exception more is written than the last state knows of; this trainer may go on
         # from where it is.
-        self.progress.metrics_bytes = self.run_directory.metrics.stat().st_size
+        self.state.metrics_bytes = self.run_directory.metrics.stat().st_size
         self._log = self._board = None
 
     def _agreed(self, interrupted: threading.Event, due: bool) -> bool:
         """Whether to stop; several processes agree on it where they meet anyway."""
         if self.processes.world == 1:
             return interrupted.is_set()
-        meet = due or self.progress.step % self.config.batches_per_train_log == 0
+        meet = due or self.state.step % self.config.batches_per_train_log == 0
         return meet and any(self.processes.gather(interrupted.is_set()))
 
     def _step(self, batch: Any, bar: Advance) -> bool:
         """One batch, and what is due after it; returns whether the state must be saved."""
-        config, progress = self.config, self.progress
-        self._updates.append(self.engine.update(progress.step, batch))
+        config, progress = self.config, self.state
+        self._updates.append(self.backend.update(progress.step, batch))
         progress.step += 1
         progress.loss_count += 1
         step, last = progress.step, progress.step == config.num_training_batches
         logs = step % config.batches_per_train_log == 0 or last
         validates = step % config.batches_per_val_step == 0 or last
         saves = validates or bool(config.batches_per_save and step % config.batches_per_save == 0)
-        if logs or saves or self.engine.synchronous:
+        if logs or saves or self.backend.synchronous:
             self._read()  # waits for the device, and what it took belongs to the rate
             rate = (
                 config.dataset.batch_size
@@ -409,7 +424,7 @@ class Trainer:
 
     def _read(self) -> None:
         """Look at what was found in the steps since the last look; all processes must."""
-        found = self.engine.read(self._updates)
+        found = self.backend.read(self._updates)
         self._updates = []
         check_finite(found, self.run_directory.path, self.train_split, self.processes)
         for step in found:
@@ -420,14 +435,14 @@ class Trainer:
 
     def _gather_sums(self) -> None:
         """Bring the sums of losses to the first process, where they are logged and saved."""
-        progress = self.progress
+        progress = self.state
         parts = self.processes.gather(self._sums)
         progress.loss_sums = {
             name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))
         }
 
     def _log_training(self, rate: float) -> None:
-        progress, step = self.progress, self.progress.step
+        progress, step = self.state, self.state.step
         self._gather_sums()
         means = {name: total / progress.loss_count for name, total in progress.loss_sums.items()}
         values = {"train_loss": means.pop("loss")} | {
@@ -444,8 +459,8 @@ class Trainer:
             callback.on_train(self, step, values)
 
     def _validate(self) -> dict[str, Any]:
-        started, progress, config = time.perf_counter(), self.progress, self.config
-        metrics, results = self.validator.measure(self.engine.forward, self.processes)
+        started, progress, config = time.perf_counter(), self.state, self.config
+        metrics, results = self.validator.measure(self.backend.forward, self.processes)
         self._record("val", metrics | {"val_seconds": round(time.perf_counter() - started, 3)})
         progress.last = {"step": progress.step, **metrics}
         progress.validations_since_best += 1
@@ -463,52 +478,52 @@ class Trainer:
         return metrics
 
     def _keep_best(self, metrics: dict[str, Any] | None) -> None:
-        self.progress.best = metrics
-        self.engine.gather_weights()
+        self.state.best = metrics
+        self.backend.gather_weights()
         if self.processes.first:
-            self.progress.best_crc32 = self._save_model()
+            self.state.best_crc32 = self._save_model()
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         if self._log is None or self._board is None:
             return
-        step = self.progress.step
+        step = self.state.step
         self._log.write({"kind": kind, "step": step, **values})
         self._board.scalars(
             {name: value for name, value in values.items() if not isinstance(value, dict)}, step
         )
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        best, name = self.progress.best, self.config.best_metric
+        best, name = self.state.best, self.config.best_metric
         if best is None:
             return True
         return bool((metrics[name], metrics["val_loss"]) < (best[name], best["val_loss"]))
 
     def _no_longer_improves(self) -> bool:
         patience = self.config.early_stopping_val_steps
-        return self.config.early_stopping and self.progress.validations_since_best >= patience
+        return self.config.early_stopping and self.state.validations_since_best >= patience
 
     def _state(self) -> dict[str, torch.Tensor]:
-        self.engine.gather_weights()
+        self.backend.gather_weights()
         tensors = {
             f"model/{name}": tensor for name, tensor in self.model.network.state_dict().items()
         }
         return tensors | {
-            f"optimizer/{name}": tensor for name, tensor in self.engine.state().items()
+            f"optimizer/{name}": tensor for name, tensor in self.backend.state().items()
         }
 
     def _save_state(self) -> None:
         """Save where the run is; all processes must."""
         self._read()
         self._gather_sums()
-        self.processes.led(self._write_state)
+        self.processes.rank_zero_first(self._write_state)
 
     def _write_state(self, name: str | None = None) -> None:
         if self._log is not None:
-            self.progress.metrics_bytes = self._log.sync()
+            self.state.metrics_bytes = self._log.sync()
         if name is None:
-            self.run_directory.save_state(self._state(), self.progress)
+            self.run_directory.save_state(self._state(), self.state)
         else:
-            self.run_directory.save_named(name, self._state(), self.progress)
+            self.run_directory.save_named(name, self._state(), self.state)
 
     def _finish(self) -> RunSummary:
         if self.config.save_final_model:
@@ -518,12 +533,87 @@ class Trainer:
             path,
             self.config,
             self.model,
-            self.progress,
+            self.state,
             self.skipped,
-            self.engine.name,
+            self.backend.name,
             self.loss_name,
         )
-        self.processes.led(lambda: write_summary(self.run_directory.summary, summary, self.config))
+        self.processes.rank_zero_first(
+            lambda: write_summary(self.run_directory.summary, summary, self.config)
+        )
         for callback in self.callbacks:
             callback.on_end(self, summary)
         return summary
+
+
+class RankZero(Callback):
+    """Knows after a run whether this process, of perhaps several, is the one that tells the user
+    what came of it.
+    """
+
+    here = False
+
+    def on_end(self, trainer: Trainer, summary: RunSummary) -> None:
+        """See `Callback`."""
+        self.here = trainer.processes.first
+
+
+def train(
+    config: TrainConfig | str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    lm: str | Path | None = None,
+    resume: bool = False,
+    device: str | DeviceSpec = "cpu",
+    init_from: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    skip_bad: bool = False,
+    progress: bool = True,
+    callbacks: Iterable[Callback] = (),
+    profile: str | Path | None = None,
+    profile_steps: tuple[int, int] = (10, 15),
+) -> RunSummary:
+    """Train a phoneme decoder to the end and write a run directory.
+
+    See `Trainer` for the arguments.
+
+    Args:
+        profile: A directory for a trace of the batches `profile_steps` (first and end, counted from
+            the start of this sitting) that TensorBoard and chrome://tracing show.
+
+    Raises:
+        ConfigError, DataError, RunError: (also for a loss that is not finite, and when
+            interrupted).
+    """
+    config = read_train_config(config, overrides)
+    tracing = None
+    if profile is not None:
+        _check_window(profile_steps, config.num_training_batches)
+        with disk_errors(Path(profile)):
+            Path(profile).mkdir(parents=True, exist_ok=True)
+    with Trainer(
+        config,
+        data,
+        out,
+        lm=lm,
+        resume=resume,
+        device=device,
+        init_from=init_from,
+        callbacks=callbacks,
+        skip_bad=skip_bad,
+        progress=progress,
+    ) as trainer:
+        if profile is not None:
+            _check_window(profile_steps, config.num_training_batches - trainer.state.step)
+            tracing = trainer.backend.profiled(Path(profile), *profile_steps)
+        summary = trainer.run(profile=tracing)
+    assert summary is not None  # it has run to the end
+    return summary
+
+
+def _check_window(profile_steps: tuple[int, int], left: int) -> None:
+    """Refuse a profile that would begin after the last of the batches that are left."""
+    if profile_steps[0] >= left:
+        what = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
+        raise ConfigError(what, fix="give smaller --profile-steps")

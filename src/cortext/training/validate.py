@@ -5,6 +5,7 @@ CTC loss, phoneme error rate over all and per day, and, with a language model, W
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.data.disk import disk_errors, replace_directory, temporary_name
+from cortext.data.packed import PackedSplit
 from cortext.decoding.greedy import greedy
 from cortext.errors import RunError
 from cortext.models.acoustic import NOT_FINITE
@@ -174,3 +177,21 @@ def _narrow_decoder(lm: str | Path, config: TrainConfig) -> Any:
     from cortext.decoding import Decoder  # the search is only loaded where there are words to find
 
     return Decoder.from_dir(lm, config.val_wer_options)
+
+
+def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -> None:
+    """A file a trial, `<session>_b<block>_t<trial>.npy`, float16 [P, V] in the model's order.
+
+    An older folder goes.
+    """
+    temporary = temporary_name(folder)
+    with disk_errors(folder):
+        try:
+            temporary.mkdir(parents=True)
+            for i, result in enumerate(results):
+                name = f"{split.session(i)}_b{split.block_N[i]:02d}_t{split.trial_N[i]:03d}.npy"
+                assert result.logits_PV is not None
+                np.save(temporary / name, result.logits_PV)
+            replace_directory(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -168,10 +168,10 @@ def test_live_and_cached_targets_train_alike(plan_of):
     losses = {}
     for name in ("cached", "live", "alignment cached", "alignment live"):
         served = Setting(plan_of(name))
-        loss, sampler = served.trainer.engine.job.loss, served.trainer.engine.job.sampler
+        loss, sampler = served.trainer.backend.job.loss, served.trainer.backend.job.sampler
         kind = LiveTargets if "live" in name else TargetCache
         assert isinstance(loss.targets, kind)
-        batch = served.trainer.engine.data.batch(
+        batch = served.trainer.backend.data.batch(
             sampler.indices(0), torch.Generator().manual_seed(0)
         )
         losses[name] = loss(served.trainer.model.network.eval(), batch, 0.0)["alignment"].detach()
@@ -187,7 +187,7 @@ def test_steps_are_the_trainers_own_and_are_all_timed(plan_of, name):
     served = Setting(plan_of(name))
     before = [weight.detach().clone() for weight in served.trainer.model.network.parameters()]
     answer = served.steps(2)
-    assert served.trainer.progress.step == 3
+    assert served.trainer.state.step == 3
     assert len(answer["ms"]) == len(answer["cpu_ms"]) == 2
     assert min(answer["ms"]) > 0
     after = list(served.trainer.model.network.parameters())

@@ -18,9 +18,9 @@ from cortext.features import Augmentation
 from cortext.models import GRUConfig, TripleGRUConfig, load_model
 from cortext.models.inputs import InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig
+from cortext.training.backend import DeviceSpec
 from cortext.training.batches import Batches
 from cortext.training.config import TPUConfig, read_train_config
-from cortext.training.engine import DeviceSpec
 from cortext.training.trainer import Trainer
 from cortext.training.validate import Validator
 
@@ -99,11 +99,11 @@ def most_different(one, two):
 def test_two_devices_are_one(packed, tmp_path, one_device):
     config = configured(NOISY, num_training_batches=3)
     alone, trainer = trained(config, packed, tmp_path / "one")
-    assert (trainer.engine.cores, trainer.engine.name) == (1, "cpu (1 core, tensorflow)")
+    assert (trainer.backend.cores, trainer.backend.name) == (1, "cpu (1 core, tensorflow)")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "choose_strategy", choose_strategy)
         both, trainer = trained(config, packed, tmp_path / "two")
-    assert (trainer.engine.cores, trainer.engine.name) == (2, "cpu (2 cores, tensorflow)")
+    assert (trainer.backend.cores, trainer.backend.name) == (2, "cpu (2 cores, tensorflow)")
     assert most_different(alone, both) < 1e-5
     for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
         assert one["train_loss"] == pytest.approx(two["train_loss"], rel=1e-5)
@@ -123,7 +123,7 @@ def test_a_run_goes_from_torch_to_tensorflow_and_back(packed, tmp_path, by_torch
     trained(config, packed, out, DeviceSpec(), n_batches=2)
     middle, _ = trained(config, packed, out, n_batches=2, resume=True)
     weights, trainer = trained(config, packed, out, DeviceSpec(), resume=True)
-    assert trainer.progress.finished
+    assert trainer.state.finished
     expected, theirs_out = by_torch
     assert most_different(weights, expected) < 1e-4
     assert most_different(weights, middle) > 1e-3  # torch has moved them on
@@ -149,9 +149,9 @@ def test_the_step_is_compiled_once_for_each_length(packed, tmp_path, one_device,
     config = configured(tpu=TPUConfig(length_shapes=3), **settings)
     config.dataset.length_buckets = 3
     with Trainer(config, packed, tmp_path / "run", device=TENSORFLOW) as trainer:
-        lengths = {int(batch["features"].shape[1]) for batch in trainer.engine.batches(0, 20)}
+        lengths = {int(batch["features"].shape[1]) for batch in trainer.backend.batches(0, 20)}
         trainer.run()
-        assert len(lengths) == 3 == trainer.engine.traces
+        assert len(lengths) == 3 == trainer.backend.traces
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("compiled")]
     assert len(said) == 3
     assert said[-1].endswith("(3 of at most 3 lengths)")
@@ -167,7 +167,7 @@ def test_a_trace_for_each_length_is_meant_and_not_warned_of(packed, tmp_path, ca
     )
     assert "retracing. Tracing is expensive" in inspect.getsource(polymorphic_function)
     trainer = Trainer(configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False)
-    with trainer, trainer.engine.running():
+    with trainer, trainer.backend.running():
         tf.get_logger().warning(message, "step")
         tf.get_logger().warning("of something else")
     tf.get_logger().warning(message, "another function")
@@ -177,7 +177,7 @@ def test_a_trace_for_each_length_is_meant_and_not_warned_of(packed, tmp_path, ca
 
 def test_a_batch_in_pieces_moves_the_weights_as_a_whole_one(packed, tmp_path, by_torch):
     weights, trainer = trained(configured(gradient_accumulation_steps=3), packed, tmp_path / "run")
-    assert trainer.engine.model.accumulation == 3
+    assert trainer.backend.model.accumulation == 3
     assert most_different(weights, by_torch[0]) < 1e-4
 
 
@@ -194,17 +194,17 @@ def test_the_adversarial_model_trains_as_in_torch(packed, tmp_path):
 def test_precision_is_what_was_asked_for(packed, tmp_path, by_torch, one_device):
     config = configured(precision="bf16", num_training_batches=3)
     _, trainer = trained(config, packed, tmp_path / "bf16")
-    assert trainer.engine.model.dtype_policy.name == "mixed_bfloat16"
-    weights = trainer.engine.model.trainable_variables
+    assert trainer.backend.model.dtype_policy.name == "mixed_bfloat16"
+    weights = trainer.backend.model.trainable_variables
     assert {str(weight.dtype) for weight in weights} == {"float32"}
     for ours, theirs in zip(metrics(tmp_path / "bf16"), metrics(by_torch[1]), strict=False):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.05)
     with Trainer(
         configured(precision="auto"), packed, tmp_path / "auto", device=TENSORFLOW, progress=False
     ) as trainer:
-        assert trainer.engine.model.dtype_policy.name == "float32"  # there is no TPU
+        assert trainer.backend.model.dtype_policy.name == "float32"  # there is no TPU
         before = tf.config.experimental.tensor_float_32_execution_enabled()
-        with trainer.engine.running():
+        with trainer.backend.running():
             assert not tf.config.experimental.tensor_float_32_execution_enabled()
         assert tf.config.experimental.tensor_float_32_execution_enabled() == before
 
@@ -229,7 +229,7 @@ def test_the_step_compiles_for_xla_as_a_tpu_needs_it(packed, tmp_path, one_devic
     with Trainer(
         configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False
     ) as trainer:
-        engine = trainer.engine
+        engine = trainer.backend
         engine._steps = tf.function(engine._replicas_step, autograph=False, jit_compile=True)
         trainer.run(2)
         raw = next(iter(engine.batches(2, 3)))
@@ -270,13 +270,13 @@ def test_a_loss_that_is_not_finite_names_its_trials_and_moves_nothing(packed, tm
         device=TENSORFLOW,
         progress=False,
     ) as trainer:
-        before = [np.full_like(weights, np.inf) for weights in trainer.engine.model.get_weights()]
-        trainer.engine.model.set_weights(before)
+        before = [np.full_like(weights, np.inf) for weights in trainer.backend.model.get_weights()]
+        trainer.backend.model.set_weights(before)
         with pytest.raises(RunError, match="the loss of batch 0 is not finite, in trials t15"):
             trainer.run()
         assert all(
             np.array_equal(a, b)
-            for a, b in zip(before, trainer.engine.model.get_weights(), strict=True)
+            for a, b in zip(before, trainer.backend.model.get_weights(), strict=True)
         )
 
 
@@ -289,8 +289,8 @@ def test_a_device_without_memory_is_one_line(packed, tmp_path, one_device, monke
     with Trainer(
         configured(), packed, tmp_path / "run", device=TENSORFLOW, progress=False
     ) as trainer:
-        monkeypatch.setattr(trainer.engine, "_steps", exhausted)
-        monkeypatch.setattr(type(trainer.engine), "traces", 0)
+        monkeypatch.setattr(trainer.backend, "_steps", exhausted)
+        monkeypatch.setattr(type(trainer.backend), "traces", 0)
         with pytest.raises(RunError, match="out of memory: resource exhausted with a batch of 6"):
             trainer.run()
 

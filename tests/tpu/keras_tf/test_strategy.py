@@ -6,7 +6,7 @@ import pytest
 
 from cortext.errors import ConfigError, RunError
 from cortext.tpu.find import Found
-from cortext.training.engine import DeviceSpec
+from cortext.training.backend import DeviceSpec
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")

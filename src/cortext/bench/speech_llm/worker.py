@@ -126,14 +126,14 @@ class Setting:
         before = memory().get("rss_mb")
         self.voice = TimedVoice(open_voice(plan.voice)) if plan.live else None
         self.trainer = BenchTrainer(plan, self.voice)
-        self.device, network = self.trainer.engine.host, self.trainer.model.network
+        self.device, network = self.trainer.backend.host, self.trainer.model.network
         notes = network.llm.notes if network.speech.reads_language_model else []
         if config.speech.compile and notes:
             raise Missing(notes[0])
         learns = [each for each in network.parameters() if each.requires_grad]
         self.facts |= {
             "n_trained": sum(each.numel() for each in learns),
-            "precision": "bf16" if self.trainer.engine.bf16 else "fp32",
+            "precision": "bf16" if self.trainer.backend.bf16 else "fp32",
             "threads": torch.get_num_threads(),
             "libraries_mb": before,
             "loaded_mb": memory().get("rss_mb"),
@@ -173,14 +173,14 @@ class Setting:
         """Milliseconds a step that getting targets takes, and the voice's share of it, in `n`
         batches' sentences.
         """
-        loss, sampler = self.trainer.engine.job.loss, self.trainer.engine.job.sampler
+        loss, sampler = self.trainer.backend.job.loss, self.trainer.backend.job.sampler
         assert isinstance(loss, SpeechLoss)
         assert loss.targets is not None
         targets_ms, voice_ms = [], []
         for step in range(n):
             sentences = [loss.sentences[i] for i in sampler.indices(step).tolist()]
             spoke, started = self.voice.seconds if self.voice else 0.0, time.perf_counter()
-            with self.trainer.engine.running(), autocast(self.device, self.trainer.engine.bf16):
+            with self.trainer.backend.running(), autocast(self.device, self.trainer.backend.bf16):
                 loss.targets.features(sentences)
             targets_ms.append(1e3 * (time.perf_counter() - started))
             voice_ms.append(1e3 * (self.voice.seconds - spoke) if self.voice else 0.0)

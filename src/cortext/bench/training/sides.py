@@ -24,9 +24,8 @@ from cortext.features import prepare
 from cortext.models.precision import autocast
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
-from cortext.training.engine import TorchEngine
-from cortext.training.flops import flops_per_bin, flops_per_patch
 from cortext.training.release.layout import split_days
+from cortext.training.torch_backend import TorchBackend, flops_per_bin, flops_per_patch
 
 PARTS = ("load", "augment", "forward", "backward", "step")
 YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "release_trainer.py"
@@ -187,8 +186,8 @@ class Ours:
             callbacks=[self.losses],
             progress=False,
         )
-        assert isinstance(self.trainer.engine, TorchEngine)
-        self.engine = self.trainer.engine
+        assert isinstance(self.trainer.backend, TorchBackend)
+        self.engine = self.trainer.backend
         self.waiting = self.engine.data = _Waiting.of(self.engine.data)
         self.device = self.engine.host
         network = self.trainer.model.network

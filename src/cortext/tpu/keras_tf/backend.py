@@ -32,14 +32,14 @@ from cortext.tpu.keras_tf.pipeline import Batches, prepare
 from cortext.tpu.keras_tf.strategy import choose_strategy
 from cortext.tpu.profile import traced_tensorflow
 from cortext.tpu.shapes import Shapes
+from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import TrainBatch
 from cortext.training.distributed import ALONE, Processes
-from cortext.training.engine import DeviceSpec, Found, Job, Update
 from cortext.training.progress import say
 
 
 class KerasBackend:
-    """See `cortext.training.engine.Engine`.
+    """See `cortext.training.backend.Backend`.
 
     Raises:
         ConfigError: For a model, loss or augmentation that has no form in TensorFlow, and for a
@@ -82,7 +82,7 @@ class KerasBackend:
     @staticmethod
     @contextmanager
     def processes(spec: DeviceSpec) -> Iterator[Processes]:
-        """See `Engine`: one process drives all cores."""
+        """See `Backend`: one process drives all cores."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError(
                 "torchrun has started several processes", fix="start one: it drives all cores"
@@ -91,7 +91,7 @@ class KerasBackend:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """See `Engine`."""
+        """See `Backend`."""
         setting = tf.config.experimental
         before = setting.tensor_float_32_execution_enabled()
         # Off, float32 products are in float32 on a TPU, too, which otherwise rounds what it
@@ -105,11 +105,11 @@ class KerasBackend:
             setting.enable_tensor_float_32_execution(before)
 
     def batches(self, first: int, end: int) -> Generator[dict[str, Any]]:
-        """See `Engine`."""
+        """See `Backend`."""
         yield from self.data.training(self.job.sampler, first, end) if first < end else ()
 
-    def update(self, step: int, batch: Mapping[str, Any]) -> Update:
-        """See `Engine`."""
+    def update(self, step: int, batch: Mapping[str, Any]) -> StepResult:
+        """See `Backend`."""
         if step != self._next:
             self.model.optimizer.iterations.assign(step)
         n_bins, traces = batch["features"].shape[1], self.traces
@@ -122,7 +122,7 @@ class KerasBackend:
                 f"compiled the training step for trials of {n_bins} bins ({known} lengths)",
                 self.job.shown,
             )
-        return Update(step, batch["indices"].numpy(), losses, norm)
+        return StepResult(step, batch["indices"].numpy(), losses, norm)
 
     @property
     def traces(self) -> int:
@@ -132,32 +132,32 @@ class KerasBackend:
         """
         return int(self._steps.experimental_get_tracing_count())
 
-    def read(self, updates: list[Update]) -> list[Found]:
-        """See `Engine`."""
+    def read(self, updates: list[StepResult]) -> list[StepValues]:
+        """See `Backend`."""
         found = []
         for update in updates:
             losses = {name: self._rows(values) for name, values in update.losses.items()}
             norm = float(self.strategy.experimental_local_results(update.norm)[0])
-            found.append(Found(update.step, update.indices, losses, norm))
+            found.append(StepValues(update.step, update.indices, losses, norm))
         return found
 
     def forward(self, batch: TrainBatch) -> torch.Tensor:
-        """See `Engine`."""
+        """See `Backend`."""
         padded = self.shapes.pad(batch, self.job.config.dataset.batch_size, self.cores)
         with self._explained():
             logits_BPV = torch.from_numpy(self._rows(self._logits(self._shared(padded))))
         return logits_BPV[: len(batch), : self.job.model.network.n_patches(batch.x_BTC.shape[1])]
 
     def gather_weights(self) -> None:
-        """See `Engine`."""
+        """See `Backend`."""
         to_torch(self.model, self.job.model.network)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See `Engine`."""
+        """See `Backend`."""
         return optimizer_state(self.model)
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Engine`."""
+        """See `Backend`."""
         from_torch(self.model, self.job.model.network)
         load_optimizer_state(self.model, state)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from cortext.errors import ConfigError, RunError
 from cortext.tpu.cores import check_cores, cores_line
 from cortext.tpu.find import Found, find_tpu
-from cortext.training.engine import DeviceSpec
+from cortext.training.backend import DeviceSpec
 from cortext.training.progress import say
 
 

@@ -28,7 +28,7 @@ from cortext.files import parse_json_object, written_whole
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
-from cortext.training.checkpoint import Progress, RunDirectory
+from cortext.training.checkpoint import RunDirectory, RunState
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.release import layout
 from cortext.training.release.reading import (
@@ -91,7 +91,7 @@ def import_checkpoint(directory: str | Path, out: str | Path, name: str = WEIGHT
     with _new_directory(out) as made:
         _write_yaml(made / "config.yaml", to_mapping(config))
         finished = kept.step >= config.num_training_batches
-        progress = Progress(step=kept.step, best=metrics, last=metrics, finished=finished)
+        progress = RunState(step=kept.step, best=metrics, last=metrics, finished=finished)
         progress.best_crc32 = save_model(model, made)
         RunDirectory(made).save_state(tensors, progress)
         _write_kept(made, kept)
@@ -125,7 +125,7 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
     kept = _read_kept(run)
     arguments, notes = _arguments(config, model, kept, run)
     saved = RunDirectory(run).load_state(notes.append)
-    tensors, progress = saved if saved is not None else ({}, Progress())
+    tensors, progress = saved if saved is not None else ({}, RunState())
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")

@@ -4,7 +4,8 @@ from cortext.cli import run as cli
 from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.models import GRU
 from cortext.training import DeviceSpec, Trainer
-from cortext.training.engine import ENGINES, TorchEngine, engine_class
+from cortext.training.backend import BACKENDS, backend_class
+from cortext.training.torch_backend import TorchBackend
 
 
 @pytest.mark.parametrize(
@@ -22,8 +23,8 @@ def test_the_device_says_which_backend(spec, name):
 
 
 def test_engines_are_imported_when_they_are_asked_for():
-    assert engine_class("torch") is TorchEngine
-    assert set(ENGINES) == {"torch", "torchax", "tensorflow"}
+    assert backend_class("torch") is TorchBackend
+    assert set(BACKENDS) == {"torch", "torchax", "tensorflow"}
 
 
 @pytest.mark.parametrize("options", [{"backend": "jax"}, {"tpu_engine": "torch_xla"}])
@@ -54,7 +55,7 @@ def test_a_tpu_is_named_only_where_one_is_used():
 def test_an_engine_whose_libraries_are_absent_says_what_brings_them(
     config, packed, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(ENGINES, "torchax", "library_that_nobody_has.engine:Engine")
+    monkeypatch.setitem(BACKENDS, "torchax", "library_that_nobody_has.engine:Engine")
     with pytest.raises(
         MissingLibrary,
         match=r"library_that_nobody_has is not installed; pip install 'cortext\[tpu\]'",
@@ -82,7 +83,7 @@ def test_the_network_has_its_place_before_trials_take_half_of_what_is_free(
         GRU, "to", lambda *arguments: (events.append("network"), move(*arguments))[1]
     )
     monkeypatch.setattr(
-        "cortext.training.engine.resident_trials", lambda *_: events.append("trials")
+        "cortext.training.torch_backend.resident_trials", lambda *_: events.append("trials")
     )
     with Trainer(config, packed, tmp_path / "run", progress=False):
         assert events == ["network", "trials"]

@@ -4,7 +4,7 @@ import torch
 
 from cortext.models import GRUConfig, build_model
 from cortext.models.triple_gru import TripleGRUConfig
-from cortext.training.flops import flops_per_bin, flops_per_patch
+from cortext.training.torch_backend import flops_per_bin, flops_per_patch
 
 
 def network(config: object) -> torch.nn.Module:

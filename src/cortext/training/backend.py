@@ -1,0 +1,226 @@
+"""What moves the weights of a model in training.
+
+The trainer keeps the run: its directory, measurements, saved states, the order of batches. An
+engine takes the steps, on its own devices: torch on a CPU or on GPUs (here), and others on a TPU
+(`cortext.tpu`). Their states have the same names, so that a run may go on with another engine.
+
+B trials, P patches, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+
+from cortext.data.packed import PackedSplit
+from cortext.data.sampler import DayBalancedSampler
+from cortext.errors import ConfigError, MissingLibrary
+from cortext.models import AcousticModel
+from cortext.training.batches import TrainBatch
+from cortext.training.config import TrainConfig
+from cortext.training.distributed import Processes
+from cortext.training.loss import Loss
+
+BackendOption = Literal["torch", "tensorflow"]
+TPUEngine = Literal["torchax"]
+
+BACKENDS = {
+    "torch": "cortext.training.torch_backend:TorchBackend",
+    "torchax": "cortext.tpu.backend:TorchaxBackend",
+    "tensorflow": "cortext.tpu.keras_tf.backend:KerasBackend",
+}
+"""Where engines are.
+
+A module is imported, and its libraries with it, when its engine is asked for.
+"""
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """A device to train on, and what trains there.
+
+    Attributes:
+        device: `cpu`, `cuda`, `cuda:N` or `tpu`.
+        backend: `torch`, or `tensorflow` (with Keras 3).
+        tpu: Name or address of a TPU; None looks for one.
+        tpu_engine: What runs torch models on a TPU: `torchax`.
+        require_cores: Fewest cores (TPU cores, GPUs or virtual devices) to train with.
+
+    Raises:
+        ConfigError: For an unknown backend or TPU engine, and for a TPU's name where none is used.
+    """
+
+    device: str = "cpu"
+    backend: BackendOption = "torch"
+    tpu: str | None = None
+    tpu_engine: TPUEngine = "torchax"
+    require_cores: int | None = None
+
+    def __post_init__(self) -> None:
+        if str(self.tpu_engine) == "torch_tpu":
+            raise ConfigError(
+                "--tpu-engine torch_tpu is gone; it never ran on a TPU",
+                fix="use --tpu-engine torchax, or leave the option out",
+            )
+        for name, value, known in (
+            ("backend", self.backend, get_args(BackendOption)),
+            ("TPU engine", self.tpu_engine, get_args(TPUEngine)),
+        ):
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}; use {' or '.join(known)}")
+        if self.tpu and self.backend == "torch" and not self.device.startswith("tpu"):
+            raise ConfigError(
+                f"--tpu is {self.tpu!r}, and --device is {self.device!r}",
+                fix="give --device tpu, too",
+            )
+
+    @property
+    def backend_name(self) -> str:
+        """The key in `BACKENDS` of what trains there."""
+        if self.backend == "tensorflow":
+            return "tensorflow"
+        return self.tpu_engine if self.device == "tpu" else "torch"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an engine is to train.
+
+    Attributes:
+        model: Its network has first weights, on the host, and knows which of its parameters learn.
+        split: The training trials; layer_of_day: int64, the day layer of each of its sessions (-1:
+            none).
+        sampler: Says which trials are in which batch.
+        all_used: Whether every parameter that learns has a gradient in every batch.
+        shown: Whether to tell the user what is going on.
+    """
+
+    config: TrainConfig
+    model: AcousticModel
+    split: PackedSplit
+    layer_of_day: np.ndarray
+    sampler: DayBalancedSampler
+    loss: Loss
+    processes: Processes
+    device_spec: DeviceSpec
+    all_used: bool = True
+    shown: bool = True
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What was found in a step; numbers are where the engine computes.
+
+    Attributes:
+        indices: int64 [B], the trials' numbers in the split (those of this process).
+        losses: float32 [B] by name, see `Loss`.
+        norm: Of the whole gradient, before clipping.
+    """
+
+    step: int
+    indices: np.ndarray
+    losses: dict[str, Any]
+    norm: Any
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """An `StepResult` on the host."""
+
+    step: int
+    indices: np.ndarray
+    losses: dict[str, np.ndarray]
+    norm: float
+
+
+class Backend(Protocol):
+    """Takes the steps of a training run.
+
+    It is built as `cls(job)`, inside the context `cls.processes(spec)`.
+    """
+
+    name: str
+    """Where it computes, as the summary says it."""
+    cores: int
+    """Devices that share a batch."""
+    host: torch.device
+    """Where batches for `forward` are to lie."""
+    synchronous: bool
+    """Whether to read what was found after every step costs no time."""
+
+    def __init__(self, job: Job) -> None: ...
+
+    @staticmethod
+    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
+        """A context in which the processes of this run, if there are several, can talk.
+
+        Raises RunError.
+        """
+        ...
+
+    def running(self) -> AbstractContextManager[None]:
+        """A context for steps."""
+        ...
+
+    def batches(self, first: int, end: int) -> Generator[Any]:
+        """The training batches number `first` to `end - 1`, prepared ahead."""
+        ...
+
+    def update(self, step: int, batch: Any) -> StepResult:
+        """Move the weights along the gradient of the batch, unless that is not finite.
+
+        Does not wait for devices.
+        """
+        ...
+
+    def read(self, updates: list[StepResult]) -> list[StepValues]:
+        """Bring to the host what was found, all at once."""
+        ...
+
+    def forward(self, batch: TrainBatch) -> torch.Tensor:
+        """Logits float [B, P, V] of a batch, in the run's precision, by a model in evaluation
+        mode.
+        """
+        ...
+
+    def gather_weights(self) -> None:
+        """Bring the weights into the job's model."""
+        ...
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The optimiser's moments and step counts, see `Optimizer.state`."""
+        ...
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over the weights of the job's model, and what `state` gave."""
+        ...
+
+    @staticmethod
+    def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
+        """Return a context that traces batches `first` to `end - 1` into a folder.
+
+        Its value is called after every batch.
+        """
+        ...
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The engine of that name. Raises MissingLibrary where its libraries are not installed."""
+    module, _, attribute = BACKENDS[name].partition(":")
+    try:
+        found: type[Backend] = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if (error.name or "cortext").partition(".")[0] == "cortext":
+            raise
+        extra = "tensorflow" if name == "tensorflow" else "tpu"
+        raise MissingLibrary(
+            f"{error.name} is not installed", fix=f"pip install 'cortext[{extra}]'"
+        ) from None
+    return found

@@ -1,0 +1,210 @@
+"""The backend that trains with torch, on a CPU or on GPUs.
+
+B trials, P patches, V tokens.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn, profiler
+
+from cortext.errors import RunError
+from cortext.features import build_augmentations
+from cortext.models.precision import autocast, full_float32, uses_bf16
+from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
+from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
+from cortext.training.distributed import Processes, own_device, processes
+from cortext.training.loss import check_losses
+from cortext.training.memory import resident_trials
+from cortext.training.optim import Optimizer
+from cortext.training.progress import say
+
+
+class TorchBackend:
+    """Torch, on a CPU or on a GPU; in several processes each takes its share of every batch."""
+
+    def __init__(self, job: Job) -> None:
+        config, settings = job.config, job.config.dataset
+        self.job, self.host = job, own_device(job.device_spec.device)
+        self.name, self.cores = str(self.host), job.processes.world
+        self.synchronous = self.host.type == "cpu" and job.processes.world == 1
+        network = job.model.network.to(
+            self.host
+        )  # before the trials, which may take half of what then is free
+        resident = resident_trials(job.split, self.host, settings.resident)
+        if resident is not None:
+            say(f"the training trials lie on {self.host}", job.shown)
+        extra = build_augmentations(settings.augmentations)
+        self.data = Batches(
+            job.split,
+            job.layer_of_day,
+            settings.data_transforms,
+            self.host,
+            network.n_patches,
+            resident,
+            extra,
+        )
+        self.bf16 = uses_bf16(config.precision, self.host.type)
+        self.optimizer = Optimizer(network, config)
+        self.network = job.processes.wrap(network, all_used=job.all_used)
+
+    @staticmethod
+    def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
+        """See `Backend`."""
+        return traced(folder, first, end)
+
+    @staticmethod
+    def processes(spec: DeviceSpec) -> AbstractContextManager[Processes]:
+        """See `Backend`."""
+        return enough_processes(spec)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """See `Backend`."""
+        with ExitStack() as stack:
+            stack.enter_context(own_random_numbers(self.host))
+            stack.enter_context(nullcontext() if self.bf16 else full_float32())
+            yield
+
+    def batches(self, first: int, end: int) -> Generator[TrainBatch]:
+        """See `Backend`."""
+        part = (self.job.processes.rank, self.job.processes.world)
+        return self.data.training(self.job.sampler, self.job.config.seed, first, end, part)
+
+    def update(self, step: int, batch: TrainBatch) -> StepResult:
+        """See `Backend`."""
+        config, network, world = self.job.config, self.network.train(), self.job.processes.world
+        most_pieces = (
+            config.gradient_accumulation_steps
+        )  # those of the process with the most trials
+        pieces = min(most_pieces, len(batch))
+        seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
+        finished, indices = [], []
+        for piece in range(pieces):
+            part = batch.part(piece, pieces) if pieces > 1 else batch
+            torch.manual_seed(seed + piece)
+            # Processes exchange gradients once a batch: with its last piece.
+            with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
+                with autocast(self.host, self.bf16):
+                    losses = self.job.loss(network, part, step / config.num_training_batches)
+                check_losses(losses, len(part))
+                (losses["loss"].sum() * (world / config.dataset.batch_size)).backward()  # type: ignore[no-untyped-call]
+            finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
+            indices.append(part.indices)
+        norm = self.optimizer.step(step, batch.days)
+        losses = {name: torch.cat([part[name] for part in finished]) for name in finished[0]}
+        return StepResult(step, np.concatenate(indices), losses, norm)
+
+    def read(self, updates: list[StepResult]) -> list[StepValues]:
+        """See `Backend`."""
+        if not updates:
+            return []
+        every = [loss_B for update in updates for loss_B in update.losses.values()]
+        values = torch.cat(every).float().cpu().numpy()
+        rows = iter(np.split(values, np.cumsum([len(loss_B) for loss_B in every])[:-1]))
+        norms = torch.stack([update.norm for update in updates]).tolist()
+        return [
+            StepValues(
+                update.step, update.indices, {name: next(rows) for name in update.losses}, norm
+            )
+            for update, norm in zip(updates, norms, strict=True)
+        ]
+
+    def forward(self, batch: TrainBatch) -> torch.Tensor:
+        """See `Backend`."""
+        with self.evaluating() as network:
+            logits_BPV: torch.Tensor = network(
+                batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B
+            )[0]
+        return logits_BPV
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Any]:
+        """A context in which the network, its value, is in evaluation mode and computes in the
+        run's precision.
+        """
+        with autocast(self.host, self.bf16), nullcontext() if self.bf16 else full_float32():
+            yield self.job.model.network.eval()
+
+    def gather_weights(self) -> None:
+        """See `Backend`: they are there."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """See `Backend`."""
+        return self.optimizer.state()
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Backend`."""
+        self.optimizer.load(state)
+
+
+@contextmanager
+def enough_processes(spec: DeviceSpec) -> Iterator[Processes]:
+    """`processes` with a device of its own each.
+
+    Raises RunError where they are fewer than `spec` requires cores.
+    """
+    with processes(own_device(spec.device)) as found:
+        if found.world < (spec.require_cores or 1):
+            what = f"training would use {found.world} of {spec.require_cores} cores"
+            raise RunError(
+                what, where="--require-cores", fix="start a process for each core, with torchrun"
+            )
+        yield found
+
+
+def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """A context after which torch's generators are what they were.
+
+    Other GPUs than this one are left in peace.
+    """
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+@contextmanager
+def traced(folder: Path, first: int, end: int) -> Iterator[Callable[[], None]]:
+    """A context that traces batches `first` to `end - 1` into the folder.
+
+    Call its value after each batch.
+    """
+    warmup = min(1, first)
+    with warnings.catch_warnings():  # about the first batch, which nothing can go before
+        warnings.simplefilter("ignore", UserWarning)
+        schedule = profiler.schedule(
+            wait=first - warmup, warmup=warmup, active=end - first, repeat=1
+        )
+    handler = profiler.tensorboard_trace_handler(str(folder))
+    with profiler.profile(schedule=schedule, on_trace_ready=handler, record_shapes=True) as running:
+        yield running.step
+
+
+def flops_per_patch(network: nn.Module) -> int:
+    """6 for each weight of a GRU or a linear layer.
+
+    2 forwards, 2 for the gradient of its input, 2 for its own.
+
+    The input of the first layer needs its gradient, too, for the day layers.
+    """
+    matrices = (module for module in network.modules() if isinstance(module, nn.GRU | nn.Linear))
+    return 6 * sum(
+        parameter.numel()
+        for module in matrices
+        for name, parameter in module.named_parameters(recurse=False)
+        if "weight" in name
+    )
+
+
+def flops_per_bin(network: nn.Module) -> int:
+    """4 for each weight of the matrix of a day: 2 forwards, 2 for its gradient.
+
+    The features need none.
+    """
+    weight_DCC = getattr(network, "day_weight", None)
+    return 4 * weight_DCC[0].numel() if isinstance(weight_DCC, torch.Tensor) else 0
