@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cortext.errors import CortextError, nearest
 from cortext.extras import need
+from cortext.processes import Progress
 
 if TYPE_CHECKING:
     from cortext.evaluation import Metrics
@@ -23,8 +24,6 @@ LLM_STEPS = {"demo": 100, "tiny": 20}
 """Batches that the neural language model learns from, by preset."""
 MARK = "demo.json"
 """The file that marks a directory as a demo's, which a later demo may replace."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

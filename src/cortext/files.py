@@ -1,24 +1,27 @@
-"""Files that appear whole or not at all, however the process ends, and the reading of JSON that
-is not trusted.
-"""
+"""Atomic writes, locks between processes, and JSON that is not trusted."""
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import math
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cortext.errors import CortextError, RunError
+from cortext.errors import CortextError, DataError, RunError
+
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""NumPy's error on a full disk, which lacks the system's number."""
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to disk, so that a rename that follows survives a power cut."""
+    """Flush a file or directory to disk, so that a rename that follows survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -26,33 +29,154 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def alone_in(folder: Path, refusal: CortextError) -> Iterator[None]:
-    """A context in which no other process is in the same one; where one is, the refusal is raised.
+def temporary_name(path: Path) -> Path:
+    """Return the name under which `path` is written before it is renamed.
 
-    The system drops the lock of a process that is killed; a file system without locks keeps nobody
-    out.
+    It lies in the same directory and so on the same disk, is hidden, and belongs to this process.
+
+    Raises:
+        DataError: For a path without a name of its own (`.`), which nothing can be renamed to.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    if path.name in ("", ".."):
+        raise DataError(
+            "has no name that it could be written under",
+            where=path,
+            fix="give a new directory or file",
+        )
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def unfinished(folder: Path, name: str = "*") -> list[Path]:
+    """Return what killed processes were writing in a directory as `name`; nobody will rename it."""
+    return list(folder.glob(f".{name}.*.tmp"))
+
+
+@contextmanager
+def atomic_path(path: Path, keep: Path | None = None) -> Iterator[Path]:
+    """Give an empty file to fill, which becomes `path` when the context ends without an error.
+
+    Readers see the old file or the new one, never a part of it, also after a power cut. Raises
+    OSError, and then the old file stays.
+
+    Args:
+        path: The file to write; its directory is made.
+        keep: New name of the old file.
+    """
+    temporary = temporary_name(path)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise refusal from None
-        except OSError:
-            # NFS and others cannot lock a directory: two processes at once are then the user's
-            # business
-            pass
-        if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
-            raise refusal  # the other has just removed it
-        yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        yield temporary
+        replace_file(temporary, path, keep)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Give a directory to fill, which becomes `path` when the context ends without an error.
+
+    Raises OSError, and then an older directory stays.
+    """
+    temporary = temporary_name(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        replace_directory(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def atomic_file(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
+    """Give an open file to fill, as `atomic_path` does. Raises RunError, naming the file."""
+    try:
+        with atomic_path(path, keep) as temporary, temporary.open("wb") as file:
+            yield file
+    except OSError as error:
+        fix = "free some space; the file that was there before is kept"
+        raise RunError(f"cannot write the file: {error.strerror}", where=path, fix=fix) from None
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Write a file as `atomic_file` does."""
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def replace_file(new: Path, path: Path, keep: Path | None = None) -> None:
+    """Flush a file to disk and rename it to `path`, and an older one to `keep`. Raises OSError."""
+    sync(new)
+    if keep is not None and path.exists():
+        path.replace(keep)
+    new.replace(path)
+    _sync_if_possible(path.parent)
+
+
+def replace_directory(new: Path, out: Path) -> None:
+    """Rename directory `new` to `out`.
+
+    An older directory disappears only once the new one is in its place. Raises OSError.
+    """
+    # Resolved but for the last part: runs/../runs does not exist while runs is renamed.
+    new, out = (path.parent.resolve() / path.name for path in (new, out))
+    old = new.with_name(new.name + ".old")
+    if out.exists():
+        out.replace(old)
+    try:
+        new.replace(out)
+    except OSError:
+        if old.exists():
+            old.replace(out)
+        raise
+    if old.is_symlink():
+        old.unlink()
+    shutil.rmtree(old, ignore_errors=True)
+    _sync_if_possible(out.parent)
+
+
+def _sync_if_possible(folder: Path) -> None:
+    with suppress(OSError):  # some network file systems cannot sync a directory
+        sync(folder)
+
+
+def check_writable(path: Path) -> None:
+    """Raise DataError where a file or directory cannot be made as `path`: before hours of work."""
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        temporary.unlink()
+
+
+def disk_error(error: Exception, path: Path) -> DataError:
+    """Return a failed write as a DataError that names a full disk as such."""
+    number = getattr(error, "errno", None)
+    named = re.search(r"errno = (\d+)", str(error))  # HDF5 words the system's error so
+    number = int(named.group(1)) if number is None and named else number
+    if number is None and _SHORT_WRITE.fullmatch(str(error)):
+        number = errno.ENOSPC
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "free some space or write elsewhere; nothing was left behind"
+        return DataError(f"cannot be written: {os.strerror(number)}", where=path, fix=fix)
+    reason = os.strerror(number) if number else str(error)
+    fix = "check the folder's permissions and the disk"
+    return DataError(f"cannot be written: {reason}", where=path, fix=fix)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a failed write to `path` within the context into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, path) from None
 
 
 @contextmanager
 def failed_writes(path: Path) -> Iterator[None]:
-    """A context in which a failed write to `path`, which only grows, is a RunError."""
+    """Turn a failed write to `path`, a file that only grows, into a RunError."""
     try:
         yield
     except OSError as error:
@@ -60,43 +184,33 @@ def failed_writes(path: Path) -> Iterator[None]:
         raise RunError(f"cannot be written: {error.strerror}", where=path, fix=fix) from None
 
 
-@contextmanager
-def written_whole(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to fill, which is flushed to the disk and becomes `path` when the context ends
-    without an error.
+def lock(descriptor: int) -> bool:
+    """Lock an open file or directory; return False where another process has locked it.
 
-    Readers see what was there before or the new file, never a part of it. What was there before is
-    renamed to `keep`.
-
-    Raises:
-        RunError: Naming the file where it cannot be written; what was there before stays.
+    The system drops the lock when the descriptor is closed, also by a kill.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Its `FileLock` would leave a lock file in every run directory: the directory itself is locked.
+    from filelock import lock_descriptor
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if keep is not None and path.exists():
-            path.replace(keep)
-        temporary.replace(path)
-        with suppress(
-            OSError
-        ):  # the file is in its place; some network file systems cannot sync a folder
-            sync(path.parent)
-    except OSError as error:
-        fix = "free some space; the file that was there before is kept"
-        raise RunError(f"cannot write the file: {error.strerror}", where=path, fix=fix) from None
+        return lock_descriptor(descriptor, blocking=False)
+    except OSError:
+        # NFS and others cannot lock a directory: two processes at once are then the user's business
+        return True
+
+
+@contextmanager
+def exclusive(folder: Path, refusal: CortextError) -> Iterator[None]:
+    """Keep other processes out of this context for the same directory: they raise `refusal`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if not lock(descriptor):
+            raise refusal
+        if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise refusal  # the process that had the lock has just removed the directory
+        yield
     finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file as `written_whole` does."""
-    with written_whole(path) as file:
-        file.write(content)
+        os.close(descriptor)
 
 
 MOST_LEVELS = 64

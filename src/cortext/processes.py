@@ -1,4 +1,4 @@
-"""Worker processes and Ctrl-C."""
+"""Ctrl-C and SIGTERM, worker processes, and progress reports of long work."""
 
 from __future__ import annotations
 
@@ -6,33 +6,87 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+
+Progress = Callable[[int, int], None]
+"""Called with the number of items done and the number of all items."""
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers and torchrun send a while before they kill a process."""
+
+
+@contextmanager
+def handling(signals: Sequence[signal.Signals], handler: signal._HANDLER) -> Iterator[None]:
+    """Handle signals within the context. Only the main thread can: elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A context in which SIGINT is ignored, and so it is in the processes started there.
+    """Ignore SIGINT within the context, and in the processes started there.
 
     Ctrl-C goes to every process of the terminal; workers that obeyed it too would each print a
     traceback.
     """
-    if threading.current_thread() is not threading.main_thread():
+    with handling([signal.SIGINT], signal.SIG_IGN):
         yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt for a SIGINT within the context, whatever it does outside."""
+    with handling([signal.SIGINT], signal.default_int_handler):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupts(signals: Sequence[signal.Signals] = STOPS) -> Iterator[threading.Event]:
+    """Give an event that the first of these signals sets, so that it cuts no step in two.
+
+    A second signal raises KeyboardInterrupt.
+    """
+    interrupted = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    with handling(signals, note):
+        yield interrupted
+
+
+@contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """Give an event that the first SIGINT or SIGTERM sets; a second one acts as it does outside.
+
+    For programs that run until they are stopped: a second SIGTERM ends one that hangs.
+    """
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in STOPS}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    with handling(STOPS, note):
+        yield stop
 
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """A context in which Ctrl-C waits.
+    """Keep Ctrl-C pending within the context.
 
-    A process started there has it waiting until it says otherwise.
+    A process started there keeps it pending until it unblocks the signal.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -42,40 +96,12 @@ def interrupts_held() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Let this worker process end when the one that started it does, however that ends."""
+    """End this worker process when its parent process ends, however that ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def watch() -> None:
+    def wait_for_parent() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def interrupts(
-    signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
-) -> Iterator[threading.Event]:
-    """While inside, the first of these signals only sets the event, so that no step is cut in two.
-
-    A second is obeyed.
-
-    Schedulers and torchrun end a process with SIGTERM, and wait a while before they kill it.
-    """
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    before = {number: signal.signal(number, note) for number in signals}
-    try:
-        yield interrupted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    threading.Thread(target=wait_for_parent, daemon=True).start()

@@ -184,7 +184,7 @@ def test_a_bad_trial_is_named_or_left_out(dataset_root: Path, name: str) -> None
     assert "\n" not in line
 
     problems: list[Problem] = []
-    good = list(open_dataset(dataset_root).trials("train", skip_bad=problems))
+    good = list(open_dataset(dataset_root).trials("train", on_bad=problems.append))
     assert [t.trial for t in good] == [0, 1, 3, 0, 1, 2, 3]
     assert [(p.file, p.trial, p.field) for p in problems] == [(str(path), BAD, field)]
     assert str(problems[0]) == line
@@ -239,7 +239,7 @@ def test_a_bad_file_is_named_or_left_out(dataset_root: Path, name: str) -> None:
     assert str(caught.value).startswith(f"{path}: {found}")
     assert "; " in str(caught.value)
     problems: list[Problem] = []
-    assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 4
+    assert len(list(open_dataset(dataset_root).trials("train", on_bad=problems.append))) == 4
     assert [(p.file, p.trial) for p in problems] == [(str(path), None)]
 
 
@@ -249,7 +249,7 @@ def test_a_damaged_structure_is_no_traceback(dataset_root: Path) -> None:
     with pytest.raises(DataError, match="damaged"):
         list(open_dataset(dataset_root).trials("train"))
     problems: list[Problem] = []
-    assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) < 8
+    assert len(list(open_dataset(dataset_root).trials("train", on_bad=problems.append))) < 8
     assert problems
 
 
@@ -267,7 +267,7 @@ def test_a_damaged_array_costs_one_trial(dataset_root: Path) -> None:
     content[offset] ^= 1
     path.write_bytes(content)
     problems: list[Problem] = []
-    assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
+    assert len(list(open_dataset(dataset_root).trials("train", on_bad=problems.append))) == 7
     assert str(problems[0]).startswith(f"{path}: {BAD}: damaged HDF5 (")
 
 
@@ -287,7 +287,7 @@ def test_what_is_no_group_costs_one_trial(dataset_root: Path) -> None:
             del file[BAD]
             put_instead(file)
         problems: list[Problem] = []
-        assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
+        assert len(list(open_dataset(dataset_root).trials("train", on_bad=problems.append))) == 7
         assert str(problems[0]).startswith(f"{path}: {BAD}: {found}")
 
 
@@ -296,7 +296,7 @@ def test_an_odd_first_trial_does_not_condemn_the_others(dataset_root: Path) -> N
         del file["trial_0000/input_features"]
         file["trial_0000/input_features"] = np.ones((60, 5), np.float32)
     problems: list[Problem] = []
-    assert len(list(open_dataset(dataset_root).trials("train", skip_bad=problems))) == 7
+    assert len(list(open_dataset(dataset_root).trials("train", on_bad=problems.append))) == 7
     assert [p.trial for p in problems] == ["trial_0000"]
 
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from cortext.data.disk import disk_error, replace_directory
+from cortext.files import disk_error, replace_directory
 
 
 def test_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:

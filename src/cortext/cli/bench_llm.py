@@ -68,9 +68,9 @@ def llm(
     from cortext.bench.llm.compare import bench_llm, read_result
     from cortext.bench.llm.figure import word_errors
     from cortext.bench.materials import RealData, language_models
-    from cortext.data.disk import disk_errors
     from cortext.evaluation.figures import save_picture
     from cortext.evaluation.recognise import read_options
+    from cortext.files import disk_errors
 
     large = llm_files(llm, llm_lora, llm_device, context="")
     if large is None:

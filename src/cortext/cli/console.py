@@ -159,7 +159,7 @@ def stage(name: str) -> None:
 
 def make_room(out: Path | None) -> None:
     """Make the folder of a result's file, before the work that the result takes."""
-    from cortext.data.disk import disk_errors
+    from cortext.files import disk_errors
 
     if out is not None:
         with disk_errors(out):
@@ -170,7 +170,7 @@ def hand_over(
     result: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
 ) -> None:
     """Write a result to its file, where one is named, and print it: as JSON, or as `show` does."""
-    from cortext.data.disk import disk_errors
+    from cortext.files import disk_errors
 
     if out is not None:
         with disk_errors(out):

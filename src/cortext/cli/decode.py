@@ -41,13 +41,13 @@ from cortext.cli.options import (
     check_ray,
     llm_files,
 )
-from cortext.data.checks import Problem
 from cortext.errors import ConfigError, DecodingError
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
     from cortext.evaluation.cluster import LargeModelFiles
+    from cortext.evaluation.submission import Predictions
 
 SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
@@ -198,26 +198,24 @@ def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
 
 
 def _decode_split(
-    decode_all: Callable[..., list[str]], out: Path, skip_bad: bool, as_json: bool
+    decode_all: Callable[..., Predictions], out: Path, skip_bad: bool, as_json: bool
 ) -> None:
-    """`decode_all`: `cortext.evaluation.decode`, told what and how."""
-    skipped: list[Problem] = []
-    notes: list[str] = []
+    """Call `cortext.evaluation.decode` with the arguments that it lacks, and print its result."""
     with progress_bar("decoding") as progress:
-        texts = decode_all(skip_bad=skipped if skip_bad else False, notes=notes, progress=progress)
-    print_notes(notes)
+        texts = decode_all(skip_bad=skip_bad, progress=progress)
+    print_notes(texts.notes)
     if as_json:
-        left_out = [problem.to_json() for problem in skipped]
         facts = {
             "out": str(out),
             "n_trials": len(texts),
-            "n_skipped": len(skipped),
-            "skipped": left_out,
+            "n_skipped": len(texts.skipped),
+            "skipped": [problem.to_json() for problem in texts.skipped],
+            "notes": list(texts.notes),
         }
-        print_json(facts | {"notes": notes})
+        print_json(facts)
     else:
         print_lines(f"{out}: {len(texts)} rows")
-        print_left_out(skipped)
+        print_left_out(texts.skipped)
 
 
 def _decode_logits(

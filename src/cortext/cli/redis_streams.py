@@ -89,7 +89,7 @@ def lm_server(
     from cortext.live.core.redis_link import redis_url as url_of
     from cortext.live.core.timing import no_long_pauses
     from cortext.live.lm_server.server import LMServer, make_protocol
-    from cortext.live.signals import stop_event
+    from cortext.processes import stop_event
 
     check_llm(llm, llm_lora, context, llm_device)
     with open_log(log, log_text), stop_event() as stop:
@@ -141,7 +141,7 @@ def brand_node(
     """
     from cortext.live.brand.process import run_node
     from cortext.live.core.log import open_log
-    from cortext.live.signals import stop_event
+    from cortext.processes import stop_event
 
     check_llm(llm, llm_lora, context, llm_device)
     changes = (
@@ -210,7 +210,7 @@ def replay(
     from cortext.live.core.redis_link import redis_url as url_of
     from cortext.live.replay import choose
     from cortext.live.replay import replay as run_replay
-    from cortext.live.signals import stop_event
+    from cortext.processes import stop_event
 
     load_plugins(plugins)
     pace = _speed(speed)

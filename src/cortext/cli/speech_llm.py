@@ -161,11 +161,9 @@ def decode(
 
     Example: cortext speech-llm decode runs/speech --data runs/packed --out runs/predictions.csv
     """
-    from cortext.data.checks import Problem
     from cortext.speechllm.inference import decode as decoded
 
     load_plugins(plugins)
-    left_out: list[Problem] = []
     with progress_bar("writing") as progress:
         texts = decoded(
             run,
@@ -175,7 +173,7 @@ def decode(
             audio_llm=audio_llm,
             generation=_generation(beams, max_length, length_penalty),
             device=device,
-            skip_bad=left_out if skip_bad else False,
+            skip_bad=skip_bad,
             progress=progress,
         )
     if as_json:
@@ -183,12 +181,12 @@ def decode(
             {
                 "sentences": texts,
                 "out": str(out),
-                "skipped": [problem.to_json() for problem in left_out],
+                "skipped": [problem.to_json() for problem in texts.skipped],
             }
         )
         return
     print_lines(f"{out}: {len(texts)} sentences")
-    print_left_out(left_out)
+    print_left_out(texts.skipped)
 
 
 def _generation(

@@ -16,7 +16,7 @@ from cortext.cloud.source import read_source
 from cortext.cloud.task import HEADER, HOME, Plan, address, here, task_name, task_text
 from cortext.errors import CloudError, Interrupted
 from cortext.extras import need
-from cortext.files import write_whole
+from cortext.files import atomic_write
 from cortext.plugins import load_plugins
 
 
@@ -168,7 +168,7 @@ def launch(
         idle_minutes,
     )
     job = Launch(file, task_text(plan), named, spot)
-    write_whole(file, job.text.encode())
+    atomic_write(file, job.text.encode())
     if not dry_run:
         job.submit()
     return job

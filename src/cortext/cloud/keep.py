@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from cortext.processes import STOPS, handling
 
 EVERY_S = 60.0
 RETRIES_S = (5, 15, 30, 60)
@@ -52,7 +51,8 @@ def keep(command: Sequence[str], run: Path, kept: Path, every_s: float = EVERY_S
     child = subprocess.Popen(
         [*command, *resume], start_new_session=True
     )  # a Ctrl-C must reach it once, from here
-    with _signals_to(child):
+    # Training then saves its state.
+    with handling(STOPS, lambda *_: child.terminate()):
         while (status := _wait(child, every_s)) is None:
             try:
                 copy_changed(run, kept, copied)
@@ -98,6 +98,7 @@ def _files(run: Path) -> list[Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
+    # A fixed name: whoever goes on after a preempted machine overwrites what that one left.
     temporary = target.with_name(f".{target.name}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, temporary)
@@ -142,24 +143,6 @@ def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
         return child.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return None
-
-
-@contextmanager
-def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """A context in which SIGTERM and Ctrl-C are for the child alone, as a SIGTERM.
-
-    Training then saves its state.
-    """
-
-    def pass_on(number: int, frame: Any) -> None:
-        child.terminate()
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(line: str) -> None:

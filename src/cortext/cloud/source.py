@@ -18,8 +18,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cortext.data.disk import disk_errors
 from cortext.errors import CloudError
+from cortext.files import disk_errors
 
 BUILT = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "native", "src")
 """What of a checkout an installation is made of."""

@@ -11,9 +11,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from cortext.data.disk import disk_error, replace_directory
 from cortext.errors import DataError
-from cortext.files import sync
+from cortext.files import disk_error, replace_directory, sync
 
 _CHUNK = 1 << 20
 _MOST_RATIO, _MOST_UNCHECKED = (

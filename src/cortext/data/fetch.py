@@ -12,17 +12,17 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.parse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.data.disk import disk_errors
 from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.hub import LM_5GRAM, fetch_language_model
 from cortext.data.obtain import Meter, completed, obtain
 from cortext.data.trial import is_plain_name
 from cortext.errors import DataError, nearest
+from cortext.files import disk_errors
+from cortext.processes import Progress
 
 DRYAD = "https://datadryad.org"
 TOKEN_VARIABLE = "DRYAD_TOKEN"
@@ -72,7 +72,7 @@ def fetch(
     from_dir: str | Path | None = None,
     base_url: str | None = None,
     token: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Fetch a published data set into directory `out`.
 

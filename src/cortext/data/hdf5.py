@@ -37,7 +37,7 @@ from cortext.data.checks import (
     check_labels,
 )
 from cortext.data.description import DESCRIPTION, BlockDescription, read_description
-from cortext.data.disk import new_hdf5
+from cortext.data.hdf5_output import new_hdf5
 from cortext.data.trial import MAX_LABEL, SPLITS, Session, Trial, is_plain_name
 from cortext.errors import DataError, nearest
 
@@ -350,8 +350,9 @@ class Dataset:
         self,
         split: str,
         sessions: Iterable[str] | None = None,
-        skip_bad: list[Problem] | bool | None = None,
+        skip_bad: bool = False,
         *,
+        on_bad: OnBad | None = None,
         max_abs: float | None = None,
         patch: PatchGeometry = PATCH,
     ) -> Iterator[Trial]:
@@ -359,21 +360,21 @@ class Dataset:
 
         Args:
             sessions: Names to read, all by default.
-            skip_bad: True leaves bad trials and files out; a list also collects why. Otherwise the
-                first is a DataError.
+            skip_bad: Leave bad trials and files out; otherwise the first one is a DataError.
+            on_bad: Gets the Problem of each one that is left out; given, they all are.
         """
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; {nearest(split, SPLITS)}", where=self.root)
-        problems = skip_bad if isinstance(skip_bad, list) else []
-        skips = skip_bad is not None and skip_bad is not False
+        if on_bad is None and skip_bad:
+            on_bad = _ignore
         for session in self._chosen(sessions):
             if split in session.files:
                 yield from read_trials(
                     session.files[split],
                     labels_required=split != "test",
-                    on_bad=problems.append if skips else None,
+                    on_bad=on_bad,
                     session=session.name,
-                    n_features=self._n_features_or_none() if skips else self.n_features,
+                    n_features=self._n_features_or_none() if on_bad else self.n_features,
                     max_abs=max_abs,
                     patch=patch,
                     corpora=self.corpora(session),
@@ -401,6 +402,10 @@ class Dataset:
                     f"unknown session {name!r}; {nearest(name, known)}", where=self.root
                 )
         return [known[name] for name in chosen]
+
+
+def _ignore(problem: Problem) -> None:
+    """Leave out what is bad without saying why."""
 
 
 def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:

@@ -18,16 +18,15 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from cortext.data.disk import disk_errors
 from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.obtain import Meter, completed, obtain
 from cortext.errors import DataError
-from cortext.files import read_json
+from cortext.files import disk_errors, read_json
+from cortext.processes import Progress
 
 HUB = "https://huggingface.co"
 LM_5GRAM = "lm-5gram"
@@ -46,7 +45,7 @@ def fetch_language_model(
     from_dir: str | Path | None = None,
     base_url: str | None = None,
     token: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Fetch the lab's 5-gram model into `out`, a language-model directory then; returns its files.
 

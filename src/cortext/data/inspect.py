@@ -6,7 +6,7 @@ Sessions, splits, trials, minutes, labels, values, and everything that is wrong 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.packed import PackedDataset, is_packed, open_packed
 from cortext.data.trial import BIN_MS, Session, Trial
 from cortext.errors import DataError, shown
+from cortext.processes import Progress
 from cortext.tables import json_text
 from cortext.text.phonemes import RELEASE
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass
@@ -153,7 +152,7 @@ def _session_trials(
             row, before, twice = _row(session, split, days), len(survey.problems), []
             yield row, None
             for trial in dataset.trials(
-                split, [session.name], skip_bad=survey.problems, max_abs=FLOAT16_MAX
+                split, [session.name], on_bad=survey.problems.append, max_abs=FLOAT16_MAX
             ):
                 first = seen.setdefault((trial.block, trial.trial), split)
                 if first != split:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cortext.data.archive import unpack
-from cortext.data.disk import disk_error, disk_errors
 from cortext.data.download import RemoteFile, download, mismatch
 from cortext.errors import DataError
-from cortext.files import read_json
+from cortext.files import disk_error, disk_errors, read_json
+from cortext.processes import Progress
 
 _CHUNK = 1 << 20
 Refused = Callable[[urllib.error.HTTPError, str], DataError]
@@ -27,9 +27,7 @@ Refused = Callable[[urllib.error.HTTPError, str], DataError]
 class Meter:
     """Bytes done of all files; an archive counts twice, for coming and for unpacking."""
 
-    def __init__(
-        self, files: list[RemoteFile], progress: Callable[[int, int], None] | None
-    ) -> None:
+    def __init__(self, files: list[RemoteFile], progress: Progress | None) -> None:
         self.total, self.done, self.progress = sum(map(self.weight, files)), 0, progress
 
     @staticmethod

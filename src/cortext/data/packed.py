@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import zlib
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
-from cortext.data.disk import disk_error, replace_directory, temporary_name
+from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, OnBad, Problem
 from cortext.data.hdf5 import Dataset, open_dataset
 from cortext.data.packed_index import is_packed, write_index
 from cortext.data.records import RecordFiles
-from cortext.data.store import (
-    Batch,
-    PackedDataset,
-    PackedSplit,
-    Progress,
-    open_packed,
-    source_files,
-)
+from cortext.data.store import Batch, PackedDataset, PackedSplit, open_packed, source_files
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError
-from cortext.files import sync
+from cortext.files import atomic_directory, disk_errors, sync
+from cortext.processes import Progress
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
 
@@ -69,15 +62,8 @@ def pack(
             where=out,
             fix="choose another name or remove it",
         )
-    temporary = temporary_name(out)
-    try:
-        temporary.mkdir(parents=True)
+    with disk_errors(out), atomic_directory(out) as temporary:
         _write(dataset, temporary, format, skip_bad, progress)
-        replace_directory(temporary, out)
-    except OSError as error:
-        raise disk_error(error, out) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return open_packed(out)
 
 
@@ -100,7 +86,7 @@ def _write(
 
     for name in dataset.splits:
         entry, split_arrays = _write_split(
-            dataset, name, folder, format, problems if skip_bad else None, advance
+            dataset, name, folder, format, problems.append if skip_bad else None, advance
         )
         if len(split_arrays["n_bins"]):
             splits[name] = entry
@@ -126,15 +112,15 @@ def _write_split(
     name: str,
     folder: Path,
     format: str,
-    problems: list[Problem] | None,
-    advance: Any,
+    on_bad: OnBad | None,
+    advance: Callable[[], None],
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     days = {session.name: day for day, session in enumerate(dataset.sessions)}
     numbers: list[tuple[int, ...]] = []
     labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
     sentences, corpora, checksum = [], [], 0
     with closing((RecordFiles if format == "tfrecord" else MapFile)(folder, name)) as files:
-        for trial in dataset.trials(name, skip_bad=problems, max_abs=FLOAT16_MAX):
+        for trial in dataset.trials(name, on_bad=on_bad, max_abs=FLOAT16_MAX):
             rows, day = trial.features_TC.astype(np.float16), days[trial.session]
             files.write(trial, rows, day)
             checksum = zlib.crc32(rows.data, checksum)

@@ -14,7 +14,7 @@ full release means 10 GB.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +28,8 @@ from cortext.data.hdf5 import open_dataset
 from cortext.data.packed_index import AGAIN, read_index
 from cortext.data.trial import SPLITS, Trial
 from cortext.errors import ConfigError, DataError, nearest
+from cortext.processes import Progress
 
-Progress = Callable[[int, int], None]
 BadTrials = Mapping[str, Mapping[Any, Iterable[int]]]
 _PIECE = 1 << 24  # bytes read at once
 

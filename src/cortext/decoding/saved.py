@@ -21,10 +21,10 @@ from h5py import h5d
 
 from cortext.data import guarded
 from cortext.data.checks import LIMITS, FaultError
-from cortext.data.disk import disk_errors, temporary_name
 from cortext.decoding.options import NBest
 from cortext.decoding.session import Decoder
 from cortext.errors import DecodingError
+from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.tables import csv_table
 from cortext.text.phonemes import Inventory, get_inventory
 
@@ -123,22 +123,12 @@ def decode_saved(
         raise DecodingError("is a directory; the name of a CSV file is needed", where=out)
     trials = read_saved(path, inventory)
     log_probs = [to_log_probs(trial.logits_PV, temperature) for trial in trials]
-    temporary = temporary_name(out)
-    try:
-        with disk_errors(out):  # before the work
-            out.parent.mkdir(parents=True, exist_ok=True)
-            temporary.touch()
-        found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
-        results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
-        with disk_errors(out):
-            temporary.write_bytes(
-                csv_table(
-                    ("id", "text"), [(name, nbest[0].text) for name, nbest in results.items()]
-                )
-            )
-            temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    check_writable(out)  # before the work
+    found = decoder.decode_batch(log_probs, inventory, threads, progress, context)
+    results = {trial.name: nbest for trial, nbest in zip(trials, found, strict=True)}
+    rows = [(name, nbest[0].text) for name, nbest in results.items()]
+    with disk_errors(out), atomic_path(out) as temporary:
+        temporary.write_bytes(csv_table(("id", "text"), rows))
     return results
 
 

@@ -19,9 +19,9 @@ from cortext.decoding.normalise import check_log_probs
 from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
 from cortext.decoding.words import WordChanges, Words
 from cortext.errors import DecodingError, nearest
+from cortext.processes import Progress
 from cortext.text.phonemes import Inventory, get_inventory
 
-Progress = Callable[[int, int], None]
 """Called with what is done and how much there is."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,10 +30,10 @@ from cortext.evaluation.description import Description
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, load_model
 from cortext.models.stepping import patch_shape
+from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import RELEASE
 
-Progress = Callable[[int, int], None]
 Options = DecoderOptions | Mapping[str, Any] | str | Path | None
 TRIALS_AT_ONCE = 16
 

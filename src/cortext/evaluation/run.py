@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -14,12 +12,11 @@ import numpy as np
 import torch
 
 from cortext.config import read_mapping
-from cortext.data.disk import disk_errors, replace_directory
 from cortext.errors import DataError
 from cortext.evaluation.bleu import HINT, available, bleu
 from cortext.evaluation.cluster import LargeModelFiles
 from cortext.evaluation.description import Description
-from cortext.evaluation.recognise import Options, Progress, Recognised, frame_ms, recognise, stage
+from cortext.evaluation.recognise import Options, Recognised, frame_ms, recognise, stage
 from cortext.evaluation.scores import (
     Confusion,
     Rates,
@@ -32,7 +29,8 @@ from cortext.evaluation.scores import (
     words_per_minute,
 )
 from cortext.evaluation.submission import write_nbest, write_predictions
-from cortext.files import read_json
+from cortext.files import atomic_directory, check_writable, disk_errors, read_json
+from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.text.normalize import normalize
@@ -200,7 +198,7 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
             measured = _measure(found, blocks, origin["seed"])
             measured["provenance"] |= origin
             confused = confusion(found.trials)
-        with disk_errors(out):
+        with disk_errors(out), atomic_directory(out) as folder:
             with stage(found.seconds, "report"):
                 from cortext.evaluation.report import (
                     write_report,
@@ -211,27 +209,11 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
                 write_report(folder / "report.html", metrics, found, confused, run)
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
             _write_json(folder / "metrics.json", asdict(metrics))
-            replace_directory(folder, out)
         return metrics
 
-    with _folder_beside(out) as folder:
-        yield write
-
-
-@contextmanager
-def _folder_beside(out: Path) -> Iterator[Path]:
-    """A temporary directory beside `out`, removed at the end unless it was renamed.
-
-    It is made before the work, so that an `out` that cannot be written fails at once.
-    """
     _check_replaceable(out)
-    folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    with disk_errors(out):
-        folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    check_writable(out)  # before the work
+    yield write
 
 
 def _measure(found: Recognised, blocks: Description, seed: int) -> dict[str, Any]:
@@ -369,7 +351,7 @@ def _write_results(folder: Path, found: Recognised, confused: Confusion | None) 
         name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
         np.save(folder / "logits" / name, trial.logits_PV.astype(np.float16))
     if any(trial.nbest for trial in found.trials):
-        write_predictions(folder / "predictions.csv", found.trials, found.skipped)
+        write_predictions(folder / "predictions.csv", found)
         write_nbest(folder / "nbest.jsonl", found.trials, found.engine)
     if confused is not None:
         _write_confusion(folder / "confusion.csv", confused)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cortext.data.checks import Problem
-from cortext.data.disk import disk_errors
 from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.cluster import LargeModelFiles
-from cortext.evaluation.recognise import Options, Progress, in_order, recognise
+from cortext.evaluation.recognise import Options, Recognised, in_order, recognise
 from cortext.evaluation.scores import TrialResult
+from cortext.files import atomic_path, check_writable, disk_errors
+from cortext.processes import Progress
 from cortext.tables import csv_table, json_text
+
+
+class Predictions(list[str]):
+    """The sentences of a split, one per trial.
+
+    Attributes:
+        skipped: Why trials were left out; their sentences are empty.
+        notes: What was done otherwise than asked for.
+    """
+
+    def __init__(
+        self, texts: Iterable[str], skipped: Sequence[Problem], notes: Sequence[str]
+    ) -> None:
+        super().__init__(texts)
+        self.skipped = tuple(skipped)
+        self.notes = tuple(notes)
 
 
 def decode(
@@ -27,79 +42,62 @@ def decode(
     options: Options = None,
     engine: str = "native",
     device: str = "cpu",
-    skip_bad: bool | list[Problem] = False,
+    skip_bad: bool = False,
     threads: int | None = 1,
     ray: str | None = None,
     gpus_per_worker: float = 0.0,
     llm: LargeModelFiles | None = None,
     context: str = "",
-    notes: list[str] | None = None,
     progress: Progress | None = None,
-) -> list[str]:
+) -> Predictions:
     """Write the sentences of a split to the CSV file `out` and return them, one per row.
 
     Rows are `id,text`: ids count from 0 over sessions in order and trials in file order, texts are
     normalised as the benchmark scores them. A trial that was left out (`skip_bad`) keeps its row,
-    with an empty text; `skip_bad` may be a list, which gets the reasons, and `notes` one, which
-    gets what was not as asked for. Other arguments and errors are those of `evaluate`; labels are
-    not needed. An `out` that cannot be written is an error before the work.
+    with an empty text. Other arguments and errors are those of `evaluate`; labels are not needed.
+    An `out` that cannot be written is an error before the work.
     """
     if lm is None:
         raise DecodingError(
             "decoding to text needs a language-model directory",
             fix="make one with cortext lm build",
         )
-    with file_beside(Path(out)) as temporary:
-        found = recognise(
-            run,
-            data,
-            split,
-            lm,
-            options=options,
-            engine=engine,
-            device=device,
-            skip_bad=skip_bad is not False,
-            threads=threads,
-            ray=ray,
-            gpus_per_worker=gpus_per_worker,
-            llm=llm,
-            context=context,
-            progress=progress,
-        )
-        with disk_errors(Path(out)):
-            texts = write_predictions(temporary, found.trials, found.skipped)
-            temporary.replace(out)
-    if isinstance(skip_bad, list):
-        skip_bad.extend(found.skipped.values())
-    if notes is not None:
-        notes.extend(found.notes)
-    return texts
+    check_predictions_file(Path(out))
+    found = recognise(
+        run,
+        data,
+        split,
+        lm,
+        options=options,
+        engine=engine,
+        device=device,
+        skip_bad=skip_bad,
+        threads=threads,
+        ray=ray,
+        gpus_per_worker=gpus_per_worker,
+        llm=llm,
+        context=context,
+        progress=progress,
+    )
+    with disk_errors(Path(out)), atomic_path(Path(out)) as temporary:
+        return write_predictions(temporary, found)
 
 
-@contextmanager
-def file_beside(out: Path) -> Iterator[Path]:
-    """An empty temporary file beside `out`, removed at the end unless it was renamed."""
+def check_predictions_file(out: Path) -> None:
+    """Raise DataError where the CSV file `out` could not be written after the work."""
     if out.is_dir():
         raise DataError("is a directory; the name of a CSV file is needed", where=out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+    check_writable(out)
 
 
-def write_predictions(
-    path: Path, trials: Sequence[TrialResult], skipped: Mapping[int, Problem]
-) -> list[str]:
+def write_predictions(path: Path, found: Recognised) -> Predictions:
     """Write `id,text` rows and return the texts."""
     rows = [
-        (number, (trial.text or "") if trial else "") for number, trial in in_order(trials, skipped)
+        (number, (trial.text or "") if trial else "")
+        for number, trial in in_order(found.trials, found.skipped)
     ]
     path.write_bytes(csv_table(("id", "text"), rows))
-    return [text for _, text in rows]
+    return Predictions((text for _, text in rows), tuple(found.skipped.values()), found.notes)
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:

@@ -21,8 +21,8 @@ from cortext.errors import DataError, nearest
 from cortext.live.core.redis_link import Stopped
 from cortext.live.core.statistics import RunningStatistics
 from cortext.live.replay_clients import Answer, Client
+from cortext.processes import Progress
 
-Progress = Callable[[int, int], None]
 LATEST_LAGS = 100_000
 """Entries whose lag the summary's percentiles are of."""
 

@@ -22,7 +22,7 @@ from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, nearest
 from cortext.features import gaussian_kernel, smooth
 from cortext.features.smooth import check_kernel
-from cortext.files import read_json, write_whole
+from cortext.files import atomic_write, read_json
 from cortext.models.precision import full_float32
 from cortext.models.registry import build_model, empty_model, model_config
 from cortext.models.storage import check_finite, read_tensors, write_tensors
@@ -340,7 +340,7 @@ def save_model(model: AcousticModel, run_dir: str | Path) -> str:
     full disk).
     """
     run_dir = Path(run_dir)
-    write_whole(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
+    atomic_write(run_dir / "model.json", json.dumps(asdict(model.card()), indent=2).encode())
     return write_tensors(
         run_dir / "model.safetensors", model.network.state_dict(), {"format": "pt"}
     )

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 import cortext
 from cortext.errors import RunError, first_line
 from cortext.extras import need
-from cortext.files import read_json, write_whole
+from cortext.files import atomic_write, read_json
 from cortext.models.acoustic import AcousticModel, day_of, load_model, read_card
 from cortext.models.single_step import with_forwards
 from cortext.models.stepping import check_first_step, check_patch, patch_shape
@@ -118,8 +118,8 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         graphs,
     )
     for precision, content in contents.items():
-        write_whole(out / FILES[precision], content)
-    write_whole(out / CARD, card)
+        atomic_write(out / FILES[precision], content)
+    atomic_write(out / CARD, card)
     return record_errors(out, export, None)
 
 
@@ -128,7 +128,7 @@ def record_errors(
 ) -> OnnxExport:
     """Write `onnx.json` with the phoneme errors of each graph, see `cortext.evaluation.stepped`."""
     export = replace(export, errors=errors)
-    write_whole(Path(out) / DESCRIPTION, json.dumps(asdict(export), indent=2).encode())
+    atomic_write(Path(out) / DESCRIPTION, json.dumps(asdict(export), indent=2).encode())
     return export
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from cortext.errors import RunError
-from cortext.files import written_whole
+from cortext.files import atomic_file
 
 _UNKNOWN = "00000000"
 _DTYPES = {
@@ -48,7 +48,7 @@ def write_tensors(
     a full disk.
     """
     header, order = _header(tensors, metadata)
-    with written_whole(path, keep) as file:
+    with atomic_file(path, keep) as file:
         file.write(header)
         checksum = zlib.crc32(header)
         for name in order:

@@ -13,13 +13,17 @@ import numpy as np
 
 from cortext.config import from_mapping
 from cortext.data import PackedSplit
-from cortext.data.checks import Problem
-from cortext.data.disk import disk_errors
 from cortext.decoding.options import NBest
 from cortext.evaluation import Metrics
-from cortext.evaluation.recognise import TRIALS_AT_ONCE, Progress, Recognised, recognise, stage
+from cortext.evaluation.recognise import TRIALS_AT_ONCE, Recognised, recognise, stage
 from cortext.evaluation.run import config_of, evaluation_directory, origin_of
-from cortext.evaluation.submission import file_beside, write_predictions
+from cortext.evaluation.submission import (
+    Predictions,
+    check_predictions_file,
+    write_predictions,
+)
+from cortext.files import atomic_path, disk_errors
+from cortext.processes import Progress
 from cortext.speechllm.audio_llm.generate import check_room
 from cortext.speechllm.config import GenerationConfig
 from cortext.speechllm.model import SpeechLLM
@@ -78,31 +82,27 @@ def decode(
     audio_llm: str | Path | None = None,
     generation: Mapping[str, Any] | None = None,
     device: str = "cpu",
-    skip_bad: bool | list[Problem] = False,
+    skip_bad: bool = False,
     progress: Progress | None = None,
-) -> list[str]:
+) -> Predictions:
     """Write a split's sentences to the CSV file `out` (`id,text`) and return them.
 
     See `evaluate` and `cortext.evaluation.decode`. Labels are not needed.
     """
-    with file_beside(Path(out)) as temporary:
-        found, _ = _written(
-            run,
-            data,
-            split,
-            audio_llm,
-            generation,
-            1,
-            device=device,
-            skip_bad=skip_bad is not False,
-            progress=progress,
-        )
-        with disk_errors(Path(out)):
-            texts = write_predictions(temporary, found.trials, found.skipped)
-            temporary.replace(out)
-    if isinstance(skip_bad, list):
-        skip_bad.extend(found.skipped.values())
-    return texts
+    check_predictions_file(Path(out))
+    found, _ = _written(
+        run,
+        data,
+        split,
+        audio_llm,
+        generation,
+        1,
+        device=device,
+        skip_bad=skip_bad,
+        progress=progress,
+    )
+    with disk_errors(Path(out)), atomic_path(Path(out)) as temporary:
+        return write_predictions(temporary, found)
 
 
 def _written(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from cortext.errors import ConfigError, DataError
 from cortext.extras import need
 from cortext.features import Augmentation
 from cortext.models import load_model
+from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext.speechllm.audio_llm.loading import revision_there
@@ -42,8 +43,6 @@ from cortext.text.normalize import normalize
 
 LONGEST = 14
 """Words of the longest pieces before whole sentences are read."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

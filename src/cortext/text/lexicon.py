@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from cortext.errors import TextError, nearest
-from cortext.files import check_file
+from cortext.files import atomic_path, check_file
 from cortext.text.phonemes import ARPABET, SIL
 
 CMUDICT = Path(__file__).parent / "data" / "cmudict.xz"
@@ -183,12 +183,8 @@ class Lexicon:
             for variant, weight in zip(self.pronunciations(word), self.weights(word), strict=True):
                 mark = "" if weight == 1.0 else f"\t{weight!r}"
                 lines.append(f"{word}{mark} {' '.join(variant)} {SIL}\n")
-        partial = path.with_name(f"{path.name}.partial")
-        try:
-            partial.write_text("".join(lines), encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with atomic_path(path) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def _parse_line(line: str) -> tuple[str, list[str], float]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError
 from cortext.extras import need
+from cortext.files import disk_errors
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from cortext.data.checks import Problem
 from cortext.data.joined import joined
 from cortext.data.packed import PackedDataset, PackedSplit, open_data
 from cortext.errors import ConfigError, DataError, Interrupted, RunError, nearest
-from cortext.files import write_whole
+from cortext.files import atomic_write
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.provenance import provenance
 from cortext.training.batches import Batches
@@ -166,7 +166,7 @@ def adapt(
         seconds = round(time.perf_counter() - started, 2)
         summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
         content = asdict(summary) | {"provenance": provenance()}
-        write_whole(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
+        atomic_write(out / "adaptation.json", json.dumps(content, indent=2, default=str).encode())
     return summary
 
 

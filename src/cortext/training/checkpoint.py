@@ -21,9 +21,8 @@ import torch
 import yaml
 
 from cortext.config import first_difference, from_mapping, load_config, to_mapping
-from cortext.data.disk import disk_errors
 from cortext.errors import ConfigError, RunError, nearest
-from cortext.files import alone_in, parse_json_object, write_whole
+from cortext.files import atomic_write, disk_errors, exclusive, parse_json_object, unfinished
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 
@@ -95,7 +94,7 @@ class RunDirectory:
         busy = RunError(
             "another training is writing here", where=self.path, fix="give another --out"
         )
-        with alone_in(self.path, busy):
+        with exclusive(self.path, busy):
             try:
                 yield
             finally:
@@ -112,7 +111,7 @@ class RunDirectory:
             return
         self._remove_unfinished()
         text = yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
-        write_whole(self.config, text.encode())
+        atomic_write(self.config, text.encode())
 
     def check(self, resume: bool) -> None:
         """Raise RunError where the run is finished.
@@ -159,7 +158,7 @@ class RunDirectory:
         Nobody will rename it, and a state may take half a gigabyte.
         """
         for folder in (self.path, self.state.parent, self.path / "checkpoints"):
-            for path in folder.glob(".*.tmp"):
+            for path in unfinished(folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _check_resumable(self, config: TrainConfig) -> None:
@@ -339,5 +338,5 @@ def write_culprits(
         "settings_to_leave_them_out": {"dataset": {"bad_trials_dict": bad}},
     }
     path = culprits_file(Path(run_dir))
-    write_whole(path, json.dumps(content, indent=2).encode())
+    atomic_write(path, json.dumps(content, indent=2).encode())
     return path

@@ -12,7 +12,7 @@ import torch
 
 from cortext.config import to_mapping
 from cortext.data.checks import Problem
-from cortext.files import write_whole
+from cortext.files import atomic_write
 from cortext.models import AcousticModel
 from cortext.provenance import provenance
 from cortext.training.checkpoint import RunState
@@ -101,4 +101,4 @@ def write_summary(path: Path, summary: RunSummary, config: TrainConfig) -> None:
         "config": to_mapping(config),
         "provenance": provenance(),
     }
-    write_whole(path, json.dumps(content, indent=2, default=str).encode())
+    atomic_write(path, json.dumps(content, indent=2, default=str).encode())

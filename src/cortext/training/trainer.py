@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from cortext.config import first_difference
-from cortext.data.disk import disk_errors
 from cortext.data.packed import PackedDataset, open_data
 from cortext.errors import ConfigError, Interrupted, RunError, first_line
+from cortext.files import disk_errors
 from cortext.models import AcousticModel, save_model
 from cortext.processes import interrupts
 from cortext.training.backend import Backend, DeviceSpec, Job, StepResult, backend_class

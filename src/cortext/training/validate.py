@@ -5,7 +5,6 @@ CTC loss, phoneme error rate over all and per day, and, with a language model, W
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.data.disk import disk_errors, replace_directory, temporary_name
 from cortext.data.packed import PackedSplit
 from cortext.decoding.greedy import greedy
 from cortext.errors import RunError
+from cortext.files import atomic_directory, disk_errors
 from cortext.models.acoustic import NOT_FINITE
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
@@ -184,14 +183,8 @@ def write_logits(folder: Path, split: PackedSplit, results: list[TrialResult]) -
 
     An older folder goes.
     """
-    temporary = temporary_name(folder)
-    with disk_errors(folder):
-        try:
-            temporary.mkdir(parents=True)
-            for i, result in enumerate(results):
-                name = f"{split.session(i)}_b{split.block_N[i]:02d}_t{split.trial_N[i]:03d}.npy"
-                assert result.logits_PV is not None
-                np.save(temporary / name, result.logits_PV)
-            replace_directory(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with disk_errors(folder), atomic_directory(folder) as temporary:
+        for i, result in enumerate(results):
+            name = f"{split.session(i)}_b{split.block_N[i]:02d}_t{split.trial_N[i]:03d}.npy"
+            assert result.logits_PV is not None
+            np.save(temporary / name, result.logits_PV)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cortext.evaluation.figures import is_drawable
-from cortext.files import json_lines, write_whole
+from cortext.files import atomic_write, json_lines
 from cortext.tables import csv_table
 from cortext.tuning.space import Choice, Range, Space, label, short
 from cortext.tuning.study import Study, Trial
@@ -63,7 +63,7 @@ def write_table(study: Study) -> Path:
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
     """Write a CSV file; what is no number or text is written as JSON."""
-    write_whole(path, csv_table(header, ([_cell(value) for value in row] for row in rows)))
+    atomic_write(path, csv_table(header, ([_cell(value) for value in row] for row in rows)))
     return path
 
 
@@ -136,7 +136,7 @@ def draw(
             _draw_setting(axes, points, key, values, name)
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=130)
-    write_whole(path, picture.getvalue())
+    atomic_write(path, picture.getvalue())
     return path
 
 

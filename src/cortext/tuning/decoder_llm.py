@@ -18,7 +18,7 @@ from typing import Any
 from cortext.decoding.llm.large_model import ranked
 from cortext.decoding.llm.scoring import TextScore
 from cortext.decoding.options import DecoderOptions, Hypothesis
-from cortext.files import parse_json, write_whole
+from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
 from cortext.tuning.decoder_trial import word_errors
 from cortext.tuning.search import Search, Settings
@@ -85,7 +85,7 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
     lines: list[Any] = [dict(made_by)]
     for one in lists:
         lines.append([{**asdict(replace(found, words=())), **asdict(said)} for found, said in one])
-    write_whole(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
+    atomic_write(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
 
 
 def read_lists(

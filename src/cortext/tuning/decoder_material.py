@@ -18,7 +18,7 @@ from cortext.decoding.ngram.language_model import MODELS
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, DataError, RunError
 from cortext.evaluation.cluster import DecoderFiles
-from cortext.files import read_json, write_whole
+from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
 from cortext.tuning.decoder_search import DecoderSearch
 from cortext.tuning.decoder_trial import DevSet
@@ -154,7 +154,7 @@ def evaluated(
         raise DataError(
             f"split {split!r} has no references", where=data, fix="name a labelled split"
         )
-    write_whole(mark, json_text(now, indent=1).encode())
+    atomic_write(mark, json_text(now, indent=1).encode())
     return folder
 
 
@@ -224,7 +224,7 @@ def check_directory(out: Path, description: Mapping[str, Any]) -> None:
     if not file.is_file():
         refuse_strangers(out, _is_ours)
         content = {"format_version": FORMAT_VERSION, "description": now}
-        write_whole(file, f"{json_text(content, indent=1)}\n".encode())
+        atomic_write(file, f"{json_text(content, indent=1)}\n".encode())
         return
     try:
         content = read_json(file)

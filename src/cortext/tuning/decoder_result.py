@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from cortext.config import to_mapping
 from cortext.decoding.options import DecoderOptions
-from cortext.files import write_whole
+from cortext.files import atomic_write
 from cortext.text.metrics import bootstrap_interval
 from cortext.tuning.comparison import COLOURS, OTHERS, Point, draw, write_rows
 from cortext.tuning.decoder_material import Part
@@ -139,7 +139,7 @@ class Tuned:
 def write_results(tuned: Tuned) -> None:
     """Write `options.yaml`, `trials.csv`, `trials.png`, and with a large model `sweep.csv`."""
     text = yaml.safe_dump(to_mapping(tuned.options), sort_keys=False, allow_unicode=True)
-    write_whole(tuned.out / "options.yaml", text.encode())
+    atomic_write(tuned.out / "options.yaml", text.encode())
     keys, rows = list(tuned.space), []
     for trial in tuned.ranked():
         settings = [trial.settings.get(key) for key in keys]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from cortext.config import from_mapping
 from cortext.errors import ConfigError, RunError
-from cortext.files import read_json, write_whole
+from cortext.files import atomic_write, read_json
 from cortext.tuning.directory import ANOTHER, refuse_another, refuse_strangers
 from cortext.tuning.search import Settings
 from cortext.tuning.space import label
@@ -104,7 +104,7 @@ class Study:
         """Write `study.json`. Raises RunError; the file before stays."""
         content = {"format_version": FORMAT_VERSION, "description": self.description}
         content |= {"trials": [asdict(trial) for trial in self.trials]}
-        write_whole(self.file, json.dumps(content, indent=1).encode())
+        atomic_write(self.file, json.dumps(content, indent=1).encode())
 
     def add(self, settings: Settings) -> Trial:
         """Begin a trial with these settings."""

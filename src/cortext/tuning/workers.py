@@ -10,14 +10,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from cortext.cluster import Cluster
 from cortext.errors import RunError, first_line
-from cortext.processes import end_with_parent, interrupts, interrupts_held
+from cortext.processes import end_with_parent, interruptible, interrupts, interrupts_held
 from cortext.tuning.trial import Outcome, Work, run_trial
 
 PATIENCE_S = 0.2
@@ -53,7 +52,7 @@ class Here:
         """Run the trial."""
         if self._stopped:
             return self._job.number, Outcome("interrupted")
-        with _interrupts_obeyed():
+        with interruptible():
             return self._job.number, run_trial(self._job)
 
     def interrupt(self) -> None:
@@ -133,19 +132,6 @@ class Processes:
         for process in [process for _, process in (*self._idle, *self._running.values())]:
             process.kill()
             process.join()
-
-
-@contextmanager
-def _interrupts_obeyed() -> Iterator[None]:
-    """A context in which a Ctrl-C is a KeyboardInterrupt, whatever it is outside."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _work(connection: Connection) -> None:

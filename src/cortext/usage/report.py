@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from cortext.evaluation import figures
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, legend_above, panels
 from cortext.evaluation.report import render
-from cortext.files import write_whole
+from cortext.files import atomic_write
 from cortext.provenance import provenance
 from cortext.usage.log import RATINGS
 from cortext.usage.statistics import PAUSE_S, Day, Use
@@ -54,7 +54,7 @@ def write_use_report(path: Path, use: Use) -> None:
         amount=_amount,
         origin=provenance(),
     )
-    write_whole(path, page.encode())
+    atomic_write(path, page.encode())
 
 
 def _amount(hours: float) -> tuple[str, str]:

@@ -18,7 +18,6 @@ may read either.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
@@ -35,7 +34,7 @@ import numpy as np
 from cortext.data.hdf5 import read_trials, write_session
 from cortext.data.trial import Session, Trial, make_trial
 from cortext.errors import CortextError, DataError, LiveError
-from cortext.files import sync
+from cortext.files import lock, sync, unfinished
 from cortext.renamed import renamed
 from cortext.usage.log import (
     LOG,
@@ -219,15 +218,9 @@ class UsageLog:
         self.close()
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._descriptor):
             fix = "give another --session-log, or end that process"
-            raise LiveError(
-                "another process is writing this log", where=self._path, fix=fix
-            ) from None
-        except OSError:
-            pass  # NFS and others have no locks: two decoders at once are then the user's business
+            raise LiveError("another process is writing this log", where=self._path, fix=fix)
 
     def _end_torn_line(self) -> None:
         """What is appended must not become part of a line that a killed process left unfinished."""
@@ -240,9 +233,10 @@ class UsageLog:
 
         Half-written session files, and the label that it was changing.
         """
-        for half in self.folder.glob(f"{RECORDINGS}/*/.*.tmp"):
-            with suppress(OSError):
-                half.unlink()
+        for folder in self.folder.glob(f"{RECORDINGS}/*"):
+            for half in unfinished(folder):
+                with suppress(OSError):
+                    half.unlink()
         if self._log.last is not None:
             try:
                 self._keep(self._log.last)

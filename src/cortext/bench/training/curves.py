@@ -16,8 +16,8 @@ from typing import Any
 
 from cortext.bench.training.compare import Plan, Shape, Stage, start
 from cortext.bench.training.data import Recording
-from cortext.data.disk import disk_errors
 from cortext.evaluation.figures import Curve, learning_curves, save_picture
+from cortext.files import disk_errors
 from cortext.provenance import provenance
 
 VALIDATIONS = 8

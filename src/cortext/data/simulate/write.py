@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -20,8 +20,8 @@ import h5py
 import numpy as np
 
 from cortext.config import to_mapping
-from cortext.data.disk import disk_error, new_hdf5, temporary_name
 from cortext.data.hdf5 import Dataset, open_dataset, write_session
+from cortext.data.hdf5_output import new_hdf5
 from cortext.data.simulate.articulators import ARTICULATORS, articulate
 from cortext.data.simulate.brain import Electrodes, electrodes
 from cortext.data.simulate.config import SimulatorConfig, preset_config
@@ -32,11 +32,11 @@ from cortext.data.simulate.speech import STEP_MS, Utterance, utter
 from cortext.data.simulate.structured import BlockNoise, TrialNoise
 from cortext.data.trial import BIN_MS, SPLITS, Trial
 from cortext.errors import DataError
-from cortext.processes import uninterrupted
+from cortext.files import atomic_directory, disk_errors
+from cortext.processes import Progress, uninterrupted
 from cortext.text import to_phonemes
 from cortext.text.phonemes import RELEASE
 
-Progress = Callable[[int, int], None]
 MIN_SD = 1e-6
 """Standard deviation under which a feature counts as constant over a block; it becomes zero."""
 
@@ -92,23 +92,16 @@ def simulate(
         raise DataError(
             "exists and is not empty", where=out, fix="choose another directory or remove it"
         )
-    temporary = temporary_name(out)
     prompts, lm_text = _prompts(config, None if text is None else Path(text))
     days = plan_days(config, prompts)
     n_bins = sum(
         u.n_bins for day in days for block in day.blocks for u in _utter(config, day, block)
     )
-    try:
-        temporary.mkdir(parents=True)
+    with disk_errors(out), atomic_directory(out) as temporary:
         _check_space(temporary, n_bins * config.n_features * 4, out)
         _write_texts(temporary / "text", prompts, lm_text)
         _write_days(temporary, config, days, truth, workers, progress)
         _write_record(temporary / "simulation.json", config, preset, text, days, n_bins)
-        temporary.replace(out)
-    except OSError as error:
-        raise disk_error(error, out) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return open_dataset(out)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cortext.decoding.ensemble.candidates import Candidates, Weighted, sentence_of, weighted
@@ -12,8 +12,7 @@ from cortext.decoding.ensemble.network import build_network
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.rover import Ngram, vote, vote_with_lm
 from cortext.errors import DecodingError, LanguageModelError
-
-Progress = Callable[[int, int], None]
+from cortext.processes import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from cortext.decoding.ensemble.posteriors import Origin, read_average
 from cortext.decoding.ensemble.sources import candidate_of
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.session import Decoder, Progress, part_of
+from cortext.decoding.session import Decoder, part_of
+from cortext.processes import Progress
 
 MOST_SENTENCES = 1000
 """So many sentences of a lattice count, the best.

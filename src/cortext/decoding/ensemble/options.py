@@ -12,7 +12,7 @@ import yaml
 from cortext.config import load_config
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError, nearest
-from cortext.files import write_whole
+from cortext.files import atomic_write
 
 METHODS = ("rover", "rover-lm", "mbr", "average", "correct")
 MEANS = ("arithmetic", "geometric")
@@ -125,7 +125,7 @@ class EnsembleOptions:
     def write(self, path: str | Path) -> None:
         """Write the YAML file that `read` reads."""
         mapping = asdict(self) | {"weights": list(self.weights)}
-        write_whole(Path(path), yaml.safe_dump(mapping, sort_keys=False).encode())
+        atomic_write(Path(path), yaml.safe_dump(mapping, sort_keys=False).encode())
 
 
 def _checked_weights(weights: Any) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cortext.data.disk import disk_errors, replace_directory, temporary_name
 from cortext.decoding.ensemble.candidates import Candidates, sentence_of
-from cortext.decoding.ensemble.combine import Combined, Progress, check_method, combine
+from cortext.decoding.ensemble.combine import Combined, check_method, combine
 from cortext.decoding.ensemble.correct import Corrector
 from cortext.decoding.ensemble.lattices import read_lattices
 from cortext.decoding.ensemble.options import EnsembleOptions
@@ -24,7 +22,8 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions, NBest
 from cortext.errors import DataError, DecodingError
-from cortext.files import read_json
+from cortext.files import atomic_directory, disk_errors, read_json
+from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.text.metrics import ErrorRate, edit_counts, error_rate
@@ -274,21 +273,15 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
     """
     out = Path(out)
     check_replaceable(out)
-    folder = temporary_name(out)
-    try:
-        with disk_errors(out):
-            folder.mkdir(parents=True)
-            _write_json(folder / "metrics.json", _metrics(found))
-            _write_predictions(folder / "predictions.csv", found)
-            with (folder / NBEST).open("w", encoding="utf-8") as file:
-                for number in range(len(found.trials)):
-                    line = _nbest_line(found, number)
-                    file.write(json_text(line, allow_nan=False) + "\n")
-            if found.log_probs is not None:
-                _write_logits(folder / "logits", found.trials, found.log_probs)
-            replace_directory(folder, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with disk_errors(out), atomic_directory(out) as folder:
+        _write_json(folder / "metrics.json", _metrics(found))
+        _write_predictions(folder / "predictions.csv", found)
+        with (folder / NBEST).open("w", encoding="utf-8") as file:
+            for number in range(len(found.trials)):
+                line = _nbest_line(found, number)
+                file.write(json_text(line, allow_nan=False) + "\n")
+        if found.log_probs is not None:
+            _write_logits(folder / "logits", found.trials, found.log_probs)
 
 
 def _metrics(found: Ensemble) -> dict[str, Any]:

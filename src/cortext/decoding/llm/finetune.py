@@ -24,11 +24,12 @@ from cortext.decoding.llm.loading import quiet
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.loss import IGNORED, autocast, padded
 from cortext.decoding.llm.neural.saving import check_target, save_model, write_facts
-from cortext.decoding.llm.neural.texts import Progress, Source, batches, length_batches, read_texts
+from cortext.decoding.llm.neural.texts import Source, batches, length_batches, read_texts
 from cortext.decoding.llm.neural.train_neural import schedule, threads
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
+from cortext.processes import Progress
 from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]

@@ -24,6 +24,7 @@ from cortext.decoding.ngram.spelling import LETTERS, letter_lexicon, spelt
 from cortext.decoding.ngram.vocabulary import choose, renumbered
 from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError, nearest
+from cortext.files import atomic_directory, disk_error
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import LM
 from cortext.text.pronunciation import lexicon_for
@@ -295,22 +296,12 @@ def in_place_of(out: Path) -> Iterator[Path]:
     """A directory beside `out` that takes its place when the block ends, and vanishes when it
     fails.
     """
-    from cortext.data.disk import (
-        disk_error,
-        replace_directory,
-        temporary_name,
-    )  # h5py, which only building pays
-
-    partial = temporary_name(out.resolve())
     try:
-        partial.mkdir(parents=True)
-        yield partial
-        replace_directory(partial, out.resolve())
+        with atomic_directory(out.resolve()) as partial:
+            yield partial
     except OSError as error:
         failed = disk_error(error, out)
         raise LanguageModelError(failed.what, where=out, fix=failed.fix) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _steps(bar: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:

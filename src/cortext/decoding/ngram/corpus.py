@@ -18,9 +18,9 @@ import numpy as np
 
 from cortext.decoding.ngram.special import BOS_ID, EOS_ID, SPECIAL
 from cortext.errors import LanguageModelError
+from cortext.processes import Progress
 from cortext.text import prose
 
-Progress = Callable[[int, int], None]
 Respell = Callable[[str], Iterator[str]]
 
 

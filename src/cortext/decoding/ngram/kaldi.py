@@ -21,13 +21,14 @@ from cortext.decoding.ngram.build import (
     write_binary,
     write_rest,
 )
-from cortext.decoding.ngram.corpus import Progress, silent
+from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
 from cortext.decoding.ngram.special import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file
+from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.phonemes import SIL
 from cortext.text.pronunciation import pronounce

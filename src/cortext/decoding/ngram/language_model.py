@@ -12,11 +12,12 @@ from typing import Any
 
 from cortext import _native
 from cortext.decoding.ngram.build import BuildOptions, Stage, build
-from cortext.decoding.ngram.corpus import Progress, grouped, sentences_of, silent
+from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.scoring import TextScore
 from cortext.decoding.ngram.spelling import spelt
 from cortext.errors import LanguageModelError, TextError
 from cortext.files import check_file, read_json
+from cortext.processes import Progress
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import LM

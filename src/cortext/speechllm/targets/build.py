@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +23,7 @@ import torch
 from cortext.data.packed import open_data
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.errors import CortextError, Interrupted, LanguageModelError, RunError, TextError
-from cortext.processes import interrupts
+from cortext.processes import Progress, interrupts
 from cortext.speechllm.audio_llm.loading import revision_there
 from cortext.speechllm.audio_llm.model import AudioLLM
 from cortext.speechllm.targets.cache import Origin, TargetCache, padded, spoken, text_key
@@ -33,7 +33,6 @@ from cortext.voices import SAMPLE_RATE, Voice, open_voice
 from cortext.voices.synthesis import say, say_all
 from cortext.voices.voice import resampled
 
-Progress = Callable[[int, int], None]
 WINDOWS = {"cpu": 4, "cuda": 32}
 """Sentences that go through the tower at once; fewer once memory has not held them."""
 _PER_WORKER = 32

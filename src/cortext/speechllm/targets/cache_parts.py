@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from cortext.data.disk import disk_errors
 from cortext.errors import DataError, RunError
-from cortext.files import alone_in
+from cortext.files import disk_errors, exclusive, unfinished
 from cortext.speechllm.targets.cache import Origin, TargetCache, write_targets
 
 PART_BYTES, PART_S = 64 << 20, 30.0
@@ -46,7 +45,7 @@ class UnfinishedCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         fix = "wait for it, or give another --out"
         try:
-            with alone_in(
+            with exclusive(
                 self.folder,
                 RunError("another process is making this cache", where=self.out, fix=fix),
             ):
@@ -61,8 +60,8 @@ class UnfinishedCache:
         Raises DataError where another model or voice made it, or the file is damaged.
         """
         for left in (
-            *self.folder.glob(".part-*.tmp"),
-            *self.out.parent.glob(f".{self.out.name}.*.tmp"),
+            *unfinished(self.folder, "part-*"),
+            *unfinished(self.out.parent, self.out.name),
         ):
             left.unlink(missing_ok=True)  # of a process that was killed
         if self.out.exists():

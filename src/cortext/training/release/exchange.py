@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +21,8 @@ import torch
 import yaml
 
 from cortext.config import read_mapping, to_mapping
-from cortext.data.disk import disk_errors, replace_directory, temporary_name
 from cortext.errors import RunError
-from cortext.files import parse_json_object, written_whole
+from cortext.files import atomic_directory, atomic_file, disk_errors, parse_json_object
 from cortext.models import AcousticModel, load_model, save_model
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.phonemes import RELEASE
@@ -147,7 +145,7 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
         files[f"final_checkpoint_batch_{step - 1}"] = final
     with _new_directory(out) as made:
         for name, content in files.items():
-            with _torch_errors(out), written_whole(made / "checkpoint" / name) as file:
+            with _torch_errors(out), atomic_file(made / "checkpoint" / name) as file:
                 torch.save(content, file)
         _write_yaml(made / "checkpoint" / ARGUMENTS, arguments)
     names = tuple(f"checkpoint/{name}" for name in (*files, ARGUMENTS))
@@ -303,7 +301,7 @@ def _read_kept(run: Path) -> Kept | None:
 
 
 def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
-    with written_whole(path) as file:
+    with atomic_file(path) as file:
         file.write(yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True).encode())
 
 
@@ -315,14 +313,8 @@ def _new_directory(out: Path) -> Iterator[Path]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError("there is something already", where=out, fix="give another --out")
-    made = temporary_name(out)
-    try:
-        with disk_errors(out):
-            made.mkdir(parents=True)
-            yield made
-            replace_directory(made, out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with disk_errors(out), atomic_directory(out) as made:
+        yield made
 
 
 @contextmanager

@@ -38,11 +38,12 @@ import torch
 
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.neural.pieces import encode, starts
-from cortext.decoding.llm.neural.texts import Progress, length_batches, read_sentences
+from cortext.decoding.llm.neural.texts import length_batches, read_sentences
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.interpolate import maximise
 from cortext.decoding.ngram.spelling import spelt
 from cortext.errors import LanguageModelError
+from cortext.processes import Progress
 
 _BATCH_TOKENS = 2048
 _LETTER_ORDER = 6

@@ -15,8 +15,7 @@ import numpy as np
 
 from cortext.decoding.ngram.corpus import sentences_of
 from cortext.errors import LanguageModelError
-
-Progress = Callable[[int, int], None]
+from cortext.processes import Progress
 
 HELD_OUT_EVERY, HELD_OUT_MOST = 50, 500
 """Without a held-out text every 50th sentence of each source is held out, at most 500 of each."""

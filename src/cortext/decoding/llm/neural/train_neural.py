@@ -25,17 +25,11 @@ from cortext.decoding.llm.model import SENTENCE_END
 from cortext.decoding.llm.neural.loss import autocast, padded, summed_loss
 from cortext.decoding.llm.neural.pieces import encode, train_pieces
 from cortext.decoding.llm.neural.saving import check_target, save_model
-from cortext.decoding.llm.neural.texts import (
-    Progress,
-    Source,
-    Texts,
-    batches,
-    length_batches,
-    read_texts,
-)
+from cortext.decoding.llm.neural.texts import Source, Texts, batches, length_batches, read_texts
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
+from cortext.processes import Progress
 from cortext.provenance import provenance
 
 Stage = Callable[[str], Progress | None]
