@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import complaint
 
 import cortext
 from cortext.cli import run
@@ -30,15 +31,6 @@ def logits(tmp_path):
         second=fake_log_probs(SENTENCES[1]),
     )
     return str(tmp_path / "logits.npz")
-
-
-def complaint(capsys, arguments):
-    """The one line that a user's error prints."""
-    assert run(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("cortext: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def test_saved_logits_become_rows(lm, logits, tmp_path, capsys):
@@ -127,7 +119,7 @@ def test_wrong_mixes_are_one_line_and_write_nothing(
     given, parts, lm, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    line = complaint(capsys, ["decode", *given, "--lm", lm])
+    line = complaint(capsys, "decode", *given, "--lm", lm)
     assert all(part in line for part in parts), line
     assert not list(tmp_path.iterdir())
 
@@ -144,5 +136,5 @@ def test_a_wrong_temperature_is_named(lm, logits, tmp_path, capsys):
         "--out",
         str(tmp_path / "out.csv"),
     ]
-    assert "temperature is 0.0" in complaint(capsys, [*given, "--temperature", "0"])
+    assert "temperature is 0.0" in complaint(capsys, *given, "--temperature", "0")
     assert not (tmp_path / "out.csv").exists()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from refusals import complaint
 
 from cortext.cli import run
 from cortext.live.brand.parameters import NodeParameters
@@ -54,16 +55,9 @@ def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "lists.jsonl").write_text('{"all": ["a b", "a c"]}\n')
     given = ["ensemble", "--lists", str(tmp_path / "lists.jsonl"), "--field", "all"]
     for flag in ("--llm-lora", "--llm-device"):
-        assert complaint(capsys, [*given, *FLAGS[flag]]).startswith(
+        assert complaint(capsys, *given, *FLAGS[flag]).startswith(
             f"cortext: {flag} is given without --llm; "
         )
-
-
-def complaint(capsys: pytest.CaptureFixture, arguments: list[str]) -> str:
-    assert run(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -73,7 +67,7 @@ def test_what_needs_a_large_model_is_refused_without_one(
 ):
     if verb in ("serve", "brand-node"):
         pytest.importorskip("fastapi" if verb == "serve" else "redis")
-    assert complaint(capsys, [*VERBS[verb], *FLAGS[flag]]).startswith(
+    assert complaint(capsys, *VERBS[verb], *FLAGS[flag]).startswith(
         f"cortext: {flag} is given without --llm; "
     )
 
@@ -91,4 +85,4 @@ def test_what_needs_a_large_model_is_refused_without_one(
 def test_no_name_and_no_text_are_refused(
     given: list[str], said: str, capsys: pytest.CaptureFixture
 ):
-    assert complaint(capsys, [*VERBS["decode"], *given]) == f"cortext: {said}\n"
+    assert complaint(capsys, *VERBS["decode"], *given) == f"cortext: {said}\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import complaint
 
 import cortext
 from cortext.cli import run
@@ -71,15 +72,6 @@ def verb(wheel, tmp_path, monkeypatch):
         "--source",
         str(wheel),
     ]
-
-
-def complaint(capsys, arguments) -> str:
-    assert run([str(word) for word in arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("cortext: ")
-    assert said.err.count("\n") == 1
-    return said.err
 
 
 def test_launch_is_a_function_of_the_package():
@@ -199,7 +191,7 @@ def test_mistakes_are_one_line_and_write_nothing(verb, capsys, changes, says, tm
     words = [
         word for option, value in options.items() if value is not None for word in (option, value)
     ]
-    assert says in complaint(capsys, ["launch", *words])
+    assert says in complaint(capsys, "launch", *words)
     assert not (tmp_path / "launch").exists()
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import open_dataset
@@ -32,15 +33,6 @@ def text(tmp_path: Path) -> Path:
 
 def cache(*arguments: object) -> int:
     return run(["speech-llm", "cache", *map(str, arguments)])
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    capsys.readouterr()
-    assert cache(*arguments) == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert len(said.err.splitlines()) == 1
-    return said.err
 
 
 def test_a_text_becomes_a_cache(
@@ -132,7 +124,9 @@ def test_what_is_wrong_is_one_line(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     out = tmp_path / "speech.safetensors"
     model, formant = ("--audio-llm", tiny_audio_llm), ("--voice", "formant")
-    assert "give DATA or --text" in complaint(capsys, *model, *formant, "--out", out)
+    assert "give DATA or --text" in complaint(
+        capsys, "speech-llm", "cache", *model, *formant, "--out", out
+    )
     assert "give DATA or --text" in complaint(
         capsys, tmp_path, "--text", text, *model, *formant, "--out", out
     )

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import complaint
 
 from cortext.cli import run
 from cortext.decoding import Decoder
@@ -17,15 +18,6 @@ from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE
 
 SENTENCES = ["how are you", "see you soon", "thank you very much", "good morning"]
-
-
-def complaint(capsys, *arguments):
-    """The one line that a user's error prints."""
-    assert run(["ensemble", *map(str, arguments)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("cortext: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def answer(capsys, *arguments):
@@ -150,8 +142,12 @@ def test_options_are_fitted_kept_and_applied_unchanged(tmp_path, capsys):
     assert EnsembleOptions.read(kept).null_weight == 1.5
     assert answer(capsys, "--lists", test, *given)["options"] == facts["options"]
     assert answer(capsys, "--lists", test, "--field", "heard")["wer"] == 1
-    assert "applied unchanged" in complaint(capsys, "--lists", test, *given, "--method", "mbr")
-    assert "applied unchanged" in complaint(capsys, "--lists", test, *given, "--set", "alpha=1")
+    assert "applied unchanged" in complaint(
+        capsys, "ensemble", "--lists", test, *given, "--method", "mbr"
+    )
+    assert "applied unchanged" in complaint(
+        capsys, "ensemble", "--lists", test, *given, "--set", "alpha=1"
+    )
     only = answer(capsys, "--fit", val, *given, "--method", "mbr")
     assert only["fitted"]["options"]["method"] == "mbr"
     assert "wer" not in only
@@ -180,7 +176,7 @@ def test_what_fitting_writes_replaces_nothing_else(tmp_path, capsys):
     val = tmp_path / "val.jsonl"
     val.write_text('{"reference": "a", "heard": ["a"]}\n')
     before = val.read_bytes()
-    error = complaint(capsys, "--fit", val, "--field", "heard", "--options", val)
+    error = complaint(capsys, "ensemble", "--fit", val, "--field", "heard", "--options", val)
     assert (
         "val.jsonl: exists and holds no options of an ensemble; choose another name or remove it"
         in error
@@ -190,7 +186,7 @@ def test_what_fitting_writes_replaces_nothing_else(tmp_path, capsys):
     assert answer(capsys, *fit)["fitted"]["options"]["method"] == "rover"
     assert answer(capsys, *fit, "--set", "method=mbr")["fitted"]["options"]["method"] == "mbr"
     val.write_text('{"heard": ["a"]}\n')
-    assert "val.jsonl, trial 0: has no reference" in complaint(capsys, *fit)
+    assert "val.jsonl, trial 0: has no reference" in complaint(capsys, "ensemble", *fit)
 
 
 def test_posteriors_are_averaged_decoded_and_written(evaluations, lm, tmp_path, capsys):
@@ -246,7 +242,7 @@ def test_options_of_the_search_are_those_of_the_runs_or_given(evaluations, lm, t
     facts["provenance"]["options"] = {"nbest": 1}
     (other / "metrics.json").write_text(json.dumps(facts))
     given = [one, other, "--method", "average", "--lm", lm]
-    assert "other: was decoded with other options than" in complaint(capsys, *given)
+    assert "other: was decoded with other options than" in complaint(capsys, "ensemble", *given)
     (tmp_path / "search.yaml").write_text("nbest: 2\n")
     assert answer(capsys, *given, "--decoder-options", tmp_path / "search.yaml")["n_trials"] == 4
 
@@ -282,34 +278,46 @@ def test_correction_by_a_model_is_made_of_what_was_heard(lists, tmp_path, capsys
 def test_what_does_not_go_together_is_one_line(lists, evaluations, lm, tmp_path, capsys):
     one, two = evaluations
     by_lists = ["--lists", lists, "--field", "heard"]
-    assert "nothing to combine" in complaint(capsys)
-    assert "at once" in complaint(capsys, one, *by_lists)
-    assert "--lists needs --field" in complaint(capsys, "--lists", lists)
-    assert "--fit needs --options" in complaint(capsys, *by_lists, "--fit", lists)
-    assert "did you mean 'rover'?" in complaint(capsys, *by_lists, "--method", "rovr")
-    assert "rover-lm needs an n-gram" in complaint(capsys, *by_lists, "--method", "rover-lm")
+    assert "nothing to combine" in complaint(capsys, "ensemble")
+    assert "at once" in complaint(capsys, "ensemble", one, *by_lists)
+    assert "--lists needs --field" in complaint(capsys, "ensemble", "--lists", lists)
+    assert "--fit needs --options" in complaint(capsys, "ensemble", *by_lists, "--fit", lists)
+    assert "did you mean 'rover'?" in complaint(capsys, "ensemble", *by_lists, "--method", "rovr")
+    assert "rover-lm needs an n-gram" in complaint(
+        capsys, "ensemble", *by_lists, "--method", "rover-lm"
+    )
     assert "--lm does not go with --method mbr" in complaint(
-        capsys, *by_lists, "--method", "mbr", "--lm", lm
+        capsys, "ensemble", *by_lists, "--method", "mbr", "--lm", lm
     )
-    assert "average needs logits" in complaint(capsys, *by_lists, "--method", "average", "--lm", lm)
-    assert "average needs a language-model" in complaint(capsys, one, two, "--method", "average")
+    assert "average needs logits" in complaint(
+        capsys, "ensemble", *by_lists, "--method", "average", "--lm", lm
+    )
+    assert "average needs a language-model" in complaint(
+        capsys, "ensemble", one, two, "--method", "average"
+    )
     assert "correct needs a large language model" in complaint(
-        capsys, *by_lists, "--method", "correct"
+        capsys, "ensemble", *by_lists, "--method", "correct"
     )
-    assert "--lm does not go with --method rover" in complaint(capsys, one, two, "--lm", lm)
+    assert "--lm does not go with --method rover" in complaint(
+        capsys, "ensemble", one, two, "--lm", lm
+    )
     assert "--threads do not go with --method mbr" in complaint(
-        capsys, one, two, "--method", "mbr", "--threads", 2
+        capsys, "ensemble", one, two, "--method", "mbr", "--threads", 2
     )
     assert "--decoder-options and" in complaint(
-        capsys, one, two, "--decoder-options", write(tmp_path, "beam: 9\n")
+        capsys, "ensemble", one, two, "--decoder-options", write(tmp_path, "beam: 9\n")
     )
     kept = write(tmp_path, "method: mbr\n")
     assert "--lm does not go with --method mbr" in complaint(
-        capsys, *by_lists, "--options", kept, "--lm", lm
+        capsys, "ensemble", *by_lists, "--options", kept, "--lm", lm
     )
-    assert "--llm and --free do not go" in complaint(capsys, one, two, "--llm", "model")
-    assert "--field names a field of --lists" in complaint(capsys, one, two, "--field", "heard")
-    assert "a lattice needs logits" in complaint(capsys, *by_lists, "--lattice", "--lm", lm)
+    assert "--llm and --free do not go" in complaint(capsys, "ensemble", one, two, "--llm", "model")
+    assert "--field names a field of --lists" in complaint(
+        capsys, "ensemble", one, two, "--field", "heard"
+    )
+    assert "a lattice needs logits" in complaint(
+        capsys, "ensemble", *by_lists, "--lattice", "--lm", lm
+    )
     fit = [
         "--fit",
         lists,
@@ -321,14 +329,16 @@ def test_what_does_not_go_together_is_one_line(lists, evaluations, lm, tmp_path,
         "--lm",
         lm,
     ]
-    assert "a lattice needs logits" in complaint(capsys, *fit)
-    assert "--llm and --free do not go" in complaint(capsys, *by_lists, "--method", "mbr", "--free")
-    assert "unknown key alfa" in complaint(capsys, *by_lists, "--set", "alfa=1")
-    assert "weights" in complaint(capsys, one, two, "--set", "weights=[1,2,3]")
-    assert "no nbest.jsonl" in complaint(capsys, one, tmp_path)
+    assert "a lattice needs logits" in complaint(capsys, "ensemble", *fit)
+    assert "--llm and --free do not go" in complaint(
+        capsys, "ensemble", *by_lists, "--method", "mbr", "--free"
+    )
+    assert "unknown key alfa" in complaint(capsys, "ensemble", *by_lists, "--set", "alfa=1")
+    assert "weights" in complaint(capsys, "ensemble", one, two, "--set", "weights=[1,2,3]")
+    assert "no nbest.jsonl" in complaint(capsys, "ensemble", one, tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     assert "is not an ensemble's directory" in complaint(
-        capsys, *by_lists, "--out", tmp_path / "mine"
+        capsys, "ensemble", *by_lists, "--out", tmp_path / "mine"
     )
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
