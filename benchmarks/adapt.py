@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 
 from cortext.data.packed import PackedDataset, open_packed, pack
 from cortext.data.simulate import simulate
-from cortext.decoding.greedy import greedy
+from cortext.decoding.log_probs import greedy
 from cortext.models import load_model
 from cortext.provenance import provenance
 from cortext.text.metrics import EditCounts, edit_counts

@@ -42,9 +42,8 @@ from cortext.decoding.ensemble import (
     combine_runs,
     read_evaluations,
 )
-from cortext.decoding.ensemble.lattices import MOST_SENTENCES
 from cortext.decoding.ensemble.options import MEANS
-from cortext.decoding.ensemble.posteriors import read_average
+from cortext.decoding.ensemble.posteriors import MOST_SENTENCES, read_average
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.provenance import provenance

@@ -23,8 +23,7 @@ import torch
 
 from cortext.data.packed import PackedSplit, open_packed
 from cortext.decoding import Decoder
-from cortext.decoding.greedy import greedy
-from cortext.decoding.normalise import log_softmax
+from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.scores import TrialResult, rates
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions

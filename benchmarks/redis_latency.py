@@ -129,10 +129,10 @@ def with_llm(model: str, budgets_ms: list[float], folder: Path) -> dict[str, lis
 def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[str]:
     """The sentences of a search that waits for the large model."""
     from cortext.decoding import Decoder
-    from cortext.decoding.llm.large_model import LanguageReader
+    from cortext.decoding.llm.large_model import LLM
     from cortext.decoding.saved import to_log_probs
 
-    decoder = Decoder.from_dir(lm, {"llm": {"mode": "fusion"}}).with_llm(LanguageReader.load(model))
+    decoder = Decoder.from_dir(lm, {"llm": {"mode": "fusion"}}).with_llm(LLM.load(model))
     return [decoder.decode(to_log_probs(logits_PV), "lm")[0].text for logits_PV in logits]
 
 

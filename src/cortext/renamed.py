@@ -23,6 +23,7 @@ MODULES: dict[str, str] = {
     "cortext.live.pipeline": "cortext.live.core.pipeline",
     "cortext.live.session_log": "cortext.usage.writer",
     "cortext.speechllm.voices": "cortext.voices",
+    "cortext.decoding.session": "cortext.decoding.decoder",
 }
 """Old module or package: new one. What lies in an old package is looked for in the new one."""
 

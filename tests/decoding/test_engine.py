@@ -380,7 +380,7 @@ narrow_options = st.builds(
 def test_streams_equal_the_whole_and_stable_words_never_change(sentence_lm, frames, options, cuts):
     log_probs_PV = heard(*frames)
     decoder = decoder_of(sentence_lm).with_options(**vars(options))
-    session, stable = decoder.session(RELEASE), ""
+    session, stable = decoder.stream(RELEASE), ""
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
         partial = session.step(chunk_PV)
         assert f"{partial.stable} ".startswith(f"{stable} ".lstrip())
@@ -424,7 +424,7 @@ def native_engine(directory):
 
 
 def test_words_become_stable_soon_after_they_were_said(sentence_lm):
-    session = Decoder.from_dir(sentence_lm, dict(beam=5.0, min_active=1)).session(RELEASE)
+    session = Decoder.from_dir(sentence_lm, dict(beam=5.0, min_active=1)).stream(RELEASE)
     log_probs_PV = posteriors("we went there two days ago", noise=0.3)
     stable = [
         session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
@@ -439,7 +439,7 @@ def test_words_become_stable_soon_after_they_were_said(sentence_lm):
 
 def test_the_tail_is_the_best_guess_so_far(sentence_lm):
     log_probs_PV = posteriors("are you there", noise=0.5)
-    session = Decoder.from_dir(sentence_lm).session(RELEASE)
+    session = Decoder.from_dir(sentence_lm).stream(RELEASE)
     partial = session.step(log_probs_PV)
     assert partial.text == session.finish()[0].text == "are you there"
 

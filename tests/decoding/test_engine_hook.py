@@ -45,7 +45,7 @@ def second_model(batch):
 
 
 def decode(decoder, log_probs_PV, chunk=3, **arguments):
-    session = decoder.session(RELEASE, **arguments)
+    session = decoder.stream(RELEASE, **arguments)
     for first in range(0, len(log_probs_PV), chunk):
         session.step(log_probs_PV[first : first + chunk])
     return session.finish()
@@ -306,7 +306,7 @@ def test_scores_reach_the_search(sentence_lm):
     ],
 )
 def test_what_is_no_scores_is_refused_by_name(sentence_lm, returned, message):
-    session = Decoder.from_dir(sentence_lm).session(
+    session = Decoder.from_dir(sentence_lm).stream(
         RELEASE, hook=lambda batch: returned(len(batch.ids))
     )
     with pytest.raises(DecodingError, match=message) as caught:
@@ -337,7 +337,7 @@ def test_an_exception_of_a_hook_comes_through_and_the_session_lives_on(sentence_
             fails.clear()
             raise ZeroDivisionError("of the hook")
 
-    session = decoder.session(RELEASE, hook=hook)
+    session = decoder.stream(RELEASE, hook=hook)
     with pytest.raises(ZeroDivisionError, match="of the hook"):
         session.step(log_probs_PV)
     session.step(log_probs_PV[10:])  # the frames up to the hook's are in
@@ -353,7 +353,7 @@ def test_hooks_need_a_frame_count_of_at_least_one(sentence_lm):
             DecodingError,
             match=f"^every_frames is {wrong!r}; a whole number of at least 1 is needed$",
         ):
-            Decoder.from_dir(sentence_lm).session(
+            Decoder.from_dir(sentence_lm).stream(
                 RELEASE, hook=lambda batch: None, every_frames=wrong
             )
 
@@ -370,7 +370,7 @@ def test_a_hook_cannot_step_or_finish_its_own_session(sentence_lm):
                 misuse()
             refused.append(caught.value)
 
-    session = decoder.session(RELEASE, hook=hook, every_frames=5)
+    session = decoder.stream(RELEASE, hook=hook, every_frames=5)
     session.step(log_probs_PV)
     nbest = session.finish()
     assert len(refused) == 2 * (len(log_probs_PV) // 5 + 1)

@@ -68,7 +68,7 @@ def test_options_changed_before_the_first_frame_are_as_if_given_at_the_start(
     fresh = Decoder.from_dir(sentence_lm, decoder.options.changed(changes)).decode(
         log_probs_PV, RELEASE
     )
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.set_options(**changes)
     assert session.options == decoder.options.changed(changes)
     assert heard(session, log_probs_PV) == fresh
@@ -96,7 +96,7 @@ def test_each_option_changes_something(decoder, changes):
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_options_changed_there_and_back_between_frames_change_nothing(decoder, changes):
     log_probs_PV = posteriors(TEXTS[0], 1.5)
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(log_probs_PV[:9])
     session.set_options(**changes)
     session.set_options(**{name: getattr(decoder.options, name) for name in changes})
@@ -136,7 +136,7 @@ def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(
     """
     decoder = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE | before)
     log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(log_probs_PV[:cut])
     session.set_options(**after)
     found = heard(session, log_probs_PV[cut:])
@@ -178,7 +178,7 @@ def enumerated_scaled(scores_PV, options):
 
 def test_a_shorter_list_is_given_from_the_moment_on_that_it_is_asked_for(decoder):
     log_probs_PV = posteriors(TEXTS[1], 2.5)
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(log_probs_PV)
     session.set_options(nbest=3)
     assert list(session.finish()) == list(decoder.decode(log_probs_PV, RELEASE))[:3]
@@ -186,7 +186,7 @@ def test_a_shorter_list_is_given_from_the_moment_on_that_it_is_asked_for(decoder
 
 def test_a_narrower_beam_shows_in_the_live_hypotheses_at_the_next_frame(decoder):
     live = []
-    session = decoder.with_options(history_words=4).session(
+    session = decoder.with_options(history_words=4).stream(
         RELEASE, hook=lambda batch: live.append(len(batch.ids))
     )
     log_probs_PV = noise(30, 0.5)
@@ -203,7 +203,7 @@ def test_a_change_in_mid_utterance_matters(decoder):
     """From the second sentence on words cost so much that none is begun."""
     log_probs_PV = np.concatenate([posteriors("go there", 0.3), posteriors("are you there", 0.3)])
     first = len(posteriors("go there", 0.3))
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(log_probs_PV[:first])
     session.set_options(word_score=-200.0)
     text = heard(session, log_probs_PV[first:])[0].text
@@ -218,7 +218,7 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
         lm_of([("a", "AA", 1.0), ("b", "B", 1.0)], GRAMS),
         dict(lattice_beam=0.0, recombine=recombine),
     )
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     assert session.step(spoken("AA B", 20.0)).text == "a b"
     session.set_options(sil_required=True)
     assert [each.text for each in session.finish()] == ["a b"]
@@ -240,7 +240,7 @@ def test_silence_required_after_words_were_said_without_it_loses_no_sentence(lm_
 )
 def test_options_that_cannot_be_change_nothing(decoder, changes, message):
     log_probs_PV = posteriors(TEXTS[0], 1.0)
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(log_probs_PV[:10])
     with pytest.raises(DecodingError, match=message) as caught:
         session.set_options(**changes)

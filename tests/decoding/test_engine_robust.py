@@ -26,7 +26,7 @@ from engine_cases import (
 from cortext import _native
 from cortext.decoding import Decoder
 from cortext.decoding.engine import native_options
-from cortext.decoding.normalise import SUM_TOLERANCE
+from cortext.decoding.log_probs import SUM_TOLERANCE
 from cortext.errors import CortextError, DecodingError, LanguageModelError, TextError
 from cortext.text.phonemes import LM, RELEASE
 
@@ -104,7 +104,7 @@ def test_odd_frames_and_extreme_options_give_sentences(decoder, frames, options)
             0 <= word.start_ms < word.end_ms <= 80 * len(log_probs_PV) for word in each.words
         )
         assert all(0.0 <= word.confidence <= 1.0 for word in each.words)
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     for frame_PV in np.array_split(log_probs_PV, 5):
         session.step(frame_PV)
     assert session.finish() == nbest
@@ -142,9 +142,7 @@ def test_no_more_hypotheses_live_than_may_though_their_scores_are_equal(lm_of):
     for most in (1, 3, 7):
         live = []
         decoder = Decoder.from_dir(directory, dict(max_active=most, min_active=1, history_words=4))
-        session = decoder.session(
-            RELEASE, hook=lambda batch, live=live: live.append(len(batch.ids))
-        )
+        session = decoder.stream(RELEASE, hook=lambda batch, live=live: live.append(len(batch.ids)))
         session.step(spoken("AA SIL AA SIL AA"))
         assert max(live) == most
 
@@ -181,7 +179,7 @@ GOOD = posteriors("go there")
     ],
 )
 def test_what_is_not_log_probabilities_is_refused_by_name(decoder, log_probs_PV, message):
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.step(GOOD[:5])
     for call in (lambda: decoder.decode(log_probs_PV, RELEASE), lambda: session.step(log_probs_PV)):
         with pytest.raises(DecodingError, match=message) as caught:
@@ -211,7 +209,7 @@ def test_read_only_arrays_are_read_and_none_is_written(decoder):
 def test_a_session_may_outlive_its_decoder_and_its_frames(sentence_lm):
     decoder = Decoder.from_dir(sentence_lm)
     expected = decoder.decode(GOOD, RELEASE)
-    session, chunk_PV = decoder.session(RELEASE), GOOD[:8].copy()
+    session, chunk_PV = decoder.stream(RELEASE), GOOD[:8].copy()
     session.step(chunk_PV)
     chunk_PV[:] = np.nan
     del decoder, chunk_PV
@@ -232,7 +230,7 @@ def test_inventories_that_do_not_exist_are_named(decoder):
 
 
 def test_a_finished_session_takes_nothing_more(decoder):
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.finish()
     for call in (session.finish, lambda: session.step(GOOD), lambda: session.set_options(beam=3.0)):
         with pytest.raises(DecodingError, match=r"^the session is finished; open a new one"):
@@ -241,7 +239,7 @@ def test_a_finished_session_takes_nothing_more(decoder):
 
 def test_a_session_refuses_a_second_thread(decoder):
     """Two threads step again and again; sooner or later one comes while the other is at it."""
-    session = decoder.with_options(max_active=2000, beam=100.0).session(RELEASE)
+    session = decoder.with_options(max_active=2000, beam=100.0).stream(RELEASE)
     refusals, until = [], time.monotonic() + 20
 
     def step():
@@ -316,7 +314,7 @@ def load_model(decoder, seconds, n_threads=8):
             which = int(rng.integers(len(inputs)))
             kind = int(rng.integers(3))
             if kind == 0:
-                session = decoder.session(RELEASE)
+                session = decoder.stream(RELEASE)
                 for chunk_PV in np.array_split(inputs[which], 4):
                     session.step(chunk_PV)
                 assert session.finish() == expected[which]
@@ -385,8 +383,8 @@ def test_sessions_opened_and_dropped_leak_nothing(sentence_lm):
 speech = posteriors(TEXTS[0], 2.0)
 def some(n):
     for number in range(n):
-        session = decoder.session(RELEASE, words=["zanzibar"] if number % 3 == 0 else ())
-        hooked = decoder.session(RELEASE, hook=lambda batch: None) if number % 10 == 0 else None
+        session = decoder.stream(RELEASE, words=["zanzibar"] if number % 3 == 0 else ())
+        hooked = decoder.stream(RELEASE, hook=lambda batch: None) if number % 10 == 0 else None
         session.step(speech[: number % 30])
         if number % 2:
             session.finish()
@@ -428,7 +426,7 @@ else:
     frames = noise(n_frames, 1.0)
 import time
 decoder.decode(posteriors(TEXTS[0]), RELEASE)
-session, before, began = decoder.with_options(**{options!r}).session(RELEASE), peak(), time.monotonic()
+session, before, began = decoder.with_options(**{options!r}).stream(RELEASE), peak(), time.monotonic()
 slowest = 0.0
 for first in range(0, n_frames, 10):
     now = time.monotonic()

@@ -87,7 +87,7 @@ def test_a_bonus_makes_a_rare_word_win(decoder):
 def test_a_bonus_that_fills_the_time_with_one_word_leaves_a_sentence(decoder, bonus):
     """`i` needs a blank or SIL after another `i`, which the lattice does not always know."""
     for seed, text in enumerate(TEXTS):
-        session = decoder.session(RELEASE, hotwords={"i": bonus})
+        session = decoder.stream(RELEASE, hotwords={"i": bonus})
         stable = session.step(posteriors(text, 2.0, seed)).stable
         nbest = session.finish()
         assert len(nbest) >= 1
@@ -127,7 +127,7 @@ def test_a_bonus_helps_from_the_first_phoneme_of_a_word_on(lm_of):
 
 def test_the_words_of_a_session_are_known_to_it_alone(decoder):
     log_probs_PV = posteriors("we went to zanzibar two days ago", 0.5)
-    session = decoder.session(RELEASE, words=["zanzibar"])
+    session = decoder.stream(RELEASE, words=["zanzibar"])
     session.step(log_probs_PV)
     assert session.finish()[0].text == "we went to zanzibar two days ago"
     assert "zanzibar" not in " ".join(decoder.decode(log_probs_PV, RELEASE).texts)
@@ -137,7 +137,7 @@ def test_the_words_of_a_session_are_known_to_it_alone(decoder):
 
 def test_a_word_the_ngram_does_not_know_scores_as_unknown(toy):
     log_probs_PV = spoken("B AA B SIL AA")
-    session = toy.with_options(unk_score=-3.0).session(RELEASE, words={"zed": [("B", "AA", "B")]})
+    session = toy.with_options(unk_score=-3.0).stream(RELEASE, words={"zed": [("B", "AA", "B")]})
     session.step(log_probs_PV)
     found = {each.text: each for each in session.finish()}
     assert found["zed a"].lm_score == pytest.approx(GRAMS.sentence(["zed", "a"], -3.0), abs=1e-5)
@@ -145,7 +145,7 @@ def test_a_word_the_ngram_does_not_know_scores_as_unknown(toy):
 
 def test_words_added_to_a_decoder_are_for_utterances_that_begin_later(decoder):
     log_probs_PV = posteriors("we went to zanzibar", 0.5)
-    begun = decoder.session(RELEASE)
+    begun = decoder.stream(RELEASE)
     decoder.add_words(["zanzibar"])
     begun.step(log_probs_PV)
     assert "zanzibar" not in " ".join(begun.finish().texts)
@@ -154,7 +154,7 @@ def test_words_added_to_a_decoder_are_for_utterances_that_begin_later(decoder):
     assert decoder.score(log_probs_PV, RELEASE, "we went to zanzibar").score == pytest.approx(
         decoder.decode(log_probs_PV, RELEASE)[0].score
     )
-    begun = decoder.session(RELEASE)
+    begun = decoder.stream(RELEASE)
     decoder.remove_words(["zanzibar"])
     begun.step(log_probs_PV)
     assert begun.finish()[0].text == "we went to zanzibar"
@@ -216,7 +216,7 @@ def test_changed_words_are_as_if_the_lexicon_had_them(toy, seed, n_frames, remov
 def test_a_known_word_may_get_another_pronunciation(toy):
     log_probs_PV = spoken("B AA B SIL AA")
     plain = {each.text: each for each in toy.decode(log_probs_PV, RELEASE)}
-    session = toy.session(RELEASE, words={"a": [("B", "AA", "B")]})
+    session = toy.stream(RELEASE, words={"a": [("B", "AA", "B")]})
     session.step(log_probs_PV)
     found = {each.text: each for each in session.finish()}
     expected = enumerated([*ENTRIES, ("a", "B AA B", 1.0)], GRAMS, log_probs_PV, toy.options)["a a"]
@@ -230,9 +230,7 @@ def test_sessions_with_different_words_live_side_by_side(decoder):
         "timbuktu": "went to timbuktu",
         "havana": "went to havana",
     }
-    sessions = {
-        name: decoder.session(RELEASE, words=[name], hotwords={name: 3.0}) for name in names
-    }
+    sessions = {name: decoder.stream(RELEASE, words=[name], hotwords={name: 3.0}) for name in names}
     frames = {name: posteriors(text, 0.5) for name, text in names.items()}
     for chunk in range(3):
         for name, session in sessions.items():
@@ -244,7 +242,7 @@ def test_threads_may_each_have_words_of_their_own(decoder):
     names = ["zanzibar", "timbuktu", "havana", "lisbon"] * 6
 
     def decode(name):
-        session = decoder.session(RELEASE, words=[name])
+        session = decoder.stream(RELEASE, words=[name])
         session.step(posteriors(f"we went to {name}", 0.5))
         return session.finish()[0].text
 
@@ -254,7 +252,7 @@ def test_threads_may_each_have_words_of_their_own(decoder):
 
 def test_hotwords_and_added_words_go_together(toy):
     log_probs_PV = spoken("B AA B SIL AA")
-    session = toy.session(
+    session = toy.stream(
         RELEASE, words={"zed": [("B", "AA", "B")]}, hotwords={"zed": 2.0, "a": 0.5}
     )
     session.step(log_probs_PV)
@@ -294,7 +292,7 @@ def test_hotwords_and_added_words_go_together(toy):
 )
 def test_words_that_cannot_be_are_refused_in_one_line(decoder, arguments, message):
     with pytest.raises(DecodingError, match=message) as caught:
-        decoder.session(RELEASE, **arguments)
+        decoder.stream(RELEASE, **arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -302,7 +300,7 @@ def test_a_word_is_pronounced_as_it_is_spelt(decoder):
     """`blik` is in no dictionary."""
     phonemes, *_ = pronounce("blik")
     log_probs_PV = spoken(" ".join(f"{phoneme} BLANK" for phoneme in phonemes))
-    session = decoder.session(RELEASE, words="blik")
+    session = decoder.stream(RELEASE, words="blik")
     session.step(log_probs_PV)
     assert session.finish()[0].text == "blik"
 

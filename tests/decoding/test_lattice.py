@@ -319,7 +319,7 @@ def test_words_after_one_that_is_in_doubt_are_not_stable(lm_of):
     log_probs_PV = spoken("AA AA AA SIL CH", 12.0)
     log_probs_PV[1] = np.log(1e-6)
     log_probs_PV[1, RELEASE.ids(["AA", "B"])] = np.log(0.5)
-    session = Decoder.from_dir(lm_of(entries, grams), options).session(RELEASE)
+    session = Decoder.from_dir(lm_of(entries, grams), options).stream(RELEASE)
     stable = [
         session.step(frame_PV).stable for frame_PV in np.split(log_probs_PV, len(log_probs_PV))
     ]
@@ -344,7 +344,7 @@ def test_stable_words_outlive_a_second_ngram(lm_of, sentence_lm, seed, kind, cut
     log_probs_PV = (
         posteriors(TEXTS[seed % 7], 2.0, seed) if kind == "speech" else noise(40, 1.5, seed)
     )
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
         stable = session.step(chunk_PV).stable
     nbest = session.finish()
@@ -376,7 +376,7 @@ def test_a_hook_and_a_second_ngram_go_together(toy, lm_of):
             np.float32
         )
 
-    session = second.session(RELEASE, hook=hook)
+    session = second.stream(RELEASE, hook=hook)
     session.step(log_probs_PV)
     found = {each.text: each.score for each in session.finish()}
     assert found == pytest.approx(

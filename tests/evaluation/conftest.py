@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cortext.data import make_trial, write_session
+from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import Hypothesis, NBest
 from cortext.evaluation.scores import TrialResult
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.acoustic import Smoothing

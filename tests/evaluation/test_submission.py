@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from cortext.data import Problem
-from cortext.decoding.normalise import log_softmax
-from cortext.decoding.options import Hypothesis, NBest, Word
+from cortext.decoding.log_probs import log_softmax
+from cortext.decoding.nbest import Hypothesis, NBest, Word
 from cortext.evaluation.bleu import bleu
 from cortext.evaluation.description import Description
 from cortext.evaluation.recognise import number_trials

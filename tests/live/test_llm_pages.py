@@ -12,7 +12,7 @@ from page_process import Hearing, spoken
 from serving import serving
 
 from cortext.decoding import Decoder, Hypothesis, NBest
-from cortext.decoding.llm.large_model import LanguageReader
+from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, LanguageModelError
 from cortext.live.brand.parameters import NodeParameters
@@ -182,13 +182,13 @@ def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(
     redis_server, world, tiny_lm_dir, monkeypatch
 ):
     contexts = []
-    rank = LanguageReader.rank
+    rank = LLM.rank
 
     def ranked(self, lists, options, context="", progress=None):
         contexts.append(context)
         return rank(self, lists, options, context, progress)
 
-    monkeypatch.setattr(LanguageReader, "rank", ranked)
+    monkeypatch.setattr(LLM, "rank", ranked)
     rig = Rig(redis_server, world, llm=str(tiny_lm_dir), llm_device="cpu", context="how are you")
     try:
         rig.start()
@@ -208,7 +208,7 @@ def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(
         def fail(self, *args):
             raise LanguageModelError("no memory")
 
-        monkeypatch.setattr(LanguageReader, "read", fail)
+        monkeypatch.setattr(LLM, "read", fail)
         rig.redis.xadd("marks", {"command": "start", "trial": 2, "context": "are you there"})
         rig.say(features_TC, marks=False)
         rig.mark("stop", 2, rig.i - 1)

@@ -58,7 +58,7 @@ def test_partial_sentences_come_with_every_chunk(redis_server, decoder, tmp_path
     logits_PV = spoken_logits("we want to see you")
     session = decoder.with_options(
         **{name: getattr(PUBLISHED, name) for name in vars(PUBLISHED)}
-    ).session("lm")
+    ).stream("lm")
     with served(redis_server, decoder, tmp_path):
         client = ReleaseClient(redis_server.client())
         client.reset()
@@ -106,7 +106,7 @@ def test_parameters_take_effect_and_are_announced(redis_server, decoder, tmp_pat
 
 def test_parameters_that_come_in_mid_utterance_hold_from_there_on(redis_server, decoder, tmp_path):
     logits_PV = spoken_logits("are you there")
-    session = decoder.with_options(**vars(PUBLISHED)).session("lm")
+    session = decoder.with_options(**vars(PUBLISHED)).stream("lm")
     session.step(normalised(logits_PV[:10]))
     session.set_options(nbest=2, acoustic_scale=1.5, lattice_beam=8.0 / 1.5)
     session.step(normalised(logits_PV[10:]))

@@ -297,12 +297,12 @@ def test_a_hundred_thousand_frames(redis_server, decoder, tmp_path):
 def test_an_error_that_nobody_thought_of_does_not_end_the_server(
     redis_server, decoder, tmp_path, monkeypatch
 ):
-    from cortext.decoding.session import Session
+    from cortext.decoding.stream import DecoderStream
 
     with served(redis_server, decoder, tmp_path) as log:
         client = ReleaseClient(redis_server.client())
         with monkeypatch.context() as broken:
-            broken.setattr(Session, "finish", lambda self: 1 / 0)
+            broken.setattr(DecoderStream, "finish", lambda self: 1 / 0)
             final = client.decode(LOGITS)
         assert (final.text, "internal error (ZeroDivisionError" in error_of(final)) == ("", True)
         assert client.wait("remote_lm_done_finalizing")

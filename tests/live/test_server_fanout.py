@@ -7,7 +7,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
-from cortext.decoding.options import Partial
+from cortext.decoding.nbest import Partial
 from cortext.errors import LiveError
 from cortext.live.core.pipeline import Update
 from cortext.live.page.fanout import MAX_WAITING, Fanout, Reader

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cortext.decoding.ngram import TextScore
-from cortext.decoding.ngram.special import BOS, EOS, LN10, SPECIAL, UNK
+from cortext.decoding.ngram.vocabulary import BOS, EOS, LN10, SPECIAL, UNK
 
 Context = tuple[int, ...]
 State = Context

@@ -506,7 +506,7 @@ def test_weights_that_do_not_fit_are_refused_as_a_start(config, packed, undistur
 
 def test_validation_measures_loss_and_per_of_trials_one_at_a_time(config, packed, undisturbed):
     """The last validation's numbers, from the kept weights of the same step, without batches."""
-    from cortext.decoding.greedy import greedy
+    from cortext.decoding.log_probs import greedy
     from cortext.features import smooth
     from cortext.text.metrics import edit_counts
     from cortext.training.loss import ctc_loss

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from tiny_llm import save_tiny_lm
 
-from cortext.decoding.llm.large_model import LanguageReader
+from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore
 from cortext.tuning.decoder_llm import best_of, read_lists, sweep, write_lists
@@ -101,15 +101,13 @@ def test_a_search_with_a_large_model_reads_the_lists_once_and_decodes_with_what_
         parse_space(["word_score=-2:0"]), n_trials=3, llm_points=20, time_weight=0.0
     )
     parts, out, calls = tuning_parts(evaluation, 0.3, 0), tmp_path / "search", []
-    decode, read = Decoder.decode_batch, LanguageReader.read
+    decode, read = Decoder.decode_batch, LLM.read
     monkeypatch.setattr(
         Decoder,
         "decode_batch",
         lambda self, *more, **kw: calls.append("d") or decode(self, *more, **kw),
     )
-    monkeypatch.setattr(
-        LanguageReader, "read", lambda self, *more: calls.append("r") or read(self, *more)
-    )
+    monkeypatch.setattr(LLM, "read", lambda self, *more: calls.append("r") or read(self, *more))
     tuned = tune_decoder(*parts, files, out, search, context="at home")
     # three trials, the held-out part with the start and the best, lists to read; then both parts
     # with the large model
@@ -126,7 +124,7 @@ def test_a_search_with_a_large_model_reads_the_lists_once_and_decodes_with_what_
         {key: value for key, value in row.options.items() if key != "label_priors"}
     )
     assert options.llm.weight == best_of(points).settings.get("llm.weight", 0.5)
-    reader = LanguageReader(CausalLM.load(model, device="cpu"))
+    reader = LLM(CausalLM.load(model, device="cpu"))
     material = parts[0].material
     found = (
         Decoder.from_dir(lm, options)

@@ -190,7 +190,7 @@ def _decoder(lm: Path, options: Path | None, engine: str, large: LargeModelFiles
 
 def _notes(decoder: Decoder, lists: Mapping[Any, NBest]) -> list[str]:
     """What was not as asked for, printed, too."""
-    from cortext.decoding.session import notes_of
+    from cortext.decoding.decoder import notes_of
 
     notes = notes_of([] if decoder.llm is None else decoder.llm.describe()["notes"], lists)
     print_notes(notes)

@@ -1,17 +1,22 @@
 """Decoding: phoneme log-probabilities to ranked sentences."""
 
-from cortext.decoding.greedy import greedy
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial, Word
-from cortext.decoding.session import ENGINES, Decoder, Session
+from cortext.decoding.decoder import ENGINES, Decoder
+from cortext.decoding.log_probs import greedy
+from cortext.decoding.nbest import Hypothesis, NBest, Partial, Word
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.stream import DecoderStream
+from cortext.renamed import renamed
 
 __all__ = [
     "ENGINES",
     "Decoder",
     "DecoderOptions",
+    "DecoderStream",
     "Hypothesis",
     "NBest",
     "Partial",
-    "Session",
     "Word",
     "greedy",
 ]
+
+__getattr__ = renamed(__name__, {"Session": "DecoderStream"})

@@ -13,16 +13,9 @@ from typing import Any
 import numpy as np
 
 from cortext import _native
+from cortext.decoding.nbest import FRAME_MS, Hypothesis, NBest, Partial, Word
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import (
-    FRAME_MS,
-    LARGEST,
-    DecoderOptions,
-    Hypothesis,
-    NBest,
-    Partial,
-    Word,
-)
+from cortext.decoding.options import LARGEST, DecoderOptions
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.text.lexicon import encode
@@ -96,13 +89,13 @@ class NativeEngine:
         words: WordChanges = WordChanges(),
         hook: Hook | None = None,
         every_frames: int = 1,
-    ) -> NativeUtterance:
+    ) -> NativeStream:
         """A search through a new utterance."""
         model = self._model_with(words)
         utterance = _native.Utterance(
             model, native_options(options), _columns(inventory), self._second, hook is not None
         )
-        return NativeUtterance(utterance, options, hook, every_frames)
+        return NativeStream(utterance, options, hook, every_frames)
 
     def score(
         self,
@@ -156,7 +149,7 @@ class NativeEngine:
         return spelt
 
 
-class NativeUtterance:
+class NativeStream:
     """One utterance of the native engine."""
 
     def __init__(

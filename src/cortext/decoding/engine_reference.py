@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from cortext.decoding.nbest import FRAME_MS, Hypothesis, NBest, Partial, Word
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import FRAME_MS, DecoderOptions, Hypothesis, NBest, Partial, Word
-from cortext.decoding.reference import Graph, Search, scaled
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.reference import Graph, LexiconTree, Search, scaled
 from cortext.decoding.sentences import SentencePaths, Spelling, score_sentences
-from cortext.decoding.tree import LexiconTree
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.text.phonemes import Inventory
@@ -44,11 +44,11 @@ class ReferenceEngine:
         words: WordChanges = WordChanges(),
         hook: object = None,
         every_frames: int = 1,
-    ) -> ReferenceUtterance:
+    ) -> ReferenceStream:
         """A search through a new utterance."""
         _refuse("added, removed or favoured words", words)
         _refuse("a hook", hook)
-        return ReferenceUtterance(self, self._graph(options, inventory), options, inventory)
+        return ReferenceStream(self, self._graph(options, inventory), options, inventory)
 
     def score(
         self,
@@ -135,7 +135,7 @@ class ReferenceEngine:
         return graph
 
 
-class ReferenceUtterance:
+class ReferenceStream:
     """One utterance of the reference engine."""
 
     def __init__(

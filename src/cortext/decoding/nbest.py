@@ -1,11 +1,138 @@
-"""Candidate sentences as JSON objects."""
+"""Results of the word search: words, hypotheses, n-best lists. Scores are natural logarithms."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
-from cortext.decoding.options import Hypothesis
+FRAME_MS = 80.0
+"""Frame p stands for the time from 80 p to 80 (p + 1) ms.
+
+A patch begins every 4 bins of 20 ms (and sees 14).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A decoded word with its time in the trial and, where the engine can tell, its posterior
+    probability.
+    """
+
+    word: str
+    start_ms: float
+    end_ms: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One candidate sentence. Scores are natural logs.
+
+    Attributes:
+        score: acoustic_scale * acoustic_score + lm_weight * lm_score + word_score * words +
+            sil_score + hotword_score + llm_score; with a large language model as `LLMOptions` has
+            it.
+        lm_score: Unscaled log-probability of the n-gram, sentence end and unknown-word scores
+            included.
+        sil_score: -sil_cost for every word that follows another without SIL on the sentence's best
+            path.
+        acoustic_score: Unscaled, what the above leaves: the log-probability of the best path
+            (`max`) or of all paths (`logadd`; with a sil_cost, paths with other silences than the
+            best one's bear the difference).
+        hotword_score: The bonuses of its words.
+        llm_score: Unscaled log-probability of a large language model, or what a session's own hook
+            added; None without either.
+        confidence: Share of the sentence in the summed probabilities of its list, where a large
+            model ranked it.
+    """
+
+    text: str
+    score: float
+    acoustic_score: float
+    lm_score: float
+    words: tuple[Word, ...] = ()
+    llm_score: float | None = None
+    sil_score: float = 0.0
+    hotword_score: float = 0.0
+    confidence: float | None = None
+
+
+class NBest(Sequence[Hypothesis]):
+    """Candidate sentences, best first; never empty (silence gives one hypothesis with empty text).
+
+    degraded: what was asked for and is missing in them, such as a large language model's scores;
+    None for nothing
+    """
+
+    degraded: str | None = None
+
+    def __init__(self, hypotheses: Iterable[Hypothesis], degraded: str | None = None) -> None:
+        self._hypotheses, self.degraded = tuple(hypotheses), degraded
+
+    @property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """All of them."""
+        return self._hypotheses
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each."""
+        return [hypothesis.text for hypothesis in self]
+
+    def timed(self, frame_ms: float) -> NBest:
+        """The same, of frames that stand for another time than the search takes them for,
+        `FRAME_MS`.
+        """
+        if frame_ms == FRAME_MS:
+            return self
+        by, timed = frame_ms / FRAME_MS, []
+        for hypothesis in self:
+            words = [
+                replace(word, start_ms=word.start_ms * by, end_ms=word.end_ms * by)
+                for word in hypothesis.words
+            ]
+            timed.append(replace(hypothesis, words=tuple(words)))
+        return NBest(timed, self.degraded)
+
+    @overload
+    def __getitem__(self, index: int) -> Hypothesis: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Hypothesis, ...]: ...
+    def __getitem__(self, index: int | slice) -> Hypothesis | tuple[Hypothesis, ...]:
+        return self.hypotheses[index]
+
+    def __len__(self) -> int:
+        return len(self.hypotheses)
+
+    def __iter__(self) -> Iterator[Hypothesis]:
+        return iter(self.hypotheses)
+
+    def __eq__(self, other: object) -> bool:
+        return self.hypotheses == other.hypotheses if isinstance(other, NBest) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.hypotheses)
+
+    def __repr__(self) -> str:
+        return f"NBest({self.hypotheses!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a session knows in mid-sentence.
+
+    Words that will not change any more, and the current guess after them.
+    """
+
+    stable: str
+    tail: str
+
+    @property
+    def text(self) -> str:
+        """The whole current guess."""
+        return f"{self.stable} {self.tail}".strip()
 
 
 def hypothesis_json(hypothesis: Hypothesis) -> dict[str, Any]:

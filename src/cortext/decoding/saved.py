@@ -21,8 +21,8 @@ from h5py import h5d
 
 from cortext.data import guarded
 from cortext.data.checks import LIMITS, FaultError
-from cortext.decoding.options import NBest
-from cortext.decoding.session import Decoder
+from cortext.decoding.decoder import Decoder
+from cortext.decoding.nbest import NBest
 from cortext.errors import DecodingError
 from cortext.files import atomic_path, check_writable, disk_errors
 from cortext.tables import csv_table

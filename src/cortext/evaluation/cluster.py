@@ -21,7 +21,7 @@ from cortext.errors import CortextError, RunError, first_line
 from cortext.text.phonemes import Inventory
 
 if TYPE_CHECKING:
-    from cortext.decoding.llm.large_model import LanguageReader
+    from cortext.decoding.llm.large_model import LLM
 
 TASKS_PER_CPU = 4
 """So many tasks for each processor of the cluster: one that is slow holds up few trials."""
@@ -53,7 +53,7 @@ class LargeModelFiles:
 
         CausalLM.check(self.model, self.lora)
 
-    def open(self) -> LanguageReader:
+    def open(self) -> LLM:
         """The model, loaded, with no notes of earlier use.
 
         What a process has loaded last it keeps.
@@ -89,11 +89,11 @@ def _opened(lm: Path, engine: str) -> Decoder:
 
 
 @lru_cache(maxsize=1)
-def _loaded(files: LargeModelFiles) -> LanguageReader:
-    from cortext.decoding.llm.large_model import LanguageReader
+def _loaded(files: LargeModelFiles) -> LLM:
+    from cortext.decoding.llm.large_model import LLM
     from cortext.decoding.llm.model import CausalLM
 
-    return LanguageReader(CausalLM.load(files.model, files.lora, files.device))
+    return LLM(CausalLM.load(files.model, files.lora, files.device))
 
 
 def decode_on_cluster(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cortext.data.trial import BIN_MS
-from cortext.decoding.normalise import log_softmax
+from cortext.decoding.log_probs import log_softmax
 from cortext.evaluation.figures import Span, TrialPicture
 from cortext.evaluation.recognise import Recognised
 from cortext.evaluation.scores import PHONEME_ORDER, TrialResult

@@ -20,10 +20,10 @@ from cortext.data import PackedDataset, PackedSplit, open_data, open_packed
 from cortext.data.checks import SKIP_HINT, Problem
 from cortext.data.trial import BIN_MS
 from cortext.decoding import Decoder
-from cortext.decoding.greedy import greedy
-from cortext.decoding.normalise import log_softmax
-from cortext.decoding.options import DecoderOptions, NBest
-from cortext.decoding.session import notes_of, part_of
+from cortext.decoding.decoder import notes_of, part_of
+from cortext.decoding.log_probs import greedy, log_softmax
+from cortext.decoding.nbest import NBest
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError, nearest
 from cortext.evaluation.cluster import DecoderFiles, LargeModelFiles, decode_on_cluster
 from cortext.evaluation.description import Description

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cortext.data.trial import BIN_MS
-from cortext.decoding.options import NBest
+from cortext.decoding.nbest import NBest
 from cortext.text import metrics
 from cortext.text.normalize import normalize
 from cortext.text.phonemes import SIL

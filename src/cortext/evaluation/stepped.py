@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from cortext.data import PackedDataset, open_data
-from cortext.decoding.greedy import greedy
-from cortext.decoding.normalise import log_softmax
+from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import gaussian_kernel, smooth
 from cortext.models.stepping import Stepper

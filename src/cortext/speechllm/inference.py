@@ -13,7 +13,7 @@ import numpy as np
 
 from cortext.config import from_mapping
 from cortext.data import PackedSplit
-from cortext.decoding.options import NBest
+from cortext.decoding.nbest import NBest
 from cortext.evaluation import Metrics
 from cortext.evaluation.recognise import TRIALS_AT_ONCE, Recognised, recognise, stage
 from cortext.evaluation.run import config_of, evaluation_directory, origin_of

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from cortext.config import from_mapping
-from cortext.decoding.options import Hypothesis, NBest
+from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.errors import ConfigError, RunError
 from cortext.files import parse_json_object
 from cortext.models import AcousticModel, load_model, save_model

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from cortext.data.packed import PackedSplit
-from cortext.decoding.greedy import greedy
+from cortext.decoding.log_probs import greedy
 from cortext.errors import RunError
 from cortext.files import atomic_directory, disk_errors
 from cortext.models.acoustic import NOT_FINITE

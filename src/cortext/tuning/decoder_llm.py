@@ -17,7 +17,8 @@ from typing import Any
 
 from cortext.decoding.llm.large_model import ranked
 from cortext.decoding.llm.scoring import TextScore
-from cortext.decoding.options import DecoderOptions, Hypothesis
+from cortext.decoding.nbest import Hypothesis
+from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
 from cortext.tuning.decoder_trial import word_errors

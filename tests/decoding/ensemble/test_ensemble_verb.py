@@ -11,9 +11,9 @@ from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.decoding.ensemble import EnsembleOptions, average, combine_runs
 from cortext.decoding.fake import fake_log_probs
+from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.normalise import log_softmax
 from cortext.text.metrics import error_rate
 from cortext.text.phonemes import RELEASE
 

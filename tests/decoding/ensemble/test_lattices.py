@@ -20,7 +20,7 @@ from cortext.decoding.ensemble import (
     read_evaluations,
 )
 from cortext.decoding.ensemble.candidates import weighted
-from cortext.decoding.ensemble.lattices import read_lattices
+from cortext.decoding.ensemble.posteriors import read_lattices
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError
 from cortext.text.phonemes import RELEASE

@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions
-from cortext.decoding.ensemble.candidates import Weighted, sentence_of, weighted
-from cortext.decoding.ensemble.mbr import least_risk, risks
+from cortext.decoding.ensemble.candidates import Weighted, least_risk, risks, sentence_of, weighted
 from cortext.errors import DecodingError
 from cortext.text.normalize import normalize
 

@@ -23,10 +23,10 @@ from cortext.decoding import Decoder
 from cortext.decoding.engine import LiveBatch
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.llm import fusion
+from cortext.decoding.llm.cache_kind import CacheKind, cache_kind
 from cortext.decoding.llm.fusion import Fusion, FusionStats
-from cortext.decoding.llm.large_model import LanguageReader
+from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.shape import Shape, shape
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 
@@ -171,7 +171,7 @@ def test_a_model_that_is_the_ngram_changes_nothing(lm_dir, text, form):
     """Added to itself with weight 0.5 the n-gram counts half as much again."""
     log_probs_PV = posteriors(text, 2.0)
     plain = Decoder.from_dir(lm_dir, dict(history_words=8, lm_weight=1.5 if form == "add" else 1.0))
-    reader = LanguageReader(ngram_model(lm_dir))
+    reader = LLM(ngram_model(lm_dir))
     fused = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.5, form=form))).with_llm(
         reader
     )
@@ -229,7 +229,7 @@ def test_a_hypothesis_is_brought_to_what_both_models_say_of_its_words(lm_dir, ti
         return added
 
     decoder = Decoder.from_dir(lm_dir, dict(lm_weight=1.5, history_words=8))
-    session = decoder.session("release", hook=watched, every_frames=4)
+    session = decoder.stream("release", hook=watched, every_frames=4)
     session.step(posteriors(TEXTS[3], 2.0))
     for each in session.finish()[:3]:
         assert each.llm_score == pytest.approx(said(tuple(each.text.split())), abs=1e-3)
@@ -240,15 +240,11 @@ def test_weight_zero_is_no_fusion(lm_dir, tiny):
     log_probs_PV = posteriors(TEXTS[1], 2.0)
     decoder = Decoder.from_dir(lm_dir, dict(history_words=8))
     plain = decoder.decode(log_probs_PV, "release")
-    session = decoder.session("release", hook=Fusion(tiny, options(weight=0.0)), every_frames=5)
+    session = decoder.stream("release", hook=Fusion(tiny, options(weight=0.0)), every_frames=5)
     session.step(log_probs_PV)
     assert same(session.finish(), plain)
     settings = {"llm": {"mode": "fusion", "weight": 0.0}}
-    nbest = (
-        decoder.with_options(**settings)
-        .with_llm(LanguageReader(tiny))
-        .decode(log_probs_PV, "release")
-    )
+    nbest = decoder.with_options(**settings).with_llm(LLM(tiny)).decode(log_probs_PV, "release")
     assert same(nbest, plain)
     assert all(each.llm_score is None for each in nbest)
 
@@ -260,7 +256,7 @@ def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
     """
     LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
     reader, log_probs_PV = (
-        LanguageReader(ngram_model(tmp_path / "other")),
+        LLM(ngram_model(tmp_path / "other")),
         posteriors("i want to go home", 0.5),
     )
     decoder = Decoder.from_dir(lm_dir, dict(nbest=1, llm=dict(weight=0.9))).with_llm(reader)
@@ -271,7 +267,7 @@ def test_what_a_list_at_the_end_has_lost_the_search_keeps(lm_dir, tmp_path):
 
 def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", every_frames=4))).with_llm(
-        LanguageReader(tiny)
+        LLM(tiny)
     )
     utterances = [
         posteriors(TEXTS[number], 1.5, number) for number in (4, 2, 0)
@@ -281,7 +277,7 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
         decoder.search_batch(utterances, "release", threads=3), expected, strict=True
     ):
         assert same(found, other)
-    session = decoder.session("release")
+    session = decoder.stream("release")
     for frame in range(len(utterances[0])):
         session.step(utterances[0][frame : frame + 1])
     ranked = decoder.decode(utterances[0], "release")
@@ -291,12 +287,12 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
 
 
 @pytest.mark.parametrize(
-    "kind", [Shape("states", state_bytes=1), Shape("whole")], ids=["states", "whole"]
+    "kind", [CacheKind("states", state_bytes=1), CacheKind("whole")], ids=["states", "whole"]
 )
 def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch, kind):
-    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LLM(tiny))
     expected = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
-    monkeypatch.setattr("cortext.decoding.llm.shape.shape", lambda _: kind)
+    monkeypatch.setattr("cortext.decoding.llm.cache_kind.cache_kind", lambda _: kind)
     found = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
     assert found.texts == expected.texts
     assert [each.score for each in found] == pytest.approx(
@@ -329,7 +325,7 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
         LanguageModel.open(lm_dir).lexicon,
         dict(tree=0, scratch=0, scores=0),
     )
-    shape(tiny)  # what it tries first, of any model, is not counted
+    cache_kind(tiny)  # what it tries first, of any model, is not counted
     decoder, texts, looks = Decoder.from_dir(lm_dir, dict(history_words=8)), TEXTS[1::2], []
 
     def counts(module, args, kwargs):
@@ -356,7 +352,7 @@ def test_far_fewer_tokens_are_read_than_from_scratch_and_the_scores_are_the_same
         hook = Fusion(tiny, options(weight=0.5), totals=totals)
         ask = hook._reader.ask
         hook._reader.ask = lambda look, ask=ask: (looks.append(look.looked), ask(look))[1]
-        session = decoder.session("release", hook=watched, every_frames=5)
+        session = decoder.stream("release", hook=watched, every_frames=5)
         session.step(fake_log_probs(text, noise=1.5, seed=seed, lexicon=lexicon))
         session.finish()
     handle.remove()
@@ -445,13 +441,13 @@ def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
     """Of homophones, which no list at the end has both of."""
     LanguageModel.build(["i want two go home"] * 20 + list(TEXTS), 3, tmp_path / "other")
     decoder = Decoder.from_dir(lm_dir, dict(nbest=1, llm=dict(mode="fusion", weight=0.01)))
-    decoder = decoder.with_llm(LanguageReader(ngram_model(tmp_path / "other")))
+    decoder = decoder.with_llm(LLM(ngram_model(tmp_path / "other")))
     log_probs_PV = posteriors("i want to go home", 0.5)
     assert decoder.decode(log_probs_PV, "release")[0].text == "i want to go home"
     expected = decoder.with_options(llm=changes).decode(log_probs_PV, "release")
     assert expected[0].text == "i want two go home"
     for half in (0, len(log_probs_PV) // 2):
-        session = decoder.session("release")
+        session = decoder.stream("release")
         session.step(log_probs_PV[:half])
         session.set_options(llm=changes)
         session.step(log_probs_PV[half:])
@@ -463,9 +459,9 @@ def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
 
 
 def test_a_session_that_began_in_fusion_may_go_on_without(lm_dir, tiny):
-    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LanguageReader(tiny))
+    decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LLM(tiny))
     log_probs_PV = posteriors(TEXTS[0], 1.0)
-    session = decoder.session("release")
+    session = decoder.stream("release")
     session.step(log_probs_PV[:20])
     session.set_options(llm=dict(weight=0.0, mode="rescore"))
     session.step(log_probs_PV[20:])
@@ -547,7 +543,7 @@ def test_a_model_that_fails_leaves_the_ngrams_result(lm_dir, tiny, monkeypatch, 
 
     monkeypatch.setattr("cortext.decoding.llm.tree.TokenTree.score", failing)
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.2))).with_llm(
-        LanguageReader(tiny)
+        LLM(tiny)
     )
     nbest = decoder.search_batch([log_probs_PV], "release")[0]
     assert nbest.degraded == f"searched without the large model: {message.format(tiny.name)}"

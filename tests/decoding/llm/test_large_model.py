@@ -19,7 +19,7 @@ from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest, Word
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.llm import large_model
 from cortext.decoding.llm.augment import augmented
-from cortext.decoding.llm.large_model import LanguageReader
+from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.ngram import LanguageModel
@@ -45,7 +45,7 @@ LIST = NBest(
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> LanguageReader:
+def reader(monkeypatch: pytest.MonkeyPatch) -> LLM:
     """A reader whose model says `SAID`."""
 
     def said(
@@ -54,7 +54,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> LanguageReader:
         return [SAID[text] for text in texts]
 
     monkeypatch.setattr(large_model, "score_texts", said)
-    return LanguageReader(None)  # type: ignore[arg-type] # nothing but its scores is asked for
+    return LLM(None)  # type: ignore[arg-type] # nothing but its scores is asked for
 
 
 def options(**llm: Any) -> DecoderOptions:
@@ -65,7 +65,7 @@ def scores(nbest: NBest) -> dict[str, float]:
     return {found.text: found.score for found in nbest}
 
 
-def test_interpolation_is_the_published_formula(reader: LanguageReader):
+def test_interpolation_is_the_published_formula(reader: LLM):
     (found,) = reader.rank([LIST], options(weight=0.25))
     # 0.5 * acoustic + 2 * (0.75 * ngram + 0.25 * llm) + 0.25 * words + sil + hotwords; nothing is
     # said of silence
@@ -81,7 +81,7 @@ def test_interpolation_is_the_published_formula(reader: LanguageReader):
     ]
 
 
-def test_the_additive_form(reader: LanguageReader):
+def test_the_additive_form(reader: LLM):
     (found,) = reader.rank([LIST], options(weight=3.0, form="add"))
     assert scores(found) == pytest.approx({
         "a b": -5 + 2 * -4 + 3 * -6 + 0.5 - 0.5 + 2,
@@ -91,7 +91,7 @@ def test_the_additive_form(reader: LanguageReader):
     assert found.texts == ["", "a c d", "a b"]
 
 
-def test_every_token_costs_the_penalty(reader: LanguageReader):
+def test_every_token_costs_the_penalty(reader: LLM):
     (found,) = reader.rank([LIST], options(weight=1.0, token_penalty=0.5))
     assert {hypothesis.text: hypothesis.llm_score for hypothesis in found} == {
         "a b": -7.0,
@@ -101,7 +101,7 @@ def test_every_token_costs_the_penalty(reader: LanguageReader):
     assert scores(found)["a c d"] == pytest.approx(-6 + 2 * -4.5 + 0.75)
 
 
-def test_confidence_is_the_softmax_of_the_scores(reader: LanguageReader):
+def test_confidence_is_the_softmax_of_the_scores(reader: LLM):
     (found,) = reader.rank([LIST], options(weight=0.25))
     total = sum(math.exp(hypothesis.score) for hypothesis in found)
     assert [hypothesis.confidence for hypothesis in found] == pytest.approx(
@@ -110,7 +110,7 @@ def test_confidence_is_the_softmax_of_the_scores(reader: LanguageReader):
     assert sum(hypothesis.confidence or 0 for hypothesis in found) == pytest.approx(1)
 
 
-def test_impossible_sentences_have_no_confidence(reader: LanguageReader):
+def test_impossible_sentences_have_no_confidence(reader: LLM):
     impossible = NBest([LIST[0], Hypothesis("a e", -math.inf, -math.inf, -1.0)])
     (found,) = reader.rank([impossible], options())
     assert [hypothesis.confidence for hypothesis in found] == [1.0, 0.0]
@@ -118,7 +118,7 @@ def test_impossible_sentences_have_no_confidence(reader: LanguageReader):
     assert [hypothesis.confidence for hypothesis in found] == [0.5, 0.5]
 
 
-def test_what_a_search_added_before_does_not_count(reader: LanguageReader):
+def test_what_a_search_added_before_does_not_count(reader: LLM):
     fused = NBest(
         [Hypothesis(h.text, h.score + 9, h.acoustic_score, h.lm_score, llm_score=9.0) for h in LIST]
     )
@@ -126,19 +126,19 @@ def test_what_a_search_added_before_does_not_count(reader: LanguageReader):
     assert reader.rank([fused], options()) == reader.rank([bare], options())
 
 
-def test_a_weight_of_nothing_changes_nothing(reader: LanguageReader):
+def test_a_weight_of_nothing_changes_nothing(reader: LLM):
     nothing = options(weight=0.0, mode="fusion", augment=20)
     assert reader.rank([LIST, LIST], nothing) == [LIST, LIST]
     assert reader.search_options(nothing) is nothing
     assert reader.hook(nothing, "") is None
 
 
-def test_rescoring_leaves_the_search_alone(reader: LanguageReader):
+def test_rescoring_leaves_the_search_alone(reader: LLM):
     assert reader.search_options(options()) == options()
     assert reader.hook(options(), "") is None
 
 
-def test_fusion_keeps_histories_apart_and_has_one_form(reader: LanguageReader):
+def test_fusion_keeps_histories_apart_and_has_one_form(reader: LLM):
     fused = reader.search_options(options(mode="fusion", form="add", weight=3.0, history_words=5))
     assert (fused.history_words, fused.lm_weight, fused.llm.form, fused.llm.weight) == (
         5,
@@ -151,7 +151,7 @@ def test_fusion_keeps_histories_apart_and_has_one_form(reader: LanguageReader):
     assert (kept.history_words, kept.lm_weight, kept.llm.weight) == (9, 1.0, 0.5)
 
 
-def test_weights_that_are_too_much_together_are_named(reader: LanguageReader):
+def test_weights_that_are_too_much_together_are_named(reader: LLM):
     with pytest.raises(
         DecodingError,
         match=r"^lm_weight 2 and llm.weight 999 are too much together: lm_weight is 1001.0",
@@ -197,9 +197,7 @@ def test_sentences_of_other_lengths_and_beyond_the_top_are_left_alone():
     }
 
 
-def test_the_model_ranks_what_the_exchange_makes(
-    reader: LanguageReader, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_model_ranks_what_the_exchange_makes(reader: LLM, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SAID, "a b d", TextScore(-0.5, 3))
     monkeypatch.setitem(SAID, "a c e", TextScore(-50.0, 3))
     monkeypatch.setitem(SAID, "a b e", TextScore(-50.0, 3))
@@ -210,8 +208,8 @@ def test_the_model_ranks_what_the_exchange_makes(
 
 
 @pytest.fixture
-def tiny(tiny_lm_dir: Path) -> LanguageReader:
-    return LanguageReader.load(tiny_lm_dir)
+def tiny(tiny_lm_dir: Path) -> LLM:
+    return LLM.load(tiny_lm_dir)
 
 
 def lists(n: int) -> list[NBest]:
@@ -227,7 +225,7 @@ def lists(n: int) -> list[NBest]:
     ]
 
 
-def test_lists_are_ranked_as_each_alone_and_progress_is_told(tiny: LanguageReader):
+def test_lists_are_ranked_as_each_alone_and_progress_is_told(tiny: LLM):
     given, steps = lists(40), []
     found = tiny.rank(given, options(), "some water", lambda *step: steps.append(step))
     assert steps == [(16, 40), (32, 40), (40, 40)]
@@ -254,7 +252,7 @@ def _failing(lm: CausalLM, monkeypatch: pytest.MonkeyPatch, when: Callable[[], b
 
 
 def test_lists_that_the_model_fails_on_are_the_n_grams_and_say_so(
-    tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch
+    tiny: LLM, monkeypatch: pytest.MonkeyPatch
 ):
     given = lists(40)
     expected = tiny.rank(given, options())
@@ -277,7 +275,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("what", ["tokenizer", "network"])
 def test_a_panic_in_compiled_code_fails_the_same_way(
-    tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, what: str
+    tiny: LLM, monkeypatch: pytest.MonkeyPatch, what: str
 ):
     def panics(*_: object, **__: object) -> None:
         raise Panic("index out of bounds")
@@ -292,7 +290,7 @@ def test_a_panic_in_compiled_code_fails_the_same_way(
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_program_ends_it(
-    tiny: LanguageReader, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+    tiny: LLM, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
 ):
     def ends(**_: object) -> None:
         raise end
@@ -302,7 +300,7 @@ def test_what_ends_a_program_ends_it(
         tiny.rank(lists(2), options())
 
 
-def test_lists_without_sentences_stay_so(tiny: LanguageReader):
+def test_lists_without_sentences_stay_so(tiny: LLM):
     full = lists(1)[0]
     empty, ranked = tiny.rank([NBest([], "lost"), full], options())
     assert (len(empty), empty.degraded) == (0, "lost")
@@ -311,14 +309,14 @@ def test_lists_without_sentences_stay_so(tiny: LanguageReader):
 
 
 def test_what_the_n_gram_holds_for_impossible_does_not_count_at_a_weight_of_one(
-    reader: LanguageReader,
+    reader: LLM,
 ):
     unknown = NBest([Hypothesis("a b", -math.inf, -10.0, -math.inf), LIST[1]])
     (found,) = reader.rank([unknown], options(weight=1.0))
     assert scores(found) == pytest.approx({"a b": -5 + 2 * -6 + 0.5, "a c d": -6 + 2 * -3 + 0.75})
 
 
-def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny: LanguageReader):
+def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny: LLM):
     given = lists(4)
     given[2] = NBest([*given[2], Hypothesis("you " * 300, -9.0, -1.0, -9.0)])
     found = tiny.rank(given, options(), "some water")
@@ -331,7 +329,7 @@ def test_a_list_that_the_model_cannot_read_keeps_no_other_from_being_ranked(tiny
     )
 
 
-def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: LanguageReader):
+def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: LLM):
     both = NBest([LIST[2], LIST[1]])
     plain = NBest(
         [
@@ -347,7 +345,7 @@ def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: La
 
 
 def test_what_fails_after_fusion_gives_the_n_grams_order(
-    reader: LanguageReader, monkeypatch: pytest.MonkeyPatch
+    reader: LLM, monkeypatch: pytest.MonkeyPatch
 ):
     def fails(*_: object, **__: object) -> list[TextScore]:
         raise LanguageModelError("the model failed")
@@ -385,7 +383,7 @@ def spoken(decoder: Decoder) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("mode", ["rescore", "fusion"])
 def test_a_decoder_with_a_weight_of_nothing_is_one_without_a_model(
-    decoder: Decoder, spoken: list[np.ndarray], tiny: LanguageReader, mode: str
+    decoder: Decoder, spoken: list[np.ndarray], tiny: LLM, mode: str
 ):
     nothing = decoder.with_options(llm={"weight": 0.0, "mode": mode})
     beside = nothing.with_llm(tiny)
@@ -396,7 +394,7 @@ def test_a_decoder_with_a_weight_of_nothing_is_one_without_a_model(
 
 @pytest.mark.parametrize("form", ["interpolate", "add"])
 def test_a_decoders_sentences_are_ranked_by_the_formula(
-    decoder: Decoder, spoken: list[np.ndarray], tiny: LanguageReader, form: str
+    decoder: Decoder, spoken: list[np.ndarray], tiny: LLM, form: str
 ):
     plain = decoder.decode_batch(spoken, "release")
     beside = decoder.with_options(llm={"weight": 0.6, "form": form}).with_llm(tiny)
@@ -418,6 +416,6 @@ def test_a_decoders_sentences_are_ranked_by_the_formula(
         changes += before.texts != after.texts
     assert changes
     assert found[0] == beside.decode(spoken[0], "release", context="water")
-    session = beside.session("release", context="water")
+    session = beside.stream("release", context="water")
     session.step(spoken[1])
     assert session.finish().texts == found[1].texts

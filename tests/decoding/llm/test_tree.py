@@ -9,11 +9,10 @@ import torch
 import transformers
 from tiny_llm import bpe_tokenizer
 
+from cortext.decoding.llm.cache_kind import CacheKind, UncachedScorer, cache_kind, scorer
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.shape import Shape, scorer, shape
 from cortext.decoding.llm.states import StateTree
 from cortext.decoding.llm.tree import TokenTree
-from cortext.decoding.llm.whole import WholeSequences
 from cortext.errors import DecodingError
 
 TOKENIZER = bpe_tokenizer()
@@ -97,35 +96,35 @@ def test_scores_equal_a_plain_loop(name):
 
 @pytest.mark.parametrize("name", TREES)
 def test_models_of_attention_are_read_as_trees(name):
-    assert shape(model(CONFIGS[name])).kind == "tree"
+    assert cache_kind(model(CONFIGS[name])).kind == "tree"
 
 
 @pytest.mark.parametrize("name", STATES)
 def test_models_that_cannot_read_a_tree_are_found_out(name):
     """Recurrent layers, and positions that come of the mask."""
     lm = model(CONFIGS[name])
-    found = shape(lm)
+    found = cache_kind(lm)
     assert found.kind == "states"
     assert isinstance(scorer(lm, [0], cache_mb=64), StateTree)
     little = (
         60 * (found.state_bytes + found.token_bytes * 33) / 2**20
     )  # 60 states, where fewer than 64 are of no use
-    assert isinstance(scorer(lm, [0], cache_mb=little), WholeSequences)
+    assert isinstance(scorer(lm, [0], cache_mb=little), UncachedScorer)
 
 
 def test_a_model_that_takes_nothing_up_again_is_read_from_the_beginning():
     """This one has a cache of its own."""
     lm = model(CONFIGS["mamba"])
-    assert shape(lm) == Shape("whole")
-    assert isinstance(scorer(lm, [0], 64), WholeSequences)
+    assert cache_kind(lm) == CacheKind("whole")
+    assert isinstance(scorer(lm, [0], 64), UncachedScorer)
 
 
 def test_a_tree_is_not_deeper_than_what_all_layers_see(monkeypatch):
     lm = model(CONFIGS["long windows"])
-    assert shape(lm) == Shape("tree", window=90)
-    monkeypatch.setattr("cortext.decoding.llm.shape.SENTENCE_TOKENS", 80)
+    assert cache_kind(lm) == CacheKind("tree", window=90)
+    monkeypatch.setattr("cortext.decoding.llm.cache_kind.SENTENCE_TOKENS", 80)
     assert isinstance(scorer(lm, [0] * 10, 64), TokenTree)
-    assert isinstance(scorer(lm, [0] * 11, 64), WholeSequences)
+    assert isinstance(scorer(lm, [0] * 11, 64), UncachedScorer)
     tree = TokenTree(lm, [0] * 10, window=90)
     assert tree.longest == 80
     with pytest.raises(
@@ -141,7 +140,7 @@ def test_a_model_that_misreads_trees_is_found_out(monkeypatch):
     monkeypatch.setattr(
         lm.network.model, "forward", lambda *a, attention_mask=None, **others: forward(*a, **others)
     )
-    assert shape(lm).kind == "states"
+    assert cache_kind(lm).kind == "states"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,7 @@ def test_whole_sequences_are_read_once():
     Each with the prefix, without the last token.
     """
     lm = model(CONFIGS["qwen3.5"])
-    whole = WholeSequences(lm, [0, 9])
+    whole = UncachedScorer(lm, [0, 9])
     expected = [plain(lm, [0, 9], each) for each in ([1, 2, 3], [1, 2, 4], [1, 2])]
     for _ in range(2):
         assert whole.score([[1, 2, 3], [1, 2, 4], [1, 2]]) == pytest.approx(expected, abs=1e-3)

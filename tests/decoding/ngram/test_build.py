@@ -18,9 +18,7 @@ from ngram_oracle import read_arpa
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.database import Database, in_background
-from cortext.decoding.ngram.special import LN10
-from cortext.decoding.ngram.spelling import LETTERS, spelt
-from cortext.decoding.ngram.vocabulary import read_vocabulary
+from cortext.decoding.ngram.vocabulary import LETTERS, LN10, read_vocabulary, spelt
 from cortext.errors import LanguageModelError
 
 SENTENCES = ["The cat sat.", "the dog sat", "a cat - ran away!"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cortext.decoding.ngram.counts import Keys, count
 from cortext.decoding.ngram.database import Database
 from cortext.decoding.ngram.estimate import FALLBACK_DISCOUNTS, Discounts, estimate
-from cortext.decoding.ngram.special import BOS_ID, EOS_ID, SPECIAL, UNK_ID
+from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL, UNK_ID
 from cortext.errors import LanguageModelError
 
 A, B, C = range(len(SPECIAL), len(SPECIAL) + 3)

@@ -11,7 +11,7 @@ from ngram_oracle import NGram, read_arpa
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.interpolate import maximise
-from cortext.decoding.ngram.special import LN10
+from cortext.decoding.ngram.vocabulary import LN10
 from cortext.errors import LanguageModelError
 
 FIRST = ["the cat sat", "the cat ran", "a cat sat", "the dog ran away", "the cat sat down"]

@@ -7,7 +7,7 @@ from ngram_oracle import read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.special import LN10
+from cortext.decoding.ngram.vocabulary import LN10
 
 MADE_BY_LMPLZ = Path(__file__).parent / "lmplz"
 VOCABULARY = (MADE_BY_LMPLZ / "vocabulary.txt").read_text().split()

@@ -11,7 +11,7 @@ import pytest
 from ngram_oracle import NGram, read_arpa
 
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.special import LN10
+from cortext.decoding.ngram.vocabulary import LN10
 
 HAND = r"""
 \data\

@@ -70,7 +70,7 @@ class Worker:
         decoder = self.search.decoder  # type: ignore[attr-defined]
         frames, busy, ends = [], [], []
         for number in chosen:
-            session = decoder.session(INVENTORY)
+            session = decoder.stream(INVENTORY)
             for frame_V in self.utterances[number]:
                 started, processor = time.perf_counter(), time.thread_time()
                 session.step(frame_V[None])

@@ -21,9 +21,9 @@ from cortext.bench.posteriors import INVENTORY
 from cortext.bench.workers import Missing, own_stdout, serve
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.llm.fusion import FusionStats
-from cortext.decoding.llm.large_model import LanguageReader, ranked
+from cortext.decoding.llm.large_model import LLM, ranked
 from cortext.decoding.llm.scoring import TextScore
-from cortext.decoding.options import Hypothesis
+from cortext.decoding.nbest import Hypothesis
 from cortext.errors import CortextError
 from cortext.provenance import provenance
 
@@ -31,7 +31,7 @@ Read = list[list[tuple[Hypothesis, TextScore]]]
 """The hypotheses of each utterance with what the large model says of them."""
 
 
-class CountingReader(LanguageReader):
+class CountingReader(LLM):
     """A large model that counts the tokens of the lists that it ranks, too."""
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class CountingReader(LanguageReader):
         self.ranked_tokens = 0
 
     def read(self, lists: Sequence[NBest], options: DecoderOptions, context: str = "") -> Read:
-        """See `LanguageReader.read`."""
+        """See `LLM.read`."""
         found = super().read(lists, options, context)
         texts = {hypothesis.text: said.n_tokens for one in found for hypothesis, said in one}
         self.ranked_tokens += sum(texts.values())

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cortext.decoding.ensemble.candidates import Candidates, Weighted, sentence_of, weighted
+from cortext.decoding.ensemble.candidates import (
+    Candidates,
+    Weighted,
+    least_risk,
+    sentence_of,
+    weighted,
+)
 from cortext.decoding.ensemble.correct import Corrector, correct
-from cortext.decoding.ensemble.mbr import least_risk
 from cortext.decoding.ensemble.network import build_network
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.decoding.ensemble.rover import Ngram, vote, vote_with_lm

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from cortext.decoding.ensemble.candidates import Weighted
-from cortext.decoding.ensemble.mbr import least_risk, risks
+from cortext.decoding.ensemble.candidates import Weighted, least_risk, risks
 from cortext.decoding.ensemble.network import NULL, Slot
 from cortext.decoding.ensemble.options import EnsembleOptions
 from cortext.errors import LanguageModelError

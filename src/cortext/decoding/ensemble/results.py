@@ -14,13 +14,12 @@ import numpy as np
 from cortext.decoding.ensemble.candidates import Candidates, sentence_of
 from cortext.decoding.ensemble.combine import Combined, check_method, combine
 from cortext.decoding.ensemble.correct import Corrector
-from cortext.decoding.ensemble.lattices import read_lattices
 from cortext.decoding.ensemble.options import EnsembleOptions
-from cortext.decoding.ensemble.posteriors import Origin, decode_average
+from cortext.decoding.ensemble.posteriors import Origin, decode_average, read_lattices
 from cortext.decoding.ensemble.sources import NBEST, read_evaluations, read_lists
-from cortext.decoding.nbest import hypothesis_json
+from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.options import DecoderOptions, NBest
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError
 from cortext.files import atomic_directory, disk_errors, read_json
 from cortext.processes import Progress

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cortext.decoding.options import DecoderOptions, Hypothesis
+from cortext.decoding.nbest import Hypothesis
+from cortext.decoding.options import DecoderOptions
 from cortext.text.metrics import align
 
 

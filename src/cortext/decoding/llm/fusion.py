@@ -50,9 +50,9 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> Scorer:
     """What scores hypotheses by a model, with the fewest tokens that the model and the memory
     allow.
     """
-    from cortext.decoding.llm import shape  # needs transformers
+    from cortext.decoding.llm import cache_kind  # needs transformers
 
-    return shape.scorer(lm, prefix, cache_mb)
+    return cache_kind.scorer(lm, prefix, cache_mb)
 
 
 @dataclass

@@ -16,14 +16,16 @@ from cortext.decoding.llm.explain import ENDS
 from cortext.decoding.llm.fusion import Fusion, FusionStats
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.scoring import TextScore, score_texts
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
+from cortext.decoding.nbest import Hypothesis, NBest
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError, first_line
+from cortext.renamed import renamed
 
 LISTS_AT_ONCE = 16
 """So many lists are ranked together; where that fails, each by itself."""
 
 
-class LanguageReader:
+class LLM:
     """A causal language model as `Decoder.with_llm` takes it. Threads and decoders may share one.
 
     Attributes:
@@ -154,7 +156,7 @@ def ranked(
     probabilities.
 
     Args:
-        read: Each with what a large model says of its text, as `LanguageReader.read` gives them.
+        read: Each with what a large model says of its text, as `LLM.read` gives them.
     """
     scored: list[Hypothesis] = []
     for found, said in read:
@@ -200,3 +202,6 @@ def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBe
     scored = [replace(found, llm_score=None, confidence=None) for found in nbest]
     scored = [replace(found, score=_score(found, plain)) for found in scored]
     return NBest(sorted(scored, key=lambda found: -found.score), degraded)
+
+
+__getattr__ = renamed(__name__, {"LanguageReader": "LLM"})

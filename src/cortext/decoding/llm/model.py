@@ -23,7 +23,7 @@ from cortext.decoding.llm.loading import (
     read_config,
     read_tokenizer,
 )
-from cortext.decoding.llm.room import check_room
+from cortext.decoding.llm.memory import check_memory
 from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 
@@ -108,7 +108,7 @@ class CausalLM:
         config = read_config(transformers, name)
         if where.type == "cpu":
             with quiet(transformers), explained(name):
-                check_room(transformers, config, name)
+                check_memory(transformers, config, name)
         tokenizer = read_tokenizer(transformers, name)
         with quiet(transformers), explained(name):
             network, facts = transformers.AutoModelForCausalLM.from_pretrained(

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from cortext.decoding.llm.explain import ENDS, out_of_memory
+from cortext.decoding.llm.memory import tokens_that_fit
 from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.room import tokens_that_fit
 from cortext.errors import CortextError, LanguageModelError, first_line
 
 STOPS = ".?!"

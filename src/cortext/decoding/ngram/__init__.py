@@ -3,7 +3,6 @@
 Estimation, ARPA files, scoring, and the directory that the word search reads.
 """
 
-from cortext.decoding.ngram.language_model import LanguageModel
-from cortext.decoding.ngram.scoring import TextScore
+from cortext.decoding.ngram.language_model import LanguageModel, TextScore
 
 __all__ = ["LanguageModel", "TextScore"]

@@ -19,9 +19,15 @@ from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.estimate import Estimated, estimate
 from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
-from cortext.decoding.ngram.special import MAX_ORDER, SPECIAL
-from cortext.decoding.ngram.spelling import LETTERS, letter_lexicon, spelt
-from cortext.decoding.ngram.vocabulary import choose, renumbered
+from cortext.decoding.ngram.vocabulary import (
+    LETTERS,
+    MAX_ORDER,
+    SPECIAL,
+    choose,
+    letter_lexicon,
+    renumbered,
+    spelt,
+)
 from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError, nearest
 from cortext.files import atomic_directory, disk_error

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cortext.decoding.ngram.special import BOS_ID, EOS_ID, SPECIAL
+from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL
 from cortext.errors import LanguageModelError
 from cortext.processes import Progress
 from cortext.text import prose

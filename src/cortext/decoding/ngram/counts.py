@@ -17,7 +17,7 @@ import numpy as np
 
 from cortext.decoding.ngram.corpus import blocks
 from cortext.decoding.ngram.database import Database
-from cortext.decoding.ngram.special import BOS_ID
+from cortext.decoding.ngram.vocabulary import BOS_ID
 from cortext.errors import LanguageModelError
 
 _WORD_BITS = 62

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from cortext.decoding.ngram.counts import Keys
 from cortext.decoding.ngram.database import Database
-from cortext.decoding.ngram.special import BOS_ID
+from cortext.decoding.ngram.vocabulary import BOS_ID
 from cortext.errors import LanguageModelError
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)

@@ -20,7 +20,7 @@ import numpy as np
 from cortext.decoding.ngram.counts import Keys, joined, write_windows
 from cortext.decoding.ngram.database import Database
 from cortext.decoding.ngram.estimate import Estimated
-from cortext.decoding.ngram.special import UNK_ID
+from cortext.decoding.ngram.vocabulary import UNK_ID
 from cortext.errors import LanguageModelError
 
 _ITERATIONS = 200

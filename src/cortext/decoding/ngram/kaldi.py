@@ -25,7 +25,7 @@ from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.language_model import LanguageModel
 from cortext.decoding.ngram.openfst import read_fst
-from cortext.decoding.ngram.special import BOS, EOS
+from cortext.decoding.ngram.vocabulary import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file
 from cortext.processes import Progress

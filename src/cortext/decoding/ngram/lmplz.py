@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cortext.decoding.ngram.corpus import Corpus, blocks
-from cortext.decoding.ngram.special import BOS_ID, EOS_ID
+from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID
 from cortext.errors import LanguageModelError
 
 

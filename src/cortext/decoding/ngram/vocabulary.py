@@ -1,16 +1,29 @@
-"""Which words a model keeps, and their numbers."""
+"""Vocabularies of n-gram models: special words, which words are kept, letters for spelling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cortext.decoding.ngram.corpus import Corpus
-from cortext.decoding.ngram.special import SPECIAL
 from cortext.errors import LanguageModelError
+from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
+from cortext.text.pronunciation import pronounce, spell
+
+if TYPE_CHECKING:
+    from cortext.decoding.ngram.corpus import Corpus
+
+UNK, BOS, EOS = "<unk>", "<s>", "</s>"
+SPECIAL = (UNK, BOS, EOS)
+UNK_ID, BOS_ID, EOS_ID = range(3)
+MAX_ORDER = 6
+LN10 = math.log(10.0)
+"""Files hold log10, everything else natural logs."""
 
 
 def read_vocabulary(given: str) -> int | list[str]:
@@ -61,3 +74,24 @@ def renumbered(words: Sequence[str], number: Mapping[str, int]) -> np.ndarray:
     """The number in the model of each word, int64; words that it lacks follow after its own."""
     lacking = iter(range(len(number), len(number) + len(words)))
     return np.array([number[word] if word in number else next(lacking) for word in words], np.int64)
+
+
+_NAMES = {"'": "apostrophe", "-": "hyphen"}
+LETTERS = (*ascii_lowercase, *sorted(_NAMES.values()))
+"""The words of a spelling model."""
+
+
+def spelt(sentence: str) -> Iterator[str]:
+    """Each word of a normalised sentence as a sentence of letters."""
+    for word in sentence.split():
+        if word.strip("-'"):
+            yield " ".join([_NAMES.get(letter, letter) for letter in word])
+
+
+def letter_lexicon() -> Lexicon:
+    """The names of the letters as they are spoken.
+
+    `apostrophe` and `hyphen` as the words they are.
+    """
+    names = {letter: [spell(letter)] for letter in ascii_lowercase}
+    return Lexicon(names | {name: pronounce(name) for name in _NAMES.values()})

@@ -39,9 +39,9 @@ def with_llm(
         LanguageModelError: For a model that cannot be used, MissingLibrary without transformers.
     """
     from cortext.decoding.llm.fusion import scorer
-    from cortext.decoding.llm.large_model import LanguageReader
+    from cortext.decoding.llm.large_model import LLM
 
-    reader = LanguageReader.load(model, lora, device)
+    reader = LLM.load(model, lora, device)
     # the first pass of a model takes many times longer than the next ones, and shows whether there
     # is memory for it
     reader.read(

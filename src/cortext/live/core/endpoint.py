@@ -11,7 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from cortext.decoding.options import FRAME_MS, is_finite
+from cortext.decoding.nbest import FRAME_MS
+from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError
 from cortext.text.phonemes import Inventory
 

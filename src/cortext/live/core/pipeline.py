@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from cortext.data.trial import BIN_MS
-from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest, Partial, Session
-from cortext.decoding.normalise import log_softmax
+from cortext.decoding import Decoder, DecoderOptions, DecoderStream, Hypothesis, NBest, Partial
+from cortext.decoding.log_probs import log_softmax
 from cortext.errors import ConfigError
 from cortext.live.core.acoustic_stream import AcousticStream, PipelineOptions, check_bins
 from cortext.live.core.decoder import in_time
@@ -108,7 +108,7 @@ class Pipeline:
         )
         self._hotwords, self._context = dict[str, float](), context
         self._held_TC = np.empty((0, self._stream.stepper.n_features), dtype=np.float32)
-        self._search: Session | None = None
+        self._search: DecoderStream | None = None
         self._begin()
 
     @property
@@ -281,11 +281,11 @@ class Pipeline:
         if self._endpoint:
             self._endpoint.reset()
 
-    def _open_search(self, hotwords: Mapping[str, float]) -> Session | None:
+    def _open_search(self, hotwords: Mapping[str, float]) -> DecoderStream | None:
         if self._decoder is None:
             return None
         new = [word for word in hotwords if word not in self._decoder]
-        return self._decoder.session(
+        return self._decoder.stream(
             self._inventory, words=new, hotwords=hotwords, context=self._context
         )
 

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cortext import __version__
+from cortext.decoding.decoder import Decoder
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.session import Decoder
 from cortext.errors import LiveError, nearest, shown
 from cortext.live.core.decoder import LIVE_BOUNDS, Notes, check_hotwords, check_options
 from cortext.live.core.log import event, internal_error

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from cortext.decoding.llm.options import LLMOptions
-from cortext.decoding.options import DecoderOptions, Hypothesis, is_finite
+from cortext.decoding.nbest import Hypothesis
+from cortext.decoding.options import DecoderOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.live.core.decoder import LIVE_BOUNDS
 

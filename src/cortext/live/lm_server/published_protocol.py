@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Protocol as Interface
 
+from cortext.decoding.decoder import Decoder
 from cortext.decoding.llm.augment import augmented
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
-from cortext.decoding.session import Decoder
+from cortext.decoding.nbest import Hypothesis, NBest
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import shown
 from cortext.live.core.decoder import Notes
 from cortext.live.core.log import event, internal_error

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from cortext.decoding.session import Decoder
+from cortext.decoding.decoder import Decoder
 from cortext.errors import ConfigError, LiveError, nearest
 from cortext.live.core.log import event
 from cortext.live.core.redis_link import RedisLink, Stopped

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cortext.decoding.options import DecoderOptions, NBest, Partial
+from cortext.decoding.decoder import Decoder
+from cortext.decoding.nbest import NBest, Partial
+from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
-from cortext.decoding.session import Decoder
 from cortext.errors import DecodingError
 from cortext.live.core.decoder import in_time
 from cortext.live.core.redis_link import Stopped
@@ -45,7 +46,7 @@ class ClientUtterance:
         context: str = "",
     ) -> None:
         decoder = decoder.with_options(**vars(in_time(options)))
-        self._session = decoder.session(inventory, hotwords=hotwords, context=context)
+        self._session = decoder.stream(inventory, hotwords=hotwords, context=context)
         self._stop, self._inventory = stop, inventory
         self.partial = Partial("", "")
         self.n_frames, self.n_entries, self.search_s = 0, 0, 0.0

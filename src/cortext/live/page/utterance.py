@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cortext.data.trial import BIN_MS
-from cortext.decoding.nbest import hypothesis_json
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest
+from cortext.decoding.nbest import Hypothesis, NBest, hypothesis_json
+from cortext.decoding.options import DecoderOptions
 from cortext.live.core.log import event, internal_error
 from cortext.live.core.pipeline import Update
 from cortext.live.core.statistics import RunningStatistics, words_per_minute

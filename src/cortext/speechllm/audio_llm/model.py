@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import check_complete, device_named, quiet, revision_of
-from cortext.decoding.llm.room import free_bytes, free_gpu_bytes
+from cortext.decoding.llm.memory import free_bytes, free_gpu_bytes
 from cortext.errors import DataError, LanguageModelError, first_line
 from cortext.extras import need
 from cortext.speechllm.audio_llm.chat import Chat

@@ -41,7 +41,7 @@ from cortext.decoding.llm.neural.pieces import encode, starts
 from cortext.decoding.llm.neural.texts import length_batches, read_sentences
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.interpolate import maximise
-from cortext.decoding.ngram.spelling import spelt
+from cortext.decoding.ngram.vocabulary import spelt
 from cortext.errors import LanguageModelError
 from cortext.processes import Progress
 

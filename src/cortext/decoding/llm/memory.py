@@ -28,7 +28,7 @@ measured (Llama, OPT, GPT-2; with and without a context).
 """
 
 
-def check_room(transformers: Any, config: Any, name: str) -> None:
+def check_memory(transformers: Any, config: Any, name: str) -> None:
     """Raise LanguageModelError where this machine's free memory is less than a model's weights
     take in float32.
     """

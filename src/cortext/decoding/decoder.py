@@ -1,118 +1,35 @@
-"""`Decoder`: log-probabilities to ranked sentences, at once, in batches or as a stream, by a
-named search engine.
-"""
+"""`Decoder`: ranks sentences by log-probabilities, at once, in batches or as a stream."""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from cortext.decoding.engine import Hook, LiveBatch, NativeEngine
+from cortext.decoding.engine import Hook, NativeEngine
 from cortext.decoding.engine_reference import ReferenceEngine
-from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.normalise import check_log_probs
-from cortext.decoding.options import DecoderOptions, Hypothesis, NBest, Partial
+from cortext.decoding.log_probs import check_log_probs
+from cortext.decoding.nbest import Hypothesis, NBest
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.stream import (
+    DecoderStream,
+    Engine,
+    EngineStream,
+    LargeModel,
+    ModelHook,
+    marked,
+    search_options,
+)
 from cortext.decoding.words import WordChanges, Words
 from cortext.errors import DecodingError, nearest
 from cortext.processes import Progress
+from cortext.renamed import renamed
 from cortext.text.phonemes import Inventory, get_inventory
-
-"""Called with what is done and how much there is."""
-
-
-class Utterance(Protocol):
-    """The search through one utterance. Frames are checked before they come here."""
-
-    def advance(self, log_probs_PV: np.ndarray) -> None:
-        """Take in frames."""
-
-    def partial(self) -> Partial:
-        """What is known so far."""
-
-    def set_options(self, options: DecoderOptions) -> None:
-        """Change the options from the next frame on."""
-
-    def finish(self) -> NBest:
-        """The candidate sentences."""
-
-
-class Engine(Protocol):
-    """A search engine: made from a language-model directory, starts utterances."""
-
-    lm: LanguageModel
-
-    def start(
-        self,
-        options: DecoderOptions,
-        inventory: Inventory,
-        words: WordChanges = ...,
-        hook: Hook | None = ...,
-        every_frames: int = ...,
-    ) -> Utterance:
-        """A search through a new utterance."""
-
-    def score(
-        self,
-        text: str,
-        log_probs_PV: np.ndarray,
-        options: DecoderOptions,
-        inventory: Inventory,
-        words: WordChanges = ...,
-    ) -> Hypothesis:
-        """The exact scores of a given sentence."""
-
-
-class ModelHook(Protocol):
-    """A large model's part in the search through one utterance: a `Hook`.
-
-    failed: why the model takes no part any more; None where it does
-    """
-
-    @property
-    def failed(self) -> str | None:
-        """Why, in one line."""
-
-    def __call__(self, batch: LiveBatch) -> np.ndarray | None:
-        """Scores to add to the live hypotheses, float32 [N], or nothing."""
-
-    def set_options(self, options: DecoderOptions) -> None:
-        """Weigh by these options from the next look on."""
-
-
-class LargeModel(Protocol):
-    """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
-
-    def describe(self) -> dict[str, Any]:
-        """What a result file should say about it.
-
-        `notes` is what its users should be told, one line each.
-        """
-
-    def search_options(self, options: DecoderOptions) -> DecoderOptions:
-        """What the search needs to be told so that the model can do that."""
-
-    def hook(self, options: DecoderOptions, context: str) -> ModelHook | None:
-        """What sees the live hypotheses of one utterance, every `options.llm.every_frames`
-        frames, and adds scores.
-        """
-
-    def rank(
-        self,
-        lists: Sequence[NBest],
-        options: DecoderOptions,
-        context: str,
-        progress: Progress | None = ...,
-    ) -> list[NBest]:
-        """The sentences of each list with the model's scores, best first.
-
-        An NBest says in `degraded` what failed.
-        """
-
 
 ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
     "native": NativeEngine.from_dir,
@@ -122,87 +39,6 @@ ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
 
 Made from a language-model directory and that of a second, larger n-gram, or None.
 """
-
-
-class Session:
-    """One utterance, decoded as it comes.
-
-    Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
-
-    context: what was said before; a large model ranks the sentences after the last one set A
-    session is for one thread at a time; the native engine refuses a second one with a
-    DecodingError.
-    """
-
-    def __init__(
-        self,
-        utterance: Utterance,
-        options: DecoderOptions,
-        inventory: Inventory,
-        llm: LargeModel | None = None,
-        context: str = "",
-        hook: ModelHook | None = None,
-    ) -> None:
-        self._utterance: Utterance | None = utterance
-        self._hook = hook
-        self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
-        self._began_with = options.llm
-
-    @property
-    def options(self) -> DecoderOptions:
-        """The options in force."""
-        return self._options
-
-    def step(self, chunk_PV: np.ndarray) -> Partial:
-        """Take in the next frames, float32 [P, V] log-probabilities (P may be 0).
-
-        Tell what is known so far.
-
-        Words once in `stable` never change: all sentences of the final list begin with them. Raises
-        DecodingError as `Decoder.decode` does; a refused chunk changes nothing.
-        """
-        check_log_probs(chunk_PV, self._inventory)
-        utterance = self._open()
-        utterance.advance(chunk_PV)
-        return utterance.partial()
-
-    def set_options(self, **changes: Any) -> None:
-        """Change options (fields of `DecoderOptions`) from the next frame on.
-
-        Sentences score by the last ones.
-
-        A large model's weight counts in the search, too, where it took part from the start. Whether
-        it does, how often it looks and what it keeps hold from the start to the end of an
-        utterance, and so does `history_words`.
-        """
-        changed = self._options.changed(changes)
-        if changed.history_words != self._options.history_words:
-            raise DecodingError(
-                "history_words cannot change during an utterance", fix="open a new session"
-            )
-        mode = {"mode": self._began_with.mode}
-        searching = changed.changed(
-            {"llm": self._began_with if self._hook is None else changed.llm.changed(mode)}
-        )
-        self._open().set_options(_searched(searching, self._llm))
-        if self._hook is not None:
-            self._hook.set_options(searching)
-        self._options = changed
-
-    def finish(self) -> NBest:
-        """The candidate sentences, best first. Ends the session."""
-        nbest = _told(self._open().finish(), self._hook)
-        self._utterance = None
-        return (
-            nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
-        )
-
-    def _open(self) -> Utterance:
-        if self._utterance is None:
-            raise DecodingError(
-                "the session is finished", fix="open a new one for the next utterance"
-            )
-        return self._utterance
 
 
 class Decoder:
@@ -304,8 +140,8 @@ class Decoder:
             log_probs_PV: float32 [P, V], C-contiguous natural-log probabilities of a frame's
                 tokens, in the order of `inventory` (an `Inventory`, `"release"` or `"lm"`). -inf is
                 allowed.
-            hotwords: As in `session`.
-            context: As in `session`.
+            hotwords: As in `stream`.
+            context: As in `stream`.
 
         Raises:
             DecodingError: For anything else: nothing is guessed, converted or reordered.
@@ -387,20 +223,20 @@ class Decoder:
     ) -> NBest:
         """The candidate sentences of a whole utterance before a large model ranks them."""
         hook = self._hook(context)
-        utterance = self._start(inventory, words, hook)
-        utterance.advance(log_probs_PV)
-        return _told(utterance.finish(), hook)
+        search = self._start(inventory, words, hook)
+        search.advance(log_probs_PV)
+        return marked(search.finish(), hook)
 
     def _hook(self, context: str) -> ModelHook | None:
         return None if self._llm is None else self._llm.hook(self.options, context)
 
-    def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> Utterance:
-        options = _searched(self.options, self._llm)
+    def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> EngineStream:
+        options = search_options(self.options, self._llm)
         if self._llm is None:
             return self._engine.start(options, inventory, words)
         return self._engine.start(options, inventory, words, hook, options.llm.every_frames)
 
-    def session(
+    def stream(
         self,
         inventory: Inventory | str,
         *,
@@ -409,8 +245,8 @@ class Decoder:
         hook: Hook | None = None,
         every_frames: int = 1,
         context: str = "",
-    ) -> Session:
-        """A session for one utterance that comes in chunks.
+    ) -> DecoderStream:
+        """Begin the search in an utterance that comes in chunks.
 
         Args:
             words: More words for this utterance alone (names, places), as in `add_words`.
@@ -426,14 +262,20 @@ class Decoder:
         changes = self._words.with_words(words).with_bonuses(hotwords or {})
         if hook is None:
             model = self._hook(context)
-            utterance = self._start(inventory, changes, model)
-            return Session(utterance, self.options, inventory, self._llm, context, model)
+            search = self._start(inventory, changes, model)
+            return DecoderStream(search, self.options, inventory, self._llm, context, model)
         if self._llm is not None:
             raise DecodingError(
                 "a hook cannot be used beside a large model", fix="open it with_llm(None)"
             )
-        utterance = self._engine.start(self.options, inventory, changes, hook, every_frames)
-        return Session(utterance, self.options, inventory)
+        search = self._engine.start(self.options, inventory, changes, hook, every_frames)
+        return DecoderStream(search, self.options, inventory)
+
+    def session(self, inventory: Inventory | str, **arguments: Any) -> DecoderStream:
+        """Return `stream(inventory, **arguments)`: the old name, which goes away."""
+        message = "Decoder.session is now Decoder.stream; the old name goes away"
+        warnings.warn(f"{message} with the next release", DeprecationWarning, stacklevel=2)
+        return self.stream(inventory, **arguments)
 
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
         """The exact scores and word times of a given sentence, whatever the search would find.
@@ -475,11 +317,4 @@ def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None
     return lambda done, total: report(part * total + done, parts * total)
 
 
-def _searched(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions:
-    return options if llm is None else llm.search_options(options)
-
-
-def _told(nbest: NBest, hook: ModelHook | None) -> NBest:
-    """The list, which says so where a large model could not take part in the search to its end."""
-    why = None if hook is None else hook.failed
-    return nbest if why is None else NBest(nbest, f"searched without the large model: {why}")
+__getattr__ = renamed(__name__, {"Session": "cortext.decoding.stream:DecoderStream"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,9 @@ import torch
 from cortext.decoding.llm.explain import out_of_memory
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.pool import plain_layers
+from cortext.decoding.llm.scoring import score_tokens
 from cortext.decoding.llm.states import StateTree, size
 from cortext.decoding.llm.tree import MIB, TokenTree
-from cortext.decoding.llm.whole import WholeSequences
 
 SENTENCE_TOKENS = 128
 """So many tokens a sentence may well have.
@@ -27,12 +27,12 @@ LEAST_STATES = 64
 
 
 @dataclass(frozen=True)
-class Shape:
+class CacheKind:
     """How hypotheses are read.
 
     Attributes:
         kind: `tree`: all in one cache (`TokenTree`); `states`: each token with a state of its own
-            (`StateTree`); `whole`: each hypothesis from its beginning (`WholeSequences`).
+            (`StateTree`); `whole`: each hypothesis from its beginning (`UncachedScorer`).
         window: Tokens that all layers of the model see, where that is bounded.
         state_bytes: Memory of a state after one token.
         token_bytes: And for each token more.
@@ -44,11 +44,11 @@ class Shape:
     token_bytes: int = 0
 
 
-def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | WholeSequences:
+def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | UncachedScorer:
     """What scores hypotheses by a model, with the fewest tokens that the model and the memory
     allow.
     """
-    found = shape(lm)
+    found = cache_kind(lm)
     if found.kind == "tree" and (
         found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS
     ):
@@ -56,25 +56,25 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | 
     state_bytes = found.state_bytes + (len(prefix) + SENTENCE_TOKENS // 4) * found.token_bytes
     if found.kind == "states" and cache_mb * MIB >= LEAST_STATES * state_bytes:
         return StateTree(lm, prefix, cache_mb)
-    return WholeSequences(lm, prefix)
+    return UncachedScorer(lm, prefix)
 
 
-_shapes: weakref.WeakKeyDictionary[CausalLM, Shape] = weakref.WeakKeyDictionary()
+_kinds: weakref.WeakKeyDictionary[CausalLM, CacheKind] = weakref.WeakKeyDictionary()
 _probing = threading.Lock()
 
 
-def shape(lm: CausalLM) -> Shape:
+def cache_kind(lm: CausalLM) -> CacheKind:
     """How a model can read hypotheses.
 
     Tried out with a few tokens the first time, and remembered.
     """
     with _probing:
-        if lm not in _shapes:
-            _shapes[lm] = next(_possible(lm))
-        return _shapes[lm]
+        if lm not in _kinds:
+            _kinds[lm] = next(_supported(lm))
+        return _kinds[lm]
 
 
-def _possible(lm: CausalLM) -> Iterator[Shape]:
+def _supported(lm: CausalLM) -> Iterator[CacheKind]:
     """What a model can do, the best first.
 
     Three branches, in two calls, score as each does by itself.
@@ -100,15 +100,15 @@ def _possible(lm: CausalLM) -> Iterator[Shape]:
         and min(lm.window, window or lm.window) >= len(prefix) + len(one)
         and agrees(TokenTree(lm, prefix))
     ):
-        yield Shape("tree", window)
+        yield CacheKind("tree", window)
     states = StateTree(lm, prefix)
     if agrees(states):
         first, last = (
             size(node.state)
             for node in (states.cached[0], max(states.cached, key=lambda node: node.depth))
         )
-        yield Shape("states", state_bytes=first, token_bytes=(last - first) // (len(one) - 1))
-    yield Shape("whole")
+        yield CacheKind("states", state_bytes=first, token_bytes=(last - first) // (len(one) - 1))
+    yield CacheKind("whole")
 
 
 @torch.inference_mode()
@@ -130,3 +130,44 @@ def _plain(
         scores.append(rows_NV[torch.arange(len(sequence)), torch.tensor(sequence)].sum().item())
         spread = max(spread, rows_NV.std(dim=-1).mean().item())
     return scores, spread
+
+
+class UncachedScorer:
+    """What `TokenTree` does, for any causal model: reads each sequence from its beginning, once.
+
+    For models that take nothing up again where they left off, and for states of which memory holds
+    too few: a mixture of attention and recurrent layers may keep 50 MB for each token. Sentences
+    are short, and a GPU reads a few whole ones in about the time of one token.
+
+    Attributes:
+        evaluated: Tokens that the model has read; a long prefix, which is shared, is counted for
+            each sequence.
+        passes: Times that sequences were read; each takes one forward pass or more.
+        peak_mb: 0: nothing is kept but a number for each sequence.
+    """
+
+    def __init__(self, lm: CausalLM, prefix: Sequence[int]) -> None:
+        self._lm, self._prefix = lm, list(prefix)
+        self.longest = lm.window - len(prefix)
+        self._known: dict[tuple[int, ...], float] = {(): 0.0}
+        self.evaluated = self.passes = 0
+        self.peak_mb = 0.0
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """Natural log-probability of each token sequence after the prefix.
+
+        Raises:
+            LanguageModelError: Where the model fails or memory does not hold a single sequence.
+        """
+        wanted = [tuple(sequence) for sequence in sequences]
+        unknown = list({each: None for each in wanted if each not in self._known})
+        if unknown:
+            self._known |= score_tokens(self._lm, self._prefix, unknown)
+            self.passes += 1
+            self.evaluated += sum(
+                len(self._prefix) + len(read) for read in {each[:-1] for each in unknown}
+            )
+        return [self._known[each] for each in wanted]
+
+    def retain(self, sequences: Iterable[Sequence[int]]) -> None:
+        """Nothing to forget."""

@@ -68,7 +68,7 @@ def test_sentences_are_read_from_their_phonemes(decoder, sentence, inventory):
 def test_a_stream_in_any_chunking_equals_the_whole_bit_for_bit(decoder, cuts, seed, recombine):
     decoder = decoder.with_options(recombine=recombine)
     log_probs_PV = posteriors("we went there two days ago", noise=2.0, seed=seed)
-    session, stable = decoder.session(RELEASE), ""
+    session, stable = decoder.stream(RELEASE), ""
     for chunk_PV in np.split(log_probs_PV, sorted(cuts)):
         partial = session.step(np.ascontiguousarray(chunk_PV))
         assert partial.stable.startswith(stable)
@@ -80,7 +80,7 @@ def test_a_stream_in_any_chunking_equals_the_whole_bit_for_bit(decoder, cuts, se
 
 
 def test_words_become_stable_while_the_sentence_is_spoken(decoder):
-    session = decoder.with_options(beam=5.0, min_active=1).session(RELEASE)
+    session = decoder.with_options(beam=5.0, min_active=1).stream(RELEASE)
     log_probs_PV = posteriors("i would like water", noise=0.3)
     stable = [
         session.step(log_probs_PV[frame : frame + 1]).stable for frame in range(len(log_probs_PV))
@@ -90,7 +90,7 @@ def test_words_become_stable_while_the_sentence_is_spoken(decoder):
 
 
 def test_a_finished_session_takes_nothing_more(decoder):
-    session = decoder.session(RELEASE)
+    session = decoder.stream(RELEASE)
     session.finish()
     for call in (session.finish, lambda: session.step(posteriors("go"))):
         with pytest.raises(DecodingError, match="the session is finished; open a new one"):
@@ -166,7 +166,7 @@ def test_what_is_not_log_probabilities_is_refused(decoder, change, message):
     with pytest.raises(DecodingError, match=message):
         decoder.decode(log_probs_PV, RELEASE)
     with pytest.raises(DecodingError, match=message):
-        decoder.session(RELEASE).step(log_probs_PV)
+        decoder.stream(RELEASE).step(log_probs_PV)
     with pytest.raises(DecodingError, match=f"utterance 1: .*{message}"):
         decoder.decode_batch([posteriors("go"), log_probs_PV], RELEASE)
 
@@ -201,10 +201,10 @@ def test_the_engines_agree(directory):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda decoder: decoder.session(RELEASE, words=["zanzibar"]),
-        lambda decoder: decoder.session(RELEASE, hotwords={"go": 1.0}),
-        lambda decoder: decoder.session(RELEASE, hook=lambda batch: None),
-        lambda decoder: decoder.session(RELEASE).set_options(beam=3.0),
+        lambda decoder: decoder.stream(RELEASE, words=["zanzibar"]),
+        lambda decoder: decoder.stream(RELEASE, hotwords={"go": 1.0}),
+        lambda decoder: decoder.stream(RELEASE, hook=lambda batch: None),
+        lambda decoder: decoder.stream(RELEASE).set_options(beam=3.0),
     ],
 )
 def test_what_the_reference_does_not_know_it_refuses(directory, call):

@@ -1,11 +1,11 @@
-"""Log-probabilities: made of logits, and checked."""
+"""Log-probabilities: computed from logits, checked, and decoded greedily."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from cortext.errors import DecodingError
-from cortext.text.phonemes import Inventory
+from cortext.text.phonemes import Inventory, get_inventory
 
 SUM_TOLERANCE = 1e-2
 """How far the log of a frame's summed probabilities may be from 0.
@@ -57,3 +57,22 @@ def check_log_probs(log_probs_PV: np.ndarray, inventory: Inventory) -> None:
             " log-probabilities",
             fix="apply log-softmax over the tokens to logits, or the logarithm to probabilities",
         )
+
+
+def greedy(log_probs_PV: np.ndarray, inventory: Inventory | str) -> list[int]:
+    """Token numbers of the best token per frame, repeats joined, then blanks removed (Graves et
+    al., ICML 2006).
+
+    Args:
+        log_probs_PV: Float [P, V], log-probabilities or logits in the inventory's order; P = 0
+            gives the empty list.
+    """
+    blank = get_inventory(inventory).blank
+    best_P = (
+        np.asarray(log_probs_PV).argmax(axis=1)
+        if len(log_probs_PV)
+        else np.empty(0, dtype=np.int64)
+    )
+    starts_P = np.ones(len(best_P), dtype=bool)
+    starts_P[1:] = best_P[1:] != best_P[:-1]
+    return [int(token) for token in best_P[starts_P & (best_P != blank)]]

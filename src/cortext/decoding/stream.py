@@ -1,0 +1,199 @@
+"""`DecoderStream`: the state of the search within one utterance, fed chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from cortext.decoding.engine import Hook, LiveBatch
+from cortext.decoding.log_probs import check_log_probs
+from cortext.decoding.nbest import Hypothesis, NBest, Partial
+from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.words import WordChanges
+from cortext.errors import DecodingError
+from cortext.processes import Progress
+from cortext.text.phonemes import Inventory
+
+
+class EngineStream(Protocol):
+    """The search through one utterance. Frames are checked before they come here."""
+
+    def advance(self, log_probs_PV: np.ndarray) -> None:
+        """Take in frames."""
+
+    def partial(self) -> Partial:
+        """What is known so far."""
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Change the options from the next frame on."""
+
+    def finish(self) -> NBest:
+        """The candidate sentences."""
+
+
+class Engine(Protocol):
+    """A search engine: made from a language-model directory, starts utterances."""
+
+    lm: LanguageModel
+
+    def start(
+        self,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = ...,
+        hook: Hook | None = ...,
+        every_frames: int = ...,
+    ) -> EngineStream:
+        """A search through a new utterance."""
+
+    def score(
+        self,
+        text: str,
+        log_probs_PV: np.ndarray,
+        options: DecoderOptions,
+        inventory: Inventory,
+        words: WordChanges = ...,
+    ) -> Hypothesis:
+        """The exact scores of a given sentence."""
+
+
+class ModelHook(Protocol):
+    """A large model's part in the search through one utterance: a `Hook`.
+
+    failed: why the model takes no part any more; None where it does
+    """
+
+    @property
+    def failed(self) -> str | None:
+        """Why, in one line."""
+
+    def __call__(self, batch: LiveBatch) -> np.ndarray | None:
+        """Scores to add to the live hypotheses, float32 [N], or nothing."""
+
+    def set_options(self, options: DecoderOptions) -> None:
+        """Weigh by these options from the next look on."""
+
+
+class LargeModel(Protocol):
+    """A large language model beside the n-gram. `DecoderOptions.llm` says what it does."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a result file should say about it.
+
+        `notes` is what its users should be told, one line each.
+        """
+
+    def search_options(self, options: DecoderOptions) -> DecoderOptions:
+        """What the search needs to be told so that the model can do that."""
+
+    def hook(self, options: DecoderOptions, context: str) -> ModelHook | None:
+        """What sees the live hypotheses of one utterance, every `options.llm.every_frames`
+        frames, and adds scores.
+        """
+
+    def rank(
+        self,
+        lists: Sequence[NBest],
+        options: DecoderOptions,
+        context: str,
+        progress: Progress | None = ...,
+    ) -> list[NBest]:
+        """The sentences of each list with the model's scores, best first.
+
+        An NBest says in `degraded` what failed.
+        """
+
+
+class DecoderStream:
+    """One utterance, decoded as it comes.
+
+    Any chunking gives bit for bit what `Decoder.decode` gives for the whole.
+
+    context: what was said before; a large model ranks the sentences after the last one set A
+    session is for one thread at a time; the native engine refuses a second one with a
+    DecodingError.
+    """
+
+    def __init__(
+        self,
+        search: EngineStream,
+        options: DecoderOptions,
+        inventory: Inventory,
+        llm: LargeModel | None = None,
+        context: str = "",
+        hook: ModelHook | None = None,
+    ) -> None:
+        self._search: EngineStream | None = search
+        self._hook = hook
+        self._options, self._inventory, self._llm, self.context = options, inventory, llm, context
+        self._began_with = options.llm
+
+    @property
+    def options(self) -> DecoderOptions:
+        """The options in force."""
+        return self._options
+
+    def step(self, chunk_PV: np.ndarray) -> Partial:
+        """Take in the next frames, float32 [P, V] log-probabilities (P may be 0).
+
+        Tell what is known so far.
+
+        Words once in `stable` never change: all sentences of the final list begin with them. Raises
+        DecodingError as `Decoder.decode` does; a refused chunk changes nothing.
+        """
+        check_log_probs(chunk_PV, self._inventory)
+        utterance = self._open()
+        utterance.advance(chunk_PV)
+        return utterance.partial()
+
+    def set_options(self, **changes: Any) -> None:
+        """Change options (fields of `DecoderOptions`) from the next frame on.
+
+        Sentences score by the last ones.
+
+        A large model's weight counts in the search, too, where it took part from the start. Whether
+        it does, how often it looks and what it keeps hold from the start to the end of an
+        utterance, and so does `history_words`.
+        """
+        changed = self._options.changed(changes)
+        if changed.history_words != self._options.history_words:
+            raise DecodingError(
+                "history_words cannot change during an utterance", fix="open a new session"
+            )
+        mode = {"mode": self._began_with.mode}
+        searching = changed.changed(
+            {"llm": self._began_with if self._hook is None else changed.llm.changed(mode)}
+        )
+        self._open().set_options(search_options(searching, self._llm))
+        if self._hook is not None:
+            self._hook.set_options(searching)
+        self._options = changed
+
+    def finish(self) -> NBest:
+        """The candidate sentences, best first. Ends the session."""
+        nbest = marked(self._open().finish(), self._hook)
+        self._search = None
+        return (
+            nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
+        )
+
+    def _open(self) -> EngineStream:
+        if self._search is None:
+            raise DecodingError(
+                "the session is finished", fix="open a new one for the next utterance"
+            )
+        return self._search
+
+
+def search_options(options: DecoderOptions, llm: LargeModel | None) -> DecoderOptions:
+    """Return the options that the search gets, which a large model may change."""
+    return options if llm is None else llm.search_options(options)
+
+
+def marked(nbest: NBest, hook: ModelHook | None) -> NBest:
+    """The list, which says so where a large model could not take part in the search to its end."""
+    why = None if hook is None else hook.failed
+    return nbest if why is None else NBest(nbest, f"searched without the large model: {why}")
