@@ -125,27 +125,45 @@ def test_what_is_wrong_is_one_line(
     out = tmp_path / "speech.safetensors"
     model, formant = ("--audio-llm", tiny_audio_llm), ("--voice", "formant")
     assert "give DATA or --text" in complaint(
-        capsys, "speech-llm", "cache", *model, *formant, "--out", out
+        capsys, "speech-llm", "cache", "speech-llm", "cache", *model, *formant, "--out", out
     )
     assert "give DATA or --text" in complaint(
-        capsys, tmp_path, "--text", text, *model, *formant, "--out", out
+        capsys, "speech-llm", "cache", tmp_path, "--text", text, *model, *formant, "--out", out
     )
     assert "neither a directory nor" in complaint(
-        capsys, "--text", text, "--audio-llm", "no/such", *formant, "--out", out
+        capsys,
+        "speech-llm",
+        "cache",
+        "--text",
+        text,
+        "--audio-llm",
+        "no/such",
+        *formant,
+        "--out",
+        out,
     )
     assert "neither a directory nor" in complaint(
-        capsys, "--text", text, *model, "--voice", "no/such", "--out", out
+        capsys, "speech-llm", "cache", "--text", text, *model, "--voice", "no/such", "--out", out
     )
     assert "of the type vits" in complaint(
-        capsys, "--text", text, "--audio-llm", tiny_vits, *formant, "--out", out
+        capsys,
+        "speech-llm",
+        "cache",
+        "--text",
+        text,
+        "--audio-llm",
+        tiny_vits,
+        *formant,
+        "--out",
+        out,
     )
     assert cache("--text", text, *model, *formant, "--out", out) == 0
     assert "was made with the voice formant" in complaint(
-        capsys, "--text", text, *model, "--voice", tiny_vits, "--out", out
+        capsys, "speech-llm", "cache", "--text", text, *model, "--voice", tiny_vits, "--out", out
     )
     text.write_text("Yes.\n...\n")
     assert f"{text} line 2: '...' cannot be spoken" in complaint(
-        capsys, "--text", text, *model, *formant, "--out", out
+        capsys, "speech-llm", "cache", "--text", text, *model, *formant, "--out", out
     )
     assert cache("--text", text, *model, *formant, "--out", out, "--skip-bad") == 0
     assert f"{text} line 2" in capsys.readouterr().out
