@@ -125,7 +125,7 @@ def test_what_is_wrong_is_one_line(
     out = tmp_path / "speech.safetensors"
     model, formant = ("--audio-llm", tiny_audio_llm), ("--voice", "formant")
     assert "give DATA or --text" in complaint(
-        capsys, "speech-llm", "cache", "speech-llm", "cache", *model, *formant, "--out", out
+        capsys, "speech-llm", "cache", *model, *formant, "--out", out
     )
     assert "give DATA or --text" in complaint(
         capsys, "speech-llm", "cache", tmp_path, "--text", text, *model, *formant, "--out", out
